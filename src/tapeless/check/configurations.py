@@ -1,0 +1,100 @@
+"""The models that `tapeless check` goes through: small versions of every preset in which nothing hides a mistake.
+
+Batch, time, heads and layers are all above 1, tokens repeat, some targets are −1, every weight is random (norm
+weights away from 1, biases away from 0), and the rows of logits do not divide into whole chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tapeless.model import Model
+from tapeless.models.presets import PRESETS
+from tapeless.ops.contract import Array
+
+SMALL = {"layers": 2, "channels": 6, "heads": 2, "vocab": 7, "context": 5, "hidden": 5, "chunk": 3}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    name: str
+    preset: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 2
+    time: int = 4
+    seed: int = 1
+    spread: float = 0.5  # of the random weights
+
+    def model(self, dtype: str) -> Model:
+        return Model(
+            self.preset, batch=self.batch, time=self.time, dtype=dtype, backend="reference", optimizer=None,
+            **self.fields,
+        )  # fmt: skip
+
+    def scramble(self, rng: np.random.Generator, model: Model) -> None:
+        """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
+        for name, weight in model.params.items():
+            centre = 1.3 if "norm" in name and name.endswith("weight") else 0.0
+            weight[...] = rng.normal(centre, self.spread, weight.shape)
+
+    def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Array, Array]:
+        """Inputs with a repeated token, and targets of which some are ignored."""
+        config, shape = model.config, (self.batch, self.time)
+        inputs: Array = rng.integers(0, config.vocab, shape)
+        inputs[0, :2] = inputs[1, 0] = config.vocab - 1
+        if config.features:
+            inputs = rng.normal(size=(*shape, config.features))
+        wanted = (self.batch,) if config.readout == "last" else shape
+        targets = rng.integers(0, config.vocab, wanted)
+        targets.reshape(-1)[1::3] = -1
+        return inputs, targets
+
+
+def small(name: str, **changes: Any) -> Mapping[str, Any]:
+    """A preset's fields made small; its kind of norm, activation, positions, mask and head stay."""
+    features = {"features": 3} if PRESETS[name].features else {}
+    return SMALL | features | changes
+
+
+def _variant(label: str, name: str, **changes: Any) -> Configuration:
+    return Configuration(f"{name} {label}", name, small(name, **changes), batch=3, time=5)
+
+
+CONFIGURATIONS = (
+    *(Configuration(name, name, small(name), seed=10 * n) for n, name in enumerate(PRESETS)),
+    _variant("untied", "gpt2-4x256", tied=False),
+    _variant("recomputed", "gpt2-4x256", recompute=True),
+    _variant("three heads", "gpt2-4x256", channels=9, heads=3, hidden=7),
+    _variant("bidirectional", "gpt2-4x256", causal=False),
+    _variant("sinusoidal", "gpt2-4x256", positions="sinusoidal"),
+    _variant("relu", "gpt2-4x256", activation="relu"),
+    _variant("tanh", "gpt2-4x256", activation="tanh"),
+    _variant("post-norm", "gpt2-4x256", norm="post"),
+    _variant("post-norm recomputed", "gpt2-4x256", norm="post", recompute=True),
+    _variant("read at the end", "gpt2-4x256", readout="last"),
+    _variant("without attention bias", "gpt2-4x256", attention_bias=False, tied=False),
+    _variant("three layers", "gpt2-4x256", layers=3, chunk=4),
+    _variant("large eps", "gpt2-4x256", norm_eps=0.1),
+    _variant("read everywhere", "ops-102k", readout="all"),
+    _variant("pre-norm gelu", "ops-102k", norm="pre", activation="gelu"),
+    _variant("tied and learned", "ops-102k", tied=True, positions="learned"),
+    _variant("causal", "ops-102k", causal=True, recompute=True),
+    _variant("post-norm", "cllm", norm="post"),
+    _variant("read at the end", "cllm", readout="last", recompute=True),
+    _variant("not recomputed", "sunfish", recompute=False),
+    _variant("learned positions", "sunfish", positions="learned", causal=True),
+    _variant("pre-norm", "sunfish", norm="pre", activation="tanh"),
+)
+
+
+def configurations_of(name: str) -> tuple[Configuration, ...]:
+    return tuple(configuration for configuration in CONFIGURATIONS if configuration.preset == name)
+
+
+def full_size(name: str) -> Configuration:
+    """The preset as it is, on a short batch, for the fast mode."""
+    return Configuration(f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].context), spread=0.05)

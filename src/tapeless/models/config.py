@@ -1,0 +1,114 @@
+"""What a model is made of: a frozen record, checked as a whole before anything is built from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tapeless.errors import TapelessError, unknown
+
+CHOICES = {
+    "norm": ("pre", "post"),
+    "activation": ("gelu", "relu", "tanh"),
+    "positions": ("learned", "sinusoidal"),
+    "readout": ("all", "last"),
+    "loss": ("cross_entropy", "squared_error"),
+    "initialisation": ("gpt2", "xavier"),
+    "optimizer": ("sgd", "momentum", "adam", "adamw"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A preset's fields. Every one can be overridden by name, in Python and on the command line."""
+
+    name: str
+    layers: int
+    channels: int
+    heads: int
+    vocab: int  # words a token model knows, classes an encoder tells apart
+    context: int  # the most positions it can read
+    hidden: int | None = None  # width of the feed-forward; by default four times the channels
+    norm: str = "pre"
+    activation: str = "gelu"
+    positions: str = "learned"
+    causal: bool = True
+    tied: bool = True  # the head is the token embedding
+    recompute: bool = False  # keep only each block's ends and compute its inside again in the backward
+    attention_bias: bool = True
+    features: int = 0  # real-valued features per position instead of tokens; 0 means tokens
+    readout: str = "all"  # predict at every position, or once from the last
+    loss: str = "cross_entropy"
+    initialisation: str = "gpt2"
+    optimizer: str = "adamw"
+    norm_eps: float = 1e-5
+    chunk: int = 256  # rows of logits that exist at a time
+
+    @property
+    def width(self) -> int:
+        """The resolved width of the feed-forward."""
+        return 4 * self.channels if self.hidden is None else self.hidden
+
+    def override(self, **changes: Any) -> Config:
+        for name in changes:
+            if name not in OVERRIDABLE:
+                raise unknown("field", name, OVERRIDABLE)
+        changed = replace(self, **changes)
+        changed.validate()
+        return changed
+
+    def validate(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise unknown(name, getattr(self, name), choices)
+        for name in ("layers", "channels", "heads", "vocab", "context", "chunk"):
+            check_size(name, getattr(self, name))
+        if self.hidden is not None:
+            check_size("hidden", self.hidden)
+        for name in ("causal", "tied", "recompute", "attention_bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise TapelessError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        if not isinstance(self.features, int) or isinstance(self.features, bool) or self.features < 0:
+            raise TapelessError(f"features must be 0 (tokens) or a whole number above, not {self.features!r}.")
+        if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
+            raise TapelessError(f"norm_eps must be a number between 0 and 1, not {self.norm_eps!r}.")
+        if self.channels % self.heads:
+            raise TapelessError(
+                f"channels={self.channels} cannot be split over heads={self.heads}: "
+                f"choose a number of heads that divides the channels."
+            )
+        if self.features and (self.tied or self.loss == "squared_error"):
+            wrong = "tied=True" if self.tied else "loss='squared_error'"
+            raise TapelessError(f"{wrong} needs a token embedding, and features={self.features} leaves none.")
+        if self.loss == "squared_error" and not self.tied:
+            raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
+
+
+OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "name")
+
+
+def check_size(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TapelessError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How weights follow gradients. The defaults are the usual ones (and PyTorch's)."""
+
+    name: str
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 0.01  # adamw only, and there on matrices only
+
+    def __post_init__(self) -> None:
+        if self.name not in CHOICES["optimizer"]:
+            raise unknown("optimizer", self.name, CHOICES["optimizer"])
+        for name in ("momentum", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise TapelessError(f"{name} must be at least 0 and below 1, not {getattr(self, name)!r}.")
+        for name in ("eps", "decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise TapelessError(f"{name} must be 0 or a finite number above, not {getattr(self, name)!r}.")

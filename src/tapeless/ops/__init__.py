@@ -1,0 +1,29 @@
+"""The mathematics: a folder per op. A new op is one folder and one line here."""
+
+from importlib import import_module
+from types import ModuleType
+
+NAMES = (
+    "embedding",
+    "positions",
+    "linear",
+    "layernorm",
+    "attention",
+    "gelu",
+    "relu",
+    "tanh",
+    "residual",
+    "last_position",
+    "classifier",
+    "squared_error",
+    "unembed",
+    "proximity",
+    "zero",
+    "global_norm",
+    "clip",
+    "sgd",
+    "momentum",
+    "adamw",
+)
+
+OPS: dict[str, ModuleType] = {name: import_module(f"tapeless.ops.{name}.reference") for name in NAMES}

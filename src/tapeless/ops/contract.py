@@ -1,0 +1,132 @@
+"""What an op is.
+
+An op is a folder under `ops/` whose `reference.py` holds the derivation, a `SPEC`, `forward`, `backward`
+(where there is one), `flops` and `example`. Nothing registers itself: `ops/__init__.py` lists the modules.
+
+A kernel is a plain function. Its arguments come in the order outputs, saved, inputs, scalars, which is the
+order of `Signature.arguments`; a gradient is `d` + the name. It writes into what it is given and returns
+nothing. `add` holds the names of the outputs that the call adds to instead of overwriting.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+Dims = dict[str, int]
+Scalars = Mapping[str, Any]
+NONE: frozenset[str] = frozenset()
+
+LEGEND = {
+    "B": "batch",
+    "T": "time (queries)",
+    "S": "time of the keys",
+    "R": "rows, B·T",
+    "C": "channels",
+    "H": "heads",
+    "D": "head width, C/H",
+    "F": "hidden",
+    "V": "vocabulary",
+    "P": "positions held",
+    "K": "rows in a chunk",
+    "N": "elements of a region",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One direction of an op: what it writes (each with its formula), what it reads, its scalars."""
+
+    writes: Mapping[str, str]
+    reads: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()  # the outputs a call may add to instead of overwriting
+    updates: tuple[str, ...] = ()  # the outputs that are changed in place: they are read, then written
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (*self.writes, *self.reads)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything about an op that is not its arithmetic."""
+
+    name: str
+    shapes: Mapping[str, str]  # name -> letters of the LEGEND; R stands for any number of leading axes
+    forward: Signature
+    backward: Signature | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # where it is not "float", the model's own type
+    optional: tuple[str, ...] = ()
+    # The gradient of every input is the output's gradient itself: one buffer serves all, no call is needed.
+    passes: bool = False
+    # The backward computes all it needs from the inputs, so a training program has no forward call for it.
+    fused: bool = False
+    refuse: Callable[[Dims, Scalars], str | None] = lambda dims, scalars: None
+
+    def signature(self, direction: str) -> Signature:
+        signature = self.forward if direction == "forward" else self.backward
+        if signature is None:
+            raise LookupError(f"{self.name} has no backward")
+        return signature
+
+    def letters(self, argument: str) -> list[str]:
+        """The shape letters of an argument; a gradient has those of what it is the gradient of."""
+        return self.shapes.get(argument, self.shapes.get(argument[1:], "")).split()
+
+    def dtype(self, argument: str) -> str:
+        return self.dtypes.get(argument, "float")
+
+    def kernel_shape(self, argument: str, shape: Shape) -> Shape:
+        """The shape in which a kernel sees a buffer: leading axes folded where the Spec says R."""
+        letters = self.letters(argument)
+        if letters[:1] != ["R"]:
+            return shape
+        kept = len(letters) - 1
+        split = len(shape) - kept
+        return (prod(shape[:split]), *shape[split:])
+
+    def dims(self, shapes: Mapping[str, Shape]) -> Dims:
+        """The value of every letter; ValueError with (argument, expected, found) where they disagree."""
+        dims: Dims = {}
+        for argument, shape in shapes.items():
+            letters = self.letters(argument)
+            seen = self.kernel_shape(argument, shape)
+            wanted = [str(dims.get(letter, letter)) for letter in letters]
+            agree = len(letters) == len(seen) and all(
+                int(letter) == size if letter.isdigit() else dims.setdefault(letter, size) == size
+                for letter, size in zip(letters, seen, strict=True)
+            )
+            if not agree:
+                raise ValueError(argument, " ".join(letters), "×".join(wanted), "×".join(map(str, shape)))
+        return dims
+
+
+def store(out: Array | None, value: Array | complex, add: bool) -> None:
+    """`=` or `+=`, as the call says; an output that the call left out is None."""
+    if out is None:
+        return
+    if add:
+        out += value
+    else:
+        out[...] = value
+
+
+def product_flops(dims: Dims, letters: str, times: int = 1) -> int:
+    """The FLOPs of `times` matrix products over these letters: one multiply and one add each."""
+    return 2 * times * prod(dims[letter] for letter in letters)
+
+
+def given(writes: Collection[str], *names: str) -> int:
+    """How many of these gradients a call really asks for."""
+    return sum(name in writes for name in names)
+
+
+def away_from_zero(rng: np.random.Generator, *shape: int) -> Array:
+    """Random values no closer to zero than 0.1: nothing an example computes may vanish by accident."""
+    return rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 1.5, shape)

@@ -1,0 +1,31 @@
+"""Global norm: the length of the whole gradient, all tensors taken as one vector.
+
+(1)  norm = √(Σ_n gradients[n]²)
+
+Summed in float64 whatever the model's own type.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+
+SPEC = Spec(
+    name="global_norm",
+    shapes={"norm": "1", "gradients": "N"},
+    dtypes={"norm": "float64"},
+    forward=Signature(writes={"norm": "√(Σ gradients²)"}, reads=("gradients",)),
+)
+
+
+def forward(norm: Array, gradients: Array) -> None:
+    norm[...] = np.sqrt(np.square(gradients, dtype=np.float64).sum())  # (1)
+
+
+def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
+    return 2 * dims["N"]
+
+
+def example(rng: np.random.Generator) -> dict[str, Any]:
+    return {"gradients": rng.normal(size=9)}

@@ -1,0 +1,200 @@
+"""The nouns: buffer, view, call, program. All frozen; nothing rewrites a list once it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from tapeless.ops import OPS
+from tapeless.ops.contract import Dims, Shape, Signature, Spec
+
+# Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
+PERSISTENT = ("weight", "gradient", "state", "constant", "input", "output")
+# Filled before a program starts: by initialisation, by the caller, or by an earlier step.
+PREPARED = ("weight", "state", "constant", "input")
+PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
+
+# Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
+MEMBER_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named, shaped, typed piece of memory. A region is a buffer made of others, in order."""
+
+    name: str
+    kind: str
+    shape: Shape
+    dtype: str = "float"  # "float" is the model's own type: float32, float64 or complex128
+    members: tuple[Buffer, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """What writing or reading this buffer really touches."""
+        return self.members or (self,)
+
+    def columns(self, start: int, stop: int) -> View:
+        return View(self, start, stop)
+
+    @property
+    def all(self) -> View:
+        return View(self, 0, self.shape[-1])
+
+
+@dataclass(frozen=True)
+class View:
+    """Some columns of a buffer: start ≤ last axis < stop. Mostly all of them."""
+
+    buffer: Buffer
+    start: int
+    stop: int
+
+    @property
+    def whole(self) -> bool:
+        return (self.start, self.stop) == (0, self.buffer.shape[-1])
+
+    @property
+    def shape(self) -> Shape:
+        return (*self.buffer.shape[:-1], self.stop - self.start)
+
+    @property
+    def name(self) -> str:
+        return self.buffer.name if self.whole else f"{self.buffer.name}[{self.start}:{self.stop}]"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a call does with a view: read it, write it, add to it, or update it in place."""
+
+    name: str
+    view: View
+    mode: str  # "read", "write", "add", "update"
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a model asks for an output: `write(buffer)`, `add(buffer)`, `update(buffer)`."""
+
+    view: View
+    mode: str
+
+
+def write(target: Buffer | View | None) -> Output | None:
+    return _output(target, "write")
+
+
+def add(target: Buffer | View | None) -> Output | None:
+    return _output(target, "add")
+
+
+def update(target: Buffer | View | None) -> Output | None:
+    return _output(target, "update")
+
+
+def _output(target: Buffer | View | None, mode: str) -> Output | None:
+    """None stands for an output nobody needs: the gradient of a bias that is not there."""
+    return None if target is None else Output(as_view(target), mode)
+
+
+def as_view(target: Buffer | View) -> View:
+    return target.all if isinstance(target, Buffer) else target
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op applied to buffers, forward or backward, made at one line of source."""
+
+    op: str
+    direction: str
+    arguments: tuple[Argument, ...]
+    scalars: tuple[tuple[str, Any], ...]
+    phase: str
+    section: str  # the part of the model it belongs to: "embedding", "blocks.3", "head"
+    source: str  # file:line
+
+    @property
+    def spec(self) -> Spec:
+        spec: Spec = OPS[self.op].SPEC
+        return spec
+
+    @property
+    def signature(self) -> Signature:
+        return self.spec.signature(self.direction)
+
+    @property
+    def title(self) -> str:
+        return f"{self.op}.{self.direction}"
+
+    @property
+    def reads(self) -> tuple[Argument, ...]:
+        """Adding and updating read as well."""
+        return tuple(argument for argument in self.arguments if argument.mode != "write")
+
+    @property
+    def writes(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.mode != "read")
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What it computes, whenever and wherever it stands: a recomputation means what its original did."""
+        return (self.op, self.direction, self.arguments, self.scalars)
+
+    @cached_property
+    def dims(self) -> Dims:
+        return self.spec.dims({argument.name: argument.view.shape for argument in self.arguments})
+
+    @property
+    def flops(self) -> int:
+        asked = frozenset(argument.name for argument in self.writes)
+        count: int = OPS[self.op].flops(self.direction, self.dims, asked, dict(self.scalars))
+        return count
+
+    def __getitem__(self, name: str) -> View:
+        for argument in self.arguments:
+            if argument.name == name:
+                return argument.view
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Program:
+    """An immutable list of calls and the buffers they use."""
+
+    calls: tuple[Call, ...]
+    buffers: tuple[Buffer, ...]
+
+    def phase(self, *phases: str) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.phase in phases)
+
+    @property
+    def weights(self) -> tuple[Buffer, ...]:
+        return tuple(buffer for buffer in self.buffers if buffer.kind == "weight" and not buffer.members)
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.elements for weight in self.weights)
+
+    @property
+    def flops(self) -> int:
+        return sum(call.flops for call in self.calls)
+
+
+def gradient_name(name: str) -> str:
+    """`blocks.0.attn.qkv.weight` → `blocks.0.attn.qkv.dweight`: a gradient is d + the name, always."""
+    path, dot, last = name.rpartition(".")
+    return f"{path}{dot}d{last}"
+
+
+def member_offsets(members: tuple[Buffer, ...]) -> tuple[list[int], int]:
+    """The first element of each member within its region, and the elements of the region."""
+    offsets, end = [], 0
+    for member in members:
+        offsets.append(end)
+        end += -(-member.elements // MEMBER_ALIGNMENT) * MEMBER_ALIGNMENT
+    return offsets, end
