@@ -110,6 +110,12 @@ class Model:
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
         """One optimizer step with the gradients as they are; returns their global norm before clipping."""
+        self._prepare_update(lr, clip)
+        _run(self._bound[("clip", "update")])
+        return float(self._array("gradient_norm")[0])
+
+    def _prepare_update(self, lr: float, clip: float | None) -> None:
+        """What changes each step lives in buffers; the list of calls never changes."""
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it has gradients but no update.")
         if not (isinstance(lr, int | float) and not isinstance(lr, bool) and 0 <= lr < inf):
@@ -121,8 +127,6 @@ class Model:
         self._array("limit")[0] = inf if clip is None else clip
         if "step" in self.plan.placements:
             self._array("step")[0] = self.steps
-        _run(self._bound[("clip", "update")])
-        return float(self._array("gradient_norm")[0])
 
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
@@ -148,14 +152,20 @@ class Model:
         _run(bound)
         return _named(arena, "scores").copy()
 
-    def trace(self, inputs: Any, targets: Any) -> Iterator[tuple[Call, dict[str, Array]]]:
+    def trace(
+        self, inputs: Any, targets: Any, *, lr: float | None = None
+    ) -> Iterator[tuple[Call, dict[str, Array]]]:
         """Zero, forward and backward, call by call, each with its arrays by argument name, right after it ran.
 
-        The arrays are views: what a later call overwrites is gone, so copy what you want to keep.
+        With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what
+        you want to keep.
         """
         self._feed(inputs, targets)
-        phases = ("zero", "forward", "recompute", "backward")
-        for call in execute(bind(self.program.phase(*phases), self.arena, self._backend)):
+        calls = self.program.phase("zero", "forward", "recompute", "backward")
+        if lr is not None:
+            self._prepare_update(lr, None)
+            calls += self.program.phase("clip", "update")
+        for call in execute(bind(calls, self.arena, self._backend)):
             yield call, arguments_of(call, self.arena)
 
     def _feed(self, inputs: Any, targets: Any) -> None:

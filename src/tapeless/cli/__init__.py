@@ -1,0 +1,19 @@
+"""The command line: one file per command."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    from tapeless.cli.app import app
+    from tapeless.errors import TapelessError
+
+    try:
+        app()
+    except TapelessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped.", file=sys.stderr)
+        sys.exit(130)

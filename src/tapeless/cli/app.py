@@ -1,0 +1,38 @@
+"""All commands in one place."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import tapeless
+from tapeless.cli.check import check
+from tapeless.cli.explain import explain
+from tapeless.cli.plan import plan
+from tapeless.cli.presets import presets
+from tapeless.cli.train import train
+
+app = typer.Typer(
+    help="Transformers trained with no autograd tape: the backward pass is written by hand, and proven.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (presets, explain, plan, check, train):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(tapeless.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,173 @@
+"""`tapeless explain`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tapeless.cli.common import (
+    Batch,
+    Json,
+    PresetName,
+    Time,
+    console,
+    flops,
+    print_json,
+    shape,
+    with_preset_fields,
+)
+from tapeless.errors import TapelessError
+from tapeless.model import Model, check_shape
+from tapeless.models import transformer
+from tapeless.models.config import Config, Optimizer
+from tapeless.models.presets import preset
+from tapeless.ops.contract import LEGEND
+from tapeless.program.call import Call, Program
+from tapeless.program.listing import describe, local_name, runs_of_sections
+
+GROUPS = {
+    "forward": ("zero", "forward"),
+    "backward": ("recompute", "backward"),
+    "update": ("clip", "update"),
+}
+TITLES = {
+    "forward": "from the inputs to the state that is judged",
+    "backward": "from the loss to every gradient, in exact reverse",
+    "update": "one step down the gradient",
+}
+Norms = dict[tuple[int, str], float]
+
+
+@with_preset_fields
+def explain(
+    name: PresetName,
+    batch: Batch = 2,
+    time: Time = None,
+    layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Run one step and show the norm of every result.")
+    ] = False,
+    json: Json = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """The training step, call by call, with formulas and shapes.
+
+    Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place.
+
+    Example: tapeless explain gpt2-4x256 --layer 0 --values
+    """
+    config = preset(name).override(**changes)
+    time = min(config.context, 64) if time is None else time
+    check_shape(config, batch, time)
+    if layer is not None and not 0 <= layer < config.layers:
+        raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
+    norms: Norms = {}
+    if values:
+        model = Model(config, batch=batch, time=time)
+        program, norms = model.program, _norms_of_one_step(model)
+    else:
+        program = transformer.training(config, batch, time, Optimizer(config.optimizer))
+    if json:
+        print_json(_as_json(program, layer, norms))
+    else:
+        _print_listing(config, program, layer, norms)
+
+
+def _norms_of_one_step(model: Model) -> Norms:
+    """‖result‖ of every call, taken right after it ran, on a random batch."""
+    rng = np.random.default_rng(0)
+    shape = (model.batch, model.time)
+    targets = rng.integers(0, model.config.vocab, shape if model.config.readout == "all" else shape[:1])
+    if model.config.features:
+        steps = model.trace(rng.normal(size=(*shape, model.config.features)), targets, lr=1e-3)
+    else:
+        steps = model.trace(rng.integers(0, model.config.vocab, shape), targets, lr=1e-3)
+    return {
+        (number, argument.name): float(np.linalg.norm(arrays[argument.name]))
+        for number, (call, arrays) in enumerate(steps)
+        for argument in call.writes
+    }
+
+
+def _as_json(program: Program, layer: int | None, norms: Norms) -> list[dict[str, Any]]:
+    described = []
+    for number, call in _chosen(program, layer):
+        entry = describe(number, call)
+        for result in entry["results"]:
+            if (number, result["argument"]) in norms:
+                result["norm"] = norms[number, result["argument"]]
+        described.append(entry)
+    return described
+
+
+def _chosen(program: Program, layer: int | None) -> list[tuple[int, Call]]:
+    numbered = list(enumerate(program.calls))
+    return numbered if layer is None else [(n, c) for n, c in numbered if c.section == f"blocks.{layer}"]
+
+
+def _print_listing(config: Config, program: Program, layer: int | None, norms: Norms) -> None:
+    used = {letter for call in program.calls for letter in call.dims if not letter.isdigit()}
+    legend = ",  ".join(f"[bold]{letter}[/] {LEGEND[letter]}" for letter in LEGEND if letter in used)
+    calls = f"{len(program.calls)} calls, {program.parameters:,} parameters, {flops(program.flops)} a step"
+    console.print(f"[bold]{config.name}[/]  {calls}")
+    console.print(f"[dim]{legend}[/]")
+    numbered = _chosen(program, layer)
+    for group, phases in GROUPS.items():
+        members = [(number, call) for number, call in numbered if call.phase in phases]
+        if members:
+            cost = flops(sum(call.flops for _, call in members))
+            console.print(f"\n[bold cyan]{group.upper()}[/]  {TITLES[group]}  [dim]{cost}[/]")
+            _print_group(config, members, norms, fold=layer is None)
+
+
+def _print_group(config: Config, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
+    """Sections in turn. In a deep model the inner blocks repeat the outer ones: one line stands for them."""
+    runs = runs_of_sections(members)
+    blocks = [index for index, (section, _) in enumerate(runs) if section.startswith("blocks.")]
+    folded = set(blocks[1:-1]) if fold and config.layers > 3 else set()
+    for index, (section, calls) in enumerate(runs):
+        if index not in folded:
+            if section:
+                console.print(f" [bold]{section}[/]")
+            console.print(_table(calls, norms))
+        elif index - 1 not in folded:
+            last = runs[max(folded)]
+            numbers = f"calls {calls[0][0]}–{last[1][-1][0]}"
+            note = f"{section} … {last[0]}: {numbers}, the same again (--layer N shows one)"
+            console.print(f" [dim]{note}[/]")
+
+
+def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="dim", width=5)
+    table.add_column(style="cyan", no_wrap=True, width=13)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(ratio=1)
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    if norms:
+        table.add_column(justify="right", style="green", no_wrap=True)
+    for number, call in calls:
+        entry = describe(number, call)
+        head = f"{call.op}{' again' if call.phase == 'recompute' else ''}"
+        for result in entry["results"]:
+            mark = {"=": "green", "+=": "yellow", "←": "magenta"}[result["sign"]]
+            row: list[str | Text] = [
+                str(number) if head else "",
+                head,
+                local_name(result["buffer"], call.section),
+                Text(result["sign"], style=f"bold {mark}"),
+                Text(result["reads_as"]),
+                shape(result["shape"]),
+            ]
+            if norms:
+                row.append(f"‖{norms[number, result['argument']]:.3g}‖")
+            table.add_row(*row)
+            head = ""
+    return table

@@ -1,0 +1,72 @@
+"""A program as something to read: each call with its formulas, the buffers' own names put in.
+
+Only data is made here; the command line draws it, and so can anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tapeless.program.call import Argument, Call, Program
+
+SIGNS = {"write": "=", "add": "+=", "update": "←"}
+
+
+def listing(program: Program) -> list[dict[str, Any]]:
+    return [describe(number, call) for number, call in enumerate(program.calls)]
+
+
+def describe(number: int, call: Call) -> dict[str, Any]:
+    return {
+        "call": number,
+        "op": call.op,
+        "direction": call.direction,
+        "phase": call.phase,
+        "section": call.section,
+        "source": call.source,
+        "flops": call.flops,
+        "results": [_result(call, argument) for argument in call.writes],
+        "reads": {argument.name: argument.view.name for argument in call.arguments if argument.mode == "read"},
+        "scalars": {name: value for name, value in call.scalars if name != "decayed"},
+    }
+
+
+def _result(call: Call, argument: Argument) -> dict[str, Any]:
+    return {
+        "argument": argument.name,
+        "buffer": argument.view.name,
+        "shape": list(argument.view.shape),
+        "access": argument.mode,
+        "sign": SIGNS[argument.mode],
+        "formula": call.signature.writes[argument.name],
+        "reads_as": _with_names(call, call.signature.writes[argument.name]),
+    }
+
+
+def _with_names(call: Call, formula: str) -> str:
+    """`x @ weight + bias` → `norm1 @ attn.qkv.weight + attn.qkv.bias`, names relative to the section."""
+    names = {argument.name: local_name(argument.view.name, call.section) for argument in call.arguments}
+    names |= {name: f"{value:g}" for name, value in call.scalars if isinstance(value, float)}
+    for name in call.spec.optional:
+        if name not in names:
+            formula = formula.replace(f" + {name}", "")
+    # A letter that carries a hat (x̂, m̂) is a value of its own, not the argument.
+    pattern = rf"(?<![A-Za-z0-9_.])({'|'.join(map(re.escape, names))})(?![A-Za-z0-9_\u0302])"
+    return re.sub(pattern, lambda match: names[match.group()], formula) if names else formula
+
+
+def local_name(name: str, section: str) -> str:
+    """Names inside their own section without its prefix: `blocks.0.attn.qkv` → `attn.qkv`."""
+    return name.removeprefix(f"{section}.") if section else name
+
+
+def runs_of_sections(calls: Sequence[tuple[int, Call]]) -> list[tuple[str, list[tuple[int, Call]]]]:
+    """Numbered calls in stretches that belong to the same section."""
+    runs: list[tuple[str, list[tuple[int, Call]]]] = []
+    for number, call in calls:
+        if not runs or runs[-1][0] != call.section:
+            runs.append((call.section, []))
+        runs[-1][1].append((number, call))
+    return runs
