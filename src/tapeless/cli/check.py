@@ -99,6 +99,7 @@ def _print(errors: list[TensorError], configurations: int, fast: bool) -> None:
         console.print(f"[dim]… and {len(errors) - SHOWN} tensors with smaller errors[/]")
     elements = sum(error.elements for error in errors)
     how = "one random direction per tensor" if fast else f"{elements:,} elements, each by itself"
+    places = "1 configuration" if configurations == 1 else f"{configurations} configurations"
     tolerance = TOLERANCES["complex step"]
     if failed:
         console.print(
@@ -107,10 +108,6 @@ def _print(errors: list[TensorError], configurations: int, fast: bool) -> None:
         )
     else:
         console.print(
-            f"\n[bold green]All {len(errors)} gradients hold[/] in {_counted(configurations, "configuration")}: {how}; "
+            f"\n[bold green]All {len(errors)} gradients hold[/] in {places}: {how}; "
             f"worst relative error {errors[0].error:.1e}, allowed {tolerance:g}."
         )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -149,7 +149,7 @@ def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
     table.add_column(style="cyan", no_wrap=True, width=13)
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
-    table.add_column(ratio=1)
+    table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right", style="dim", no_wrap=True)
     if norms:
         table.add_column(justify="right", style="green", no_wrap=True)

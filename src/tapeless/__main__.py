@@ -1,0 +1,3 @@
+from tapeless.cli import main
+
+main()

@@ -1,0 +1,221 @@
+"""Every command as a user types it: in a process of its own, for people and for machines."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tapeless import PRESETS
+from tapeless.check.tolerances import TOLERANCES
+
+
+def tapeless(*words: str, folder: Path | None = None, columns: int = 120) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    return subprocess.run(
+        [sys.executable, "-m", "tapeless", *words], capture_output=True, text=True, cwd=folder, env=environment
+    )
+
+
+def result_of(*words: str, folder: Path | None = None):
+    done = tapeless(*words, "--json", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_presets_for_people_and_machines():
+    listed = {entry["name"]: entry for entry in result_of("presets")}
+    assert set(listed) == set(PRESETS)
+    assert listed["ops-102k"]["parameters"] == 102_016
+    assert listed["gpt2-4x256"]["parameters"] == 16_287_488
+    assert listed["gpt2-124m"]["parameters"] == 124_439_808
+    assert listed["gpt2-124m"]["hidden"] == 3072
+    shown = tapeless("presets").stdout
+    assert all(name in shown for name in PRESETS)
+    assert "1,557,611,200" in shown
+
+
+def test_plan_lists_every_buffer_with_its_bytes():
+    plan = result_of("plan", "gpt2-4x256", "-B", "2", "-T", "32")
+    assert plan["preset"] == "gpt2-4x256"
+    assert plan["parameters"] == 16_287_488
+    wanted = {"name", "kind", "shape", "dtype", "offset", "bytes", "first_call", "last_call"}
+    assert all(set(buffer) == wanted for buffer in plan["buffers"])
+    assert max(buffer["offset"] + buffer["bytes"] for buffer in plan["buffers"]) <= plan["peak_bytes"]
+    kinds = {buffer["kind"] for buffer in plan["buffers"]}
+    assert kinds == {"weight", "gradient", "state", "input", "output", "saved", "scratch"}
+    weights = sum(buffer["bytes"] for buffer in plan["buffers"] if buffer["kind"] == "weight")
+    assert weights == 8 * plan["parameters"]
+
+
+def test_plan_takes_any_preset_field():
+    plain = result_of("plan", "gpt2-4x256", "-T", "256")
+    assert result_of("plan", "gpt2-4x256", "-T", "256", "--recompute")["peak_bytes"] < plain["peak_bytes"]
+    assert result_of("plan", "gpt2-4x256", "-T", "256", "--layers", "2")["flops"] < plain["flops"]
+    assert result_of("plan", "gpt2-4x256", "-T", "256", "--no-tied")["parameters"] == 16_287_488 + 50257 * 256
+    narrow = result_of("plan", "gpt2-4x256", "-T", "256", "--dtype", "float32")
+    assert narrow["peak_bytes"] < plain["peak_bytes"]
+
+
+def test_plan_for_people_says_peak_and_place():
+    shown = tapeless("plan", "gpt2-4x256", "-T", "64").stdout
+    for word in ("16,287,488", "bytes", "peak", "classifier.backward", "saved", "scratch", "FLOP"):
+        assert word in shown, word
+
+
+def test_explain_groups_numbers_and_formulas():
+    shown = tapeless("explain", "ops-102k").stdout
+    assert shown.index("FORWARD") < shown.index("BACKWARD") < shown.index("UPDATE")
+    assert "attn.qkv   = x @ attn.qkv.weight" in shown
+    assert "+= mlp.actᵀ @ dsum2" in shown
+    calls = result_of("explain", "ops-102k")
+    assert [call["call"] for call in calls] == list(range(len(calls)))
+    for call in calls:
+        assert call["results"], call
+        assert all({"buffer", "shape", "access", "formula"} <= set(result) for result in call["results"])
+    adds = [r["buffer"] for call in calls for r in call["results"] if r["access"] == "add"]
+    assert "tokens.dweight" in adds
+
+
+def test_explain_one_layer_with_values():
+    calls = result_of(
+        "explain", "gpt2-4x256", "--layers", "3", "--vocab", "50", "-T", "8", "--layer", "1", "--values"
+    )
+    assert {call["section"] for call in calls} == {"blocks.1"}
+    norms = [result["norm"] for call in calls for result in call["results"]]
+    assert all(0 < norm < float("inf") for norm in norms)
+    shown = tapeless("explain", "sunfish", "-T", "8", "--layer", "0", "--values").stdout
+    assert "‖" in shown
+    assert "again" in shown  # sunfish recomputes its blocks
+
+
+def test_explain_folds_the_repeated_blocks_of_a_deep_model():
+    shown = tapeless("explain", "gpt2-124m").stdout
+    assert "blocks.1 … blocks.10" in shown
+    assert "blocks.10 … blocks.1" in shown
+
+
+def test_explain_survives_a_narrow_terminal():
+    shown = tapeless("explain", "ops-102k", columns=60).stdout
+    assert max(map(cell_len, shown.splitlines())) <= 60
+    assert "…" not in shown  # folded, not cut
+
+
+def test_check_proves_and_reports_worst_first():
+    report = result_of("check", "ops-102k", "cllm")
+    assert report["ok"] is True
+    assert report["worst"] <= TOLERANCES["complex step"]
+    assert report["configs"] == 8
+    assert report["tensors"] == len(report["report"])
+    assert report["elements"] == sum(entry["elements"] for entry in report["report"])
+    errors = [entry["error"] for entry in report["report"]]
+    assert errors == sorted(errors, reverse=True)
+    assert report["worst"] == errors[0]
+
+
+def test_check_fails_with_a_wrong_gradient(tmp_path):
+    """A gradient that is wrong ends the command with 1 and is named, worst first."""
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "import sys\n"
+        "from tapeless.ops import OPS\n"
+        "right = OPS['gelu'].backward\n"
+        "def half(dx, dy, x, add=frozenset()):\n"
+        "    right(dx, 0.5 * dy, x, add=add) if add else right(dx, 0.5 * dy, x)\n"
+        "OPS['gelu'].backward = half\n"
+        "from tapeless.cli import main\n"
+        "sys.argv = ['tapeless', *sys.argv[1:]]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, wrong, "check", "gpt2-4x256", "--json"], capture_output=True, text=True)
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    assert report["worst"] > 0.1
+    done = subprocess.run([sys.executable, wrong, "check", "gpt2-4x256"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "gradients are wrong" in done.stdout
+    assert "mlp.up.weight" in done.stdout
+
+
+def test_check_fast_takes_the_preset_at_full_size():
+    report = result_of("check", "--fast", "ops-102k", "sunfish")
+    assert report["ok"] is True
+    assert report["elements"] == 102_016 + 201_024
+    assert report["configs"] == 2
+
+
+def test_train_ends_with_one_line(tmp_path):
+    done = tapeless("train", "--epochs", "1", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    wanted = {"preset", "backend", "steps", "train_loss", "val_loss", "val_accuracy", "seconds", "run"}
+    assert wanted <= set(result)
+    assert result["steps"] == 125
+    run = tmp_path / result["run"]
+    assert {path.name for path in run.iterdir()} == {"run.json", "metrics.jsonl", "weights.safetensors"}
+    line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["val_accuracy"] == result["val_accuracy"]
+
+
+def test_train_for_people_shows_examples(tmp_path):
+    done = tapeless("train", "--epochs", "1", "--layers", "1", "--channels", "16", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "held-out expressions" in done.stdout
+    assert "epoch   1" in done.stdout
+    assert "tapeless explain" in done.stdout
+
+
+MISTAKES = {
+    ("plan", "gpt2-124"): "did you mean 'gpt2-124m'",
+    ("explain", "ops-102k", "--layer", "7"): "layers 0 to 1",
+    ("explain", "gpt2-4x256", "-T", "2000"): "1024 positions",
+    ("plan", "gpt2-4x256", "--heads", "3"): "heads=3",
+    ("plan", "gpt2-4x256", "--activation", "geluu"): "did you mean 'gelu'",
+    ("plan", "gpt2-4x256", "-B", "0"): "batch must be",
+    ("plan", "gpt2-4x256", "--dtype", "float8"): "float8",
+    ("plan", "gpt2-4x256", "--backend", "refrence"): "did you mean 'reference'",
+    ("check", "opps-102k"): "did you mean 'ops-102k'",
+    ("train", "sunfish"): "reads features",
+    ("train", "--lr", "0"): "lr must be",
+    ("train", "--epochs", "0"): "epochs must be",
+    ("train", "--batch", "5000"): "4,000 examples",
+    ("train", "--vocab", "10"): "vocab=10",
+    ("train", "--clip", "-1"): "clip must be",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_gets_one_sentence_and_leaves_nothing_behind(words, tmp_path):
+    done = tapeless(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert MISTAKES[words] in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_option_suggests_the_nearest():
+    done = tapeless("plan", "gpt2-4x256", "--layer", "3")
+    assert done.returncode == 2
+    assert "--layers" in done.stderr
+
+
+def test_a_run_folder_is_never_written_into_twice(tmp_path):
+    first = tapeless("train", "--epochs", "1", "--channels", "8", "--out", "mine", "--json", folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    before = {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    again = tapeless("train", "--epochs", "1", "--out", "mine", folder=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["presets", "explain", "plan", "check", "train"])
+def test_help_has_an_example(command):
+    done = tapeless(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: tapeless {command}" in done.stdout
