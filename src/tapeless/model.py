@@ -150,7 +150,8 @@ class Model:
         _, arena, bound = self._readout
         _named(arena, "features" if self.config.features else "tokens")[...] = array
         _run(bound)
-        return _named(arena, "scores").copy()
+        scores = _named(arena, "scores").copy()
+        return scores[:, -1] if self.config.readout == "last" else scores
 
     def trace(
         self, inputs: Any, targets: Any, *, lr: float | None = None

@@ -40,6 +40,20 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Last:
+    """What the last block of a model that answers once needs besides: the last position, by itself."""
+
+    stream: Buffer  # of the residual stream
+    normed: Buffer  # of what attention reads, in a pre-norm block
+    q: Buffer
+    kv: Buffer
+    dnormed: Buffer
+    dq: Buffer
+    dkv: Buffer
+    dx: Buffer  # all positions again
+
+
+@dataclass(frozen=True)
 class BlockActivations:
     norm1: Norm
     qkv: Buffer
@@ -58,6 +72,7 @@ class BlockActivations:
     dup: Buffer
     dact: Buffer
     dsum2: Buffer
+    last: Last | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,8 @@ def declare_norm(p: Builder, name: str, batch: int, time: int, channels: int) ->
     )
 
 
-def declare_block(p: Builder, name: str, c: Config, batch: int, time: int) -> Block:
+def declare_block(p: Builder, name: str, c: Config, batch: int, time: int, last: bool) -> Block:
+    """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence."""
     weights = BlockWeights(
         norm1=declare_affine(p, f"{name}.norm1", c.channels),
         qkv=declare_affine(p, f"{name}.attn.qkv", c.channels, 3 * c.channels, bias=c.attention_bias),
@@ -97,21 +113,25 @@ def declare_block(p: Builder, name: str, c: Config, batch: int, time: int) -> Bl
         down=declare_affine(p, f"{name}.mlp.down", c.width, c.channels),
     )
 
-    def activation(part: str, width: int) -> Buffer:
-        return p.workspace(f"{name}.{part}", batch, time, width)
+    def activation(part: str, width: int, positions: int = 1 if last else time) -> Buffer:
+        return p.workspace(f"{name}.{part}", batch, positions, width)
+
+    # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
+    norm1_time = 1 if last and c.norm == "post" else time
+    one = 1 if last else time
 
     return Block(
         config=c,
         w=weights,
         dw=BlockWeights(**{part: gradients_of(p, affine) for part, affine in vars(weights).items()}),
         s=BlockActivations(
-            norm1=declare_norm(p, f"{name}.norm1", batch, time, c.channels),
+            norm1=declare_norm(p, f"{name}.norm1", batch, norm1_time, c.channels),
             qkv=activation("attn.qkv", 3 * c.channels),
             mix=activation("attn.mix", c.channels),
-            lse=p.workspace(f"{name}.attn.lse", batch, c.heads, time),
+            lse=p.workspace(f"{name}.attn.lse", batch, c.heads, one),
             proj=activation("attn.proj", c.channels),
             sum1=activation("sum1", c.channels),
-            norm2=declare_norm(p, f"{name}.norm2", batch, time, c.channels),
+            norm2=declare_norm(p, f"{name}.norm2", batch, one, c.channels),
             up=activation("mlp.up", c.width),
             act=activation("mlp.act", c.width),
             down=activation("mlp.down", c.channels),
@@ -122,6 +142,18 @@ def declare_block(p: Builder, name: str, c: Config, batch: int, time: int) -> Bl
             dup=activation("mlp.dup", c.width),
             dact=activation("mlp.dact", c.width),
             dsum2=activation("dsum2", c.channels),
+            last=Last(
+                stream=activation("last", c.channels),
+                normed=activation("norm1.last", c.channels),
+                q=activation("attn.q", c.channels),
+                kv=activation("attn.kv", 2 * c.channels, time),
+                dnormed=activation("norm1.dlast", c.channels),
+                dq=activation("attn.dq", c.channels),
+                dkv=activation("attn.dkv", 2 * c.channels, time),
+                dx=activation("dx", c.channels, time),
+            )
+            if last
+            else None,
         ),
     )
 
@@ -139,24 +171,39 @@ def norm_backward(p: Builder, w: Affine, dw: Affine, s: Norm, x: Buffer, dx: Out
     )  # fmt: skip
 
 
-def thirds(qkv: Buffer) -> tuple[View, View, View]:
-    """q, k and v stand side by side in the columns: views, not copies."""
-    c = qkv.shape[-1] // 3
-    return qkv.columns(0, c), qkv.columns(c, 2 * c), qkv.columns(2 * c, 3 * c)
+def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
+    """Equal parts of the columns, side by side: q, k and v are views of one product, not copies."""
+    width = buffer.shape[-1] // number
+    return tuple(buffer.columns(n * width, (n + 1) * width) for n in range(number))
 
 
-def attention_forward(p: Builder, b: Block, x: Buffer) -> None:
-    w, s = b.w, b.s
-    q, k, v = thirds(s.qkv)
-    p.linear.forward(y=write(s.qkv), x=x, weight=w.qkv.weight, bias=w.qkv.bias)
+def columns(affine: Affine, start: int, stop: int) -> tuple[View, View | None]:
+    """Part of a linear: some of its outputs."""
+    return affine.weight.columns(start, stop), affine.bias.columns(start, stop) if affine.bias else None
+
+
+def attention_forward(p: Builder, b: Block, x: Buffer, x_last: Buffer) -> None:
+    w, s, c = b.w, b.s, b.config.channels
+    if s.last:
+        kv_weight, kv_bias = columns(w.qkv, c, 3 * c)
+        q_weight, q_bias = columns(w.qkv, 0, c)
+        q, (k, v) = s.last.q.all, parts(s.last.kv, 2)
+        p.linear.forward(y=write(s.last.kv), x=x, weight=kv_weight, bias=kv_bias)
+        p.linear.forward(y=write(s.last.q), x=x_last, weight=q_weight, bias=q_bias)
+    else:
+        q, k, v = parts(s.qkv, 3)
+        p.linear.forward(y=write(s.qkv), x=x, weight=w.qkv.weight, bias=w.qkv.bias)
     p.attention.forward(y=write(s.mix), lse=write(s.lse), q=q, k=k, v=v, causal=b.config.causal)
     p.linear.forward(y=write(s.proj), x=s.mix, weight=w.proj.weight, bias=w.proj.bias)
 
 
-def attention_backward(p: Builder, b: Block, x: Buffer, dx: Output | None, dy: Buffer) -> None:
-    w, dw, s = b.w, b.dw, b.s
-    q, k, v = thirds(s.qkv)
-    dq, dk, dv = thirds(s.dqkv)
+def attention_backward(
+    p: Builder, b: Block, x: Buffer, x_last: Buffer, dx: Output | None, dx_last: Output | None, dy: Buffer
+) -> None:
+    """dx_last is the gradient of x_last, which only a block that ends in one position has."""
+    w, dw, s, c = b.w, b.dw, b.s, b.config.channels
+    q, k, v = (s.last.q.all, *parts(s.last.kv, 2)) if s.last else parts(s.qkv, 3)
+    dq, dk, dv = (s.last.dq.all, *parts(s.last.dkv, 2)) if s.last else parts(s.dqkv, 3)
     p.linear.backward(
         dx=write(s.dmix), dweight=add(dw.proj.weight), dbias=add(dw.proj.bias),
         dy=dy, x=s.mix, weight=w.proj.weight,
@@ -165,10 +212,22 @@ def attention_backward(p: Builder, b: Block, x: Buffer, dx: Output | None, dy: B
         dq=write(dq), dk=write(dk), dv=write(dv),
         dy=s.dmix, q=q, k=k, v=v, y=s.mix, lse=s.lse, causal=b.config.causal,
     )  # fmt: skip
-    p.linear.backward(
-        dx=dx, dweight=add(dw.qkv.weight), dbias=add(dw.qkv.bias),
-        dy=s.dqkv, x=x, weight=w.qkv.weight,
-    )  # fmt: skip
+    if s.last:
+        kv_dweight, kv_dbias = columns(dw.qkv, c, 3 * c)
+        q_dweight, q_dbias = columns(dw.qkv, 0, c)
+        p.linear.backward(
+            dx=dx_last, dweight=add(q_dweight), dbias=add(q_dbias),
+            dy=s.last.dq, x=x_last, weight=columns(w.qkv, 0, c)[0],
+        )  # fmt: skip
+        p.linear.backward(
+            dx=dx, dweight=add(kv_dweight), dbias=add(kv_dbias),
+            dy=s.last.dkv, x=x, weight=columns(w.qkv, c, 3 * c)[0],
+        )  # fmt: skip
+    else:
+        p.linear.backward(
+            dx=dx, dweight=add(dw.qkv.weight), dbias=add(dw.qkv.bias),
+            dy=s.dqkv, x=x, weight=w.qkv.weight,
+        )  # fmt: skip
 
 
 def mlp_up_forward(p: Builder, b: Block, x: Buffer) -> None:
@@ -202,11 +261,15 @@ def mlp_backward(p: Builder, b: Block, x: Buffer, dx: Output | None, dy: Buffer)
 
 def pre_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
     """All that the backward needs: computed once, or again where `recompute` keeps only x."""
-    norm_forward(p, b.w.norm1, b.s.norm1, x, b.config.norm_eps)
-    attention_forward(p, b, b.s.norm1.y)
-    p.residual.forward(y=write(b.s.sum1), x=x, branch=b.s.proj)
-    norm_forward(p, b.w.norm2, b.s.norm2, b.s.sum1, b.config.norm_eps)
-    mlp_up_forward(p, b, b.s.norm2.y)
+    s = b.s
+    norm_forward(p, b.w.norm1, s.norm1, x, b.config.norm_eps)
+    if s.last:
+        p.last_position.forward(y=write(s.last.stream), x=x)
+        p.last_position.forward(y=write(s.last.normed), x=s.norm1.y)
+    attention_forward(p, b, s.norm1.y, s.last.normed if s.last else s.norm1.y)
+    p.residual.forward(y=write(s.sum1), x=s.last.stream if s.last else x, branch=s.proj)
+    norm_forward(p, b.w.norm2, s.norm2, s.sum1, b.config.norm_eps)
+    mlp_up_forward(p, b, s.norm2.y)
 
 
 def pre_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
@@ -224,7 +287,15 @@ def pre_norm_backward(p: Builder, b: Block, x: Buffer, dstream: Buffer) -> Buffe
             pre_norm_inside(p, b, x)
     mlp_backward(p, b, s.norm2.y, dx=write(s.norm2.dy), dy=dstream)
     norm_backward(p, b.w.norm2, b.dw.norm2, s.norm2, s.sum1, dx=add(dstream), dy=s.norm2.dy)
-    attention_backward(p, b, s.norm1.y, dx=write(s.norm1.dy), dy=dstream)
+    if s.last:
+        attention_backward(
+            p, b, s.norm1.y, s.last.normed, dx=write(s.norm1.dy), dx_last=write(s.last.dnormed), dy=dstream
+        )
+        p.last_position.backward(dx=add(s.norm1.dy), dy=s.last.dnormed)
+        p.last_position.backward(dx=write(s.last.dx), dy=dstream)
+        dstream = s.last.dx
+    else:
+        attention_backward(p, b, s.norm1.y, s.norm1.y, dx=write(s.norm1.dy), dx_last=None, dy=dstream)
     norm_backward(p, b.w.norm1, b.dw.norm1, s.norm1, x, dx=add(dstream), dy=s.norm1.dy)
     return dstream
 
@@ -234,10 +305,14 @@ def pre_norm_backward(p: Builder, b: Block, x: Buffer, dstream: Buffer) -> Buffe
 
 def post_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
     """All that the backward needs but sum2 and its statistics, which are kept in any case."""
-    attention_forward(p, b, x)
-    p.residual.forward(y=write(b.s.sum1), x=x, branch=b.s.proj)
-    norm_forward(p, b.w.norm1, b.s.norm1, b.s.sum1, b.config.norm_eps)
-    mlp_up_forward(p, b, b.s.norm1.y)
+    s = b.s
+    if s.last:
+        p.last_position.forward(y=write(s.last.stream), x=x)
+    stream = s.last.stream if s.last else x
+    attention_forward(p, b, x, stream)
+    p.residual.forward(y=write(s.sum1), x=stream, branch=s.proj)
+    norm_forward(p, b.w.norm1, s.norm1, s.sum1, b.config.norm_eps)
+    mlp_up_forward(p, b, s.norm1.y)
 
 
 def post_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
@@ -257,7 +332,11 @@ def post_norm_backward(p: Builder, b: Block, x: Buffer, dy: Buffer) -> Buffer:
     norm_backward(p, b.w.norm2, b.dw.norm2, s.norm2, s.sum2, dx=write(s.dsum2), dy=dy)
     mlp_backward(p, b, s.norm1.y, dx=add(s.dsum2), dy=s.dsum2)
     norm_backward(p, b.w.norm1, b.dw.norm1, s.norm1, s.sum1, dx=write(s.dsum1), dy=s.dsum2)
-    attention_backward(p, b, x, dx=add(s.dsum1), dy=s.dsum1)
+    if s.last:
+        attention_backward(p, b, x, s.last.stream, dx=write(s.last.dx), dx_last=add(s.dsum1), dy=s.dsum1)
+        p.last_position.backward(dx=add(s.last.dx), dy=s.dsum1)
+        return s.last.dx
+    attention_backward(p, b, x, x, dx=add(s.dsum1), dx_last=None, dy=s.dsum1)
     return s.dsum1
 
 

@@ -46,8 +46,6 @@ class Net:
     normed: Norm | None
     head: Buffer
     dhead: Buffer
-    last: Buffer | None  # the last position alone, where the model answers once
-    dlast: Buffer | None
     dstream: Buffer  # the gradient of the residual stream at the end of the blocks
     logits: Buffer
     targets: Buffer
@@ -68,12 +66,14 @@ def declare(p: Builder, c: Config, batch: int, time: int) -> Net:
     dtokens = p.gradient(tokens) if tokens else None
     dproject = gradients_of(p, project) if project else None
     dpositions = p.gradient(positions) if learned else None
-    blocks = tuple(declare_block(p, f"blocks.{n}", c, batch, time) for n in range(c.layers))
+    last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
+    final = 1 if last else time
+    blocks = tuple(
+        declare_block(p, f"blocks.{n}", c, batch, time, last=last and n == c.layers - 1) for n in range(c.layers)
+    )
     norm = declare_affine(p, "norm", c.channels) if c.norm == "pre" else None
     dnorm = gradients_of(p, norm) if norm else None
     head = tokens if tokens and c.tied else p.weight("head.weight", c.vocab, c.channels, decay=True)
-    last = c.readout == "last"
-    rows = batch if last else batch * time
     return Net(
         config=c,
         inputs=p.buffer("input", "features", (batch, time, c.features))
@@ -89,13 +89,11 @@ def declare(p: Builder, c: Config, batch: int, time: int) -> Net:
         blocks=blocks,
         norm=norm,
         dnorm=dnorm,
-        normed=declare_norm(p, "norm", batch, time, c.channels) if norm else None,
+        normed=declare_norm(p, "norm", batch, final, c.channels) if norm else None,
         head=head,
         dhead=p.gradient(head),
-        last=p.workspace("last", batch, c.channels) if last else None,
-        dlast=p.workspace("dlast", batch, c.channels) if last else None,
-        dstream=p.workspace("dstream", batch, time, c.channels),
-        logits=p.workspace("logits", min(c.chunk, rows), c.vocab),
+        dstream=p.workspace("dstream", batch, final, c.channels),
+        logits=p.workspace("logits", min(c.chunk, batch * final), c.vocab),
         targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "int64"),
         count=p.buffer("input", "count", (1,), "float64"),
         loss=p.buffer("output", "loss", (1,)),
@@ -131,20 +129,14 @@ def head_forward(p: Builder, n: Net, x: Buffer) -> Buffer:
         if n.norm and n.normed:
             norm_forward(p, n.norm, n.normed, x, n.config.norm_eps)
             x = n.normed.y
-        if n.last:
-            p.last_position.forward(y=write(n.last), x=x)
-            x = n.last
     return x
 
 
 def head_backward(p: Builder, n: Net, x: Buffer, state: Buffer) -> Buffer:
     """The loss and its gradient, then back to the end of the stream, x."""
     with p.section("head"):
-        dstate = n.dlast or (n.normed.dy if n.normed else n.dstream)
+        dstate = n.normed.dy if n.normed else n.dstream
         loss_backward(p, n, state, dstate)
-        if n.last:
-            dlast, dstate = dstate, n.normed.dy if n.normed else n.dstream
-            p.last_position.backward(dx=write(dstate), dy=dlast)
         if n.norm and n.dnorm and n.normed:
             norm_backward(p, n.norm, n.dnorm, n.normed, x, dx=write(n.dstream), dy=dstate)
     return n.dstream

@@ -1,30 +1,31 @@
-"""Last position: where a model answers once per sequence, the head reads the last position alone.
+"""Last position: where a model answers once per sequence, only the last position goes on.
 
 (1)  y[b] = x[b, T−1]
-(2)  dx[b, T−1] = dy[b], and dx[b, t] = 0 for every earlier t: the loss does not see them here.
+(2)  dx[b, T−1] = dy[b], and dx[b, t] = 0 for every earlier t: nothing that follows sees them.
 """
 
 from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, store
 
 SPEC = Spec(
     name="last_position",
-    shapes={"y": "B C", "x": "B T C"},
+    shapes={"y": "B 1 C", "x": "B T C"},
     forward=Signature(writes={"y": "x[:, T−1]"}, reads=("x",)),
-    backward=Signature(writes={"dx": "dy at T−1, 0 before"}, reads=("dy",)),
+    backward=Signature(writes={"dx": "dy at T−1, 0 before"}, reads=("dy",), adds=("dx",)),
 )
 
 
 def forward(y: Array, x: Array) -> None:
-    y[...] = x[:, -1]  # (1)
+    y[...] = x[:, -1:]  # (1)
 
 
-def backward(dx: Array, dy: Array) -> None:
-    dx[:, :-1] = 0  # (2)
-    dx[:, -1] = dy
+def backward(dx: Array, dy: Array, add: frozenset[str] = NONE) -> None:
+    if "dx" not in add:
+        store(dx, 0, add=False)
+    dx[:, -1:] += dy  # (2)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
