@@ -1,0 +1,27 @@
+"""Every kind of model beside PyTorch's autograd: loss, scores and the gradient of every weight."""
+
+import numpy as np
+import pytest
+
+from tapeless.check.configurations import CONFIGURATIONS, Configuration
+from tests.oracles import disagreements, leaves, torch_gradients, torch_loss_and_logits
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_loss_scores_and_gradients_are_those_of_torch(configuration: Configuration):
+    rng = np.random.default_rng(configuration.seed)
+    model = configuration.model("float64")
+    inputs, targets = configuration.batch_of(rng, model)
+    configuration.scramble(rng, model)
+    params = leaves(model.params)
+    loss, logits = torch_loss_and_logits(model.config, params, inputs, targets)
+    gradients = torch_gradients(loss, params)
+
+    found = {
+        "loss": model.forward_backward(inputs, targets),
+        "loss alone": model.loss(inputs, targets),
+        "logits": model.logits(inputs),
+    }
+    true = {"loss": loss.item(), "loss alone": loss.item(), "logits": logits.detach()}
+    assert not disagreements("torch autograd", found, true)
+    assert not disagreements("torch autograd", model.grads, gradients)
