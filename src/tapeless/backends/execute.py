@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from importlib import import_module
 from types import ModuleType
 
@@ -12,9 +11,9 @@ from tapeless.ops.contract import Array
 from tapeless.program.arena import Arena
 from tapeless.program.call import Call
 
-Kernel = Callable[..., None]
-Bound = tuple[Call, Callable[[], None]]
-BACKENDS = ("reference",)
+Run = Callable[[], None]
+Bound = tuple[Call, list[Run]]  # a call, and the native calls that compute it, in order
+BACKENDS = ("cpu", "reference")
 
 
 def backend_named(name: str) -> ModuleType:
@@ -25,17 +24,14 @@ def backend_named(name: str) -> ModuleType:
 
 def bind(calls: Iterable[Call], arena: Arena, backend: ModuleType) -> list[Bound]:
     """Resolve each call once: its kernel, its views, its scalars. Running it then looks nothing up."""
-    return [(call, _bind_call(call, arena, backend.kernel(call))) for call in calls]
-
-
-def _bind_call(call: Call, arena: Arena, kernel: Kernel) -> Callable[[], None]:
-    values = arguments_of(call, arena)
-    positional = [values.get(name) for name in call.signature.arguments]
-    scalars = [value for _, value in call.scalars]
-    added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
-    if added:
-        return partial(kernel, *positional, *scalars, add=added)
-    return partial(kernel, *positional, *scalars)
+    bound = []
+    for call in calls:
+        values = arguments_of(call, arena)
+        arguments = [values.get(name) for name in call.signature.arguments]
+        arguments += [value for _, value in call.scalars]
+        added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
+        bound.append((call, backend.bind(call, arguments, {"add": added} if added else {})))
+    return bound
 
 
 def arguments_of(call: Call, arena: Arena) -> dict[str, Array]:
@@ -50,6 +46,7 @@ def arguments_of(call: Call, arena: Arena) -> dict[str, Array]:
 
 def execute(bound: Iterable[Bound]) -> Iterator[Call]:
     """Run the calls one by one; each is yielded right after it ran, its values readable in the arena."""
-    for call, run in bound:
-        run()
+    for call, runs in bound:
+        for run in runs:
+            run()
         yield call

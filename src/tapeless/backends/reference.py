@@ -1,6 +1,11 @@
 """The reference backend: NumPy, any float or complex type. It defines what every other backend must compute."""
 
-from tapeless.backends.execute import Kernel
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tapeless.backends.execute import Run
 from tapeless.ops import OPS
 from tapeless.program.call import Call
 
@@ -8,6 +13,5 @@ DEFAULT_DTYPE = "float64"
 DTYPES = ("float32", "float64", "complex128")
 
 
-def kernel(call: Call) -> Kernel:
-    found: Kernel = getattr(OPS[call.op], call.direction)
-    return found
+def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
+    return [partial(getattr(OPS[call.op], call.direction), *arguments, **options)]

@@ -60,8 +60,10 @@ def small(name: str, **changes: Any) -> Mapping[str, Any]:
     return SMALL | features | changes
 
 
-def _variant(label: str, name: str, **changes: Any) -> Configuration:
-    return Configuration(f"{name} {label}", name, small(name, **changes), batch=3, time=5)
+def _variant(label: str, name: str, chunk: int = 4, **changes: Any) -> Configuration:
+    """15 rows of logits in chunks of 4; where only the last position is read, 3 rows in chunks of 2."""
+    chunk = 2 if (changes.get("readout") or PRESETS[name].readout) == "last" else chunk
+    return Configuration(f"{name} {label}", name, small(name, chunk=chunk, **changes), batch=3, time=5)
 
 
 CONFIGURATIONS = (
@@ -77,12 +79,13 @@ CONFIGURATIONS = (
     _variant("post-norm recomputed", "gpt2-4x256", norm="post", recompute=True),
     _variant("read at the end", "gpt2-4x256", readout="last"),
     _variant("without attention bias", "gpt2-4x256", attention_bias=False, tied=False),
-    _variant("three layers", "gpt2-4x256", layers=3, chunk=4),
+    _variant("three layers", "gpt2-4x256", layers=3, chunk=7),
     _variant("large eps", "gpt2-4x256", norm_eps=0.1),
     _variant("read everywhere", "ops-102k", readout="all"),
     _variant("pre-norm gelu", "ops-102k", norm="pre", activation="gelu"),
     _variant("tied and learned", "ops-102k", tied=True, positions="learned"),
     _variant("causal", "ops-102k", causal=True, recompute=True),
+    _variant("one layer, odd channels", "ops-102k", layers=1, channels=9, heads=3),
     _variant("post-norm", "cllm", norm="post"),
     _variant("read at the end", "cllm", readout="last", recompute=True),
     _variant("not recomputed", "sunfish", recompute=False),

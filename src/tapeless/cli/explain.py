@@ -22,7 +22,8 @@ from tapeless.cli.common import (
     with_preset_fields,
 )
 from tapeless.errors import TapelessError
-from tapeless.model import Model, check_shape
+from tapeless.inputs import check_shape
+from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Config, Optimizer
 from tapeless.models.presets import preset

@@ -22,7 +22,8 @@ from tapeless.cli.common import (
     size,
     with_preset_fields,
 )
-from tapeless.model import DEFAULT_BACKEND, check_shape
+from tapeless.inputs import check_shape
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset

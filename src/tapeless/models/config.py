@@ -106,6 +106,9 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.name not in CHOICES["optimizer"]:
             raise unknown("optimizer", self.name, CHOICES["optimizer"])
+        for name in ("momentum", "beta1", "beta2", "eps", "decay"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
+                raise TapelessError(f"{name} must be a number, not {getattr(self, name)!r}.")
         for name in ("momentum", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise TapelessError(f"{name} must be at least 0 and below 1, not {getattr(self, name)!r}.")

@@ -71,6 +71,6 @@ PRESETS = {
 
 
 def preset(name: str) -> Config:
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name]

@@ -47,6 +47,7 @@ class Signature:
     scalars: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()  # the outputs a call may add to instead of overwriting
     updates: tuple[str, ...] = ()  # the outputs that are changed in place: they are read, then written
+    optional: tuple[str, ...] = ()  # what a call may leave out: a bias, a gradient nobody needs
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -62,7 +63,6 @@ class Spec:
     forward: Signature
     backward: Signature | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)  # where it is not "float", the model's own type
-    optional: tuple[str, ...] = ()
     # The gradient of every input is the output's gradient itself: one buffer serves all, no call is needed.
     passes: bool = False
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
@@ -107,10 +107,8 @@ class Spec:
         return dims
 
 
-def store(out: Array | None, value: Array | complex, add: bool) -> None:
-    """`=` or `+=`, as the call says; an output that the call left out is None."""
-    if out is None:
-        return
+def store(out: Array, value: Array | complex, add: bool) -> None:
+    """`=` or `+=`, as the call says."""
     if add:
         out += value
     else:

@@ -219,11 +219,14 @@ class Arena:
         return raw.view(placement.dtype).reshape(placement.buffer.shape)
 
     def poison(self) -> None:
-        """NaN wherever a program must write before it reads: gradients, outputs and the whole workspace."""
+        """NaN wherever a program must write before it reads: gradients, outputs and the whole workspace.
+
+        All bits set is NaN in every float type and −1 in integers.
+        """
         for placement in self.plan.placements.values():
             if placement.kind in ("gradient", "output"):
-                self.array(placement.buffer)[...] = np.nan
-        self.block[self.plan.workspace_offset :].view(np.float32)[:] = np.nan
+                self.block[placement.offset : placement.offset + placement.bytes] = 0xFF
+        self.block[self.plan.workspace_offset :] = 0xFF
 
 
 def _allocate(size: int) -> Array:

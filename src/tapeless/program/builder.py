@@ -98,8 +98,7 @@ class Builder:
         for name in signature.arguments:
             value = values.get(name)
             if value is None:
-                # A bias may be absent; a gradient may be one that nobody needs.
-                if name in spec.optional or (direction == "backward" and name in signature.writes):
+                if name in signature.optional:
                     continue
                 raise ProgramError(f"{where}: argument {name!r} is missing.")
             if name in signature.writes:

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from tapeless.errors import ProgramError
 from tapeless.ops import OPS
 from tapeless.ops.contract import Dims, Shape, Signature, Spec
 
@@ -99,7 +100,11 @@ def update(target: Buffer | View | None) -> Output | None:
 
 def _output(target: Buffer | View | None, mode: str) -> Output | None:
     """None stands for an output nobody needs: the gradient of a bias that is not there."""
-    return None if target is None else Output(as_view(target), mode)
+    if target is None:
+        return None
+    if not isinstance(target, Buffer | View):
+        raise ProgramError(f"{mode}(…) takes a buffer or some of its columns, not {target!r}.")
+    return Output(as_view(target), mode)
 
 
 def as_view(target: Buffer | View) -> View:

@@ -49,7 +49,7 @@ def _with_names(call: Call, formula: str) -> str:
     """`x @ weight + bias` → `norm1 @ attn.qkv.weight + attn.qkv.bias`, names relative to the section."""
     names = {argument.name: local_name(argument.view.name, call.section) for argument in call.arguments}
     names |= {name: f"{value:g}" for name, value in call.scalars if isinstance(value, float)}
-    for name in call.spec.optional:
+    for name in call.signature.optional:
         if name not in names:
             formula = formula.replace(f" + {name}", "")
     # A letter that carries a hat (x̂, m̂) is a value of its own, not the argument.

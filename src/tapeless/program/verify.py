@@ -109,6 +109,12 @@ def _partners(program: Program) -> dict[int, int]:
                 f"{_at(due)} ({due.writes[0].view.name}) is due."
             )
         partners[index] = forwards.pop()
+    if forwards:
+        call = program.calls[forwards[0]]
+        raise ProgramError(
+            f"no backward: {_at(call)} writes {call.writes[0].view.name}, "
+            f"but the only backward call on the same buffers belongs to another forward."
+        )
     return partners
 
 
@@ -189,11 +195,18 @@ def _check_gradients(program: Program) -> None:
     backward = [call for call in program.calls if call.direction == "backward"]
     if not backward:
         return
-    produced = {argument.view.buffer.name for call in backward for argument in call.writes}
+    produced: dict[str, set[int]] = {}
+    for call in backward:
+        for argument in call.writes:
+            columns = produced.setdefault(argument.view.buffer.name, set())
+            columns.update(range(argument.view.start, argument.view.stop))
     for weight in program.weights:
-        if gradient_name(weight.name) not in produced:
-            reader = next(c for c in program.calls if any(a.view.buffer == weight for a in c.arguments))
+        missing = weight.shape[-1] - len(produced.get(gradient_name(weight.name), ()))
+        if missing:
+            part = "" if missing == weight.shape[-1] else f" in {missing} of {weight.shape[-1]} columns"
+            readers = [c for c in program.calls if any(a.view.buffer == weight for a in c.arguments)]
+            reader = f"which {_at(readers[0])} reads" if readers else "which no call reads"
             raise ProgramError(
-                f"no gradient: no backward call produces {gradient_name(weight.name)}, "
-                f"the gradient of {weight.name}, which {_at(reader)} reads."
+                f"no gradient: no backward call produces {gradient_name(weight.name)}{part}, "
+                f"the gradient of {weight.name}, {reader}."
             )

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, store
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 
 
 def _refuse(dims: Dims, scalars: Scalars) -> str | None:
@@ -51,7 +51,6 @@ SPEC = Spec(
         },
         reads=("dy", "q", "k", "v", "y", "lse"),
         scalars=("causal",),
-        adds=("dq", "dk", "dv"),
     ),
     refuse=_refuse,
 )
@@ -101,17 +100,16 @@ def backward(
     y: Array,
     lse: Array,
     causal: bool,
-    add: frozenset[str] = NONE,
 ) -> None:
     heads = lse.shape[1]
     q, k, v, y, dy = (_split(x, heads) for x in (q, k, v, y, dy))
     scale = 1 / sqrt(q.shape[3])
     p = _weights(q @ k.swapaxes(2, 3) * scale, lse, _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
-    store(dv, _join(p.swapaxes(2, 3) @ dy), "dv" in add)  # (4)
+    dv[...] = _join(p.swapaxes(2, 3) @ dy)  # (4)
     dp = dy @ v.swapaxes(2, 3)
     ds = p * (dp - (dy * y).sum(axis=-1, keepdims=True))  # (5)
-    store(dq, _join(ds @ k) * scale, "dq" in add)  # (6)
-    store(dk, _join(ds.swapaxes(2, 3) @ q) * scale, "dk" in add)
+    dq[...] = _join(ds @ k) * scale  # (6)
+    dk[...] = _join(ds.swapaxes(2, 3) @ q) * scale
 
 
 def pairs(dims: Dims, causal: bool) -> int:

@@ -27,7 +27,6 @@ from tapeless.ops.contract import (
     Scalars,
     Signature,
     Spec,
-    given,
     product_flops,
     store,
 )
@@ -58,7 +57,7 @@ SPEC = Spec(
             "logits": "z, then dz, K rows at a time",
         },
         reads=("x", "weight", "targets", "count"),
-        adds=("dx", "dweight"),
+        adds=("dweight",),
     ),
     fused=True,
 )
@@ -83,8 +82,8 @@ def forward(loss: Array, logits: Array, x: Array, weight: Array, targets: Array,
 
 def backward(
     loss: Array,
-    dx: Array | None,
-    dweight: Array | None,
+    dx: Array,
+    dweight: Array,
     logits: Array,
     x: Array,
     weight: Array,
@@ -103,14 +102,12 @@ def backward(
         z[valid, picked] -= 1
         z[targets[rows] < 0] = 0
         z /= count  # (3)
-        if dx is not None:
-            store(dx[rows], z @ weight, "dx" in add)  # (4)
-        if dweight is not None:
-            dweight += z.T @ x[rows]  # (5)
+        np.matmul(z, weight, out=dx[rows])  # (4)
+        dweight += z.T @ x[rows]  # (5)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    products = 1 + (given(writes, "dx", "dweight") if direction == "backward" else 0)
+    products = 3 if direction == "backward" else 1
     return product_flops(dims, "RCV", products) + 4 * dims["R"] * dims["V"]
 
 

@@ -43,4 +43,4 @@ def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) 
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
-    return {"tokens": np.array([3, 1, 3, 0, 3]), "weight": rng.normal(size=(5, 4))}
+    return {"tokens": np.array([3, 1, 3, 0, 3]), "weight": rng.normal(size=(6, 4))}

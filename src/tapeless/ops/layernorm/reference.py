@@ -58,9 +58,9 @@ def forward(y: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: A
 
 
 def backward(
-    dx: Array | None,
-    dweight: Array | None,
-    dbias: Array | None,
+    dx: Array,
+    dweight: Array,
+    dbias: Array,
     dy: Array,
     x: Array,
     weight: Array,

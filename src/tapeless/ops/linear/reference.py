@@ -22,12 +22,12 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, g
 SPEC = Spec(
     name="linear",
     shapes={"y": "R F", "x": "R C", "weight": "C F", "bias": "F"},
-    optional=("bias",),
-    forward=Signature(writes={"y": "x @ weight + bias"}, reads=("x", "weight", "bias")),
+    forward=Signature(writes={"y": "x @ weight + bias"}, reads=("x", "weight", "bias"), optional=("bias",)),
     backward=Signature(
         writes={"dx": "dy @ weightᵀ", "dweight": "xᵀ @ dy", "dbias": "Σ_R dy"},
         reads=("dy", "x", "weight"),
         adds=("dx", "dweight", "dbias"),
+        optional=("dx", "dbias"),
     ),
 )
 
@@ -40,7 +40,7 @@ def forward(y: Array, x: Array, weight: Array, bias: Array | None) -> None:
 
 def backward(
     dx: Array | None,
-    dweight: Array | None,
+    dweight: Array,
     dbias: Array | None,
     dy: Array,
     x: Array,
@@ -49,15 +49,17 @@ def backward(
 ) -> None:
     if dx is not None:
         store(dx, dy @ weight.T, "dx" in add)  # (2)
-    if dweight is not None:
-        store(dweight, x.T @ dy, "dweight" in add)  # (3)
+    store(dweight, x.T @ dy, "dweight" in add)  # (3)
     if dbias is not None:
         store(dbias, dy.sum(axis=0), "dbias" in add)  # (4)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    products = 1 if direction == "forward" else given(writes, "dx", "dweight")
-    return product_flops(dims, "RCF", products) + dims["R"] * dims["F"]
+    if direction == "forward":
+        return product_flops(dims, "RCF") + dims["R"] * dims["F"]
+    return (
+        product_flops(dims, "RCF", given(writes, "dx", "dweight")) + given(writes, "dbias") * dims["R"] * dims["F"]
+    )
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

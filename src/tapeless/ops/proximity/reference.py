@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, given, product_flops, store
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, product_flops
 
 SPEC = Spec(
     name="proximity",
@@ -22,7 +22,6 @@ SPEC = Spec(
     backward=Signature(
         writes={"dx": "2·(dy @ weight − x·Σ_V dy)", "dweight": "2·(dyᵀ @ x − weight·Σ_R dy)"},
         reads=("dy", "x", "weight"),
-        adds=("dx", "dweight"),
     ),
 )
 
@@ -34,19 +33,18 @@ def forward(y: Array, x: Array, weight: Array) -> None:
 
 
 def backward(
-    dx: Array | None,
-    dweight: Array | None,
+    dx: Array,
+    dweight: Array,
     dy: Array,
     x: Array,
     weight: Array,
-    add: frozenset[str] = NONE,
 ) -> None:
-    store(dx, 2 * (dy @ weight - x * dy.sum(axis=1)[:, None]), "dx" in add)  # (2)
-    store(dweight, 2 * (dy.T @ x - weight * dy.sum(axis=0)[:, None]), "dweight" in add)  # (3)
+    dx[...] = 2 * (dy @ weight - x * dy.sum(axis=1)[:, None])  # (2)
+    dweight[...] = 2 * (dy.T @ x - weight * dy.sum(axis=0)[:, None])  # (3)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return product_flops(dims, "RCV", 1 if direction == "forward" else given(writes, "dx", "dweight"))
+    return product_flops(dims, "RCV", 1 if direction == "forward" else 2)
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, away_from_zero, store
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, away_from_zero
 
 SPEC = Spec(
     name="relu",
     shapes={"y": "R F", "x": "R F"},
     forward=Signature(writes={"y": "max(x, 0)"}, reads=("x",)),
-    backward=Signature(writes={"dx": "dy where x > 0, else 0"}, reads=("dy", "x"), adds=("dx",)),
+    backward=Signature(writes={"dx": "dy where x > 0, else 0"}, reads=("dy", "x")),
 )
 
 
@@ -26,8 +26,8 @@ def forward(y: Array, x: Array) -> None:
     y[...] = np.where(x.real > 0, x, 0)  # (1)
 
 
-def backward(dx: Array, dy: Array, x: Array, add: frozenset[str] = NONE) -> None:
-    store(dx, np.where(x.real > 0, dy, 0), "dx" in add)  # (2)
+def backward(dx: Array, dy: Array, x: Array) -> None:
+    dx[...] = np.where(x.real > 0, dy, 0)  # (2)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, store
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 
 SPEC = Spec(
     name="squared_error",
@@ -27,7 +27,6 @@ SPEC = Spec(
             "dx": "2·(x − table[target]) / (count·C)",
         },
         reads=("x", "table", "targets", "count"),
-        adds=("dx",),
     ),
     fused=True,
 )
@@ -49,11 +48,10 @@ def backward(
     table: Array,
     targets: Array,
     count: Array,
-    add: frozenset[str] = NONE,
 ) -> None:
     difference = _difference(x, table, targets)
     loss[...] = (difference * difference).sum() / (count * x.shape[1])  # (1)
-    store(dx, 2 * difference / (count * x.shape[1]), "dx" in add)  # (2)
+    dx[...] = 2 * difference / (count * x.shape[1])  # (2)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, given, product_flops, store
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, product_flops
 
 SPEC = Spec(
     name="unembed",
@@ -20,7 +20,6 @@ SPEC = Spec(
     backward=Signature(
         writes={"dx": "dy @ weight", "dweight": "dyᵀ @ x"},
         reads=("dy", "x", "weight"),
-        adds=("dx", "dweight"),
     ),
 )
 
@@ -30,19 +29,18 @@ def forward(y: Array, x: Array, weight: Array) -> None:
 
 
 def backward(
-    dx: Array | None,
-    dweight: Array | None,
+    dx: Array,
+    dweight: Array,
     dy: Array,
     x: Array,
     weight: Array,
-    add: frozenset[str] = NONE,
 ) -> None:
-    store(dx, dy @ weight, "dx" in add)  # (2)
-    store(dweight, dy.T @ x, "dweight" in add)  # (3)
+    dx[...] = dy @ weight  # (2)
+    dweight[...] = dy.T @ x  # (3)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return product_flops(dims, "RCV", 1 if direction == "forward" else given(writes, "dx", "dweight"))
+    return product_flops(dims, "RCV", 1 if direction == "forward" else 2)
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

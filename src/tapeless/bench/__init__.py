@@ -1,0 +1,1 @@
+"""Step time beside PyTorch, as ratios from one interleaved run."""

@@ -1,0 +1,53 @@
+"""One contender in its own process: reads questions as JSON lines, answers with times. `race.py` asks."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from tapeless.bench.race import Work
+from tapeless.errors import TapelessError
+
+MODULES = {
+    "ours": "tapeless.bench.ours",
+    "floor": "tapeless.bench.floor",
+    "torch-eager": "tapeless.bench.torch_peer",
+    "torch-compile": "tapeless.bench.torch_peer",
+}
+
+
+def serve(name: str, work: Work) -> None:
+    try:
+        step, about, profile = import_module(MODULES[name]).prepare(name, work)
+    except TapelessError as error:
+        _say({"error": str(error)})
+        return
+    step()  # compiles, and touches every page
+    _say(about)
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "steps" in question:
+            _say({"ms": [_timed(step) for _ in range(question["steps"])]})
+        elif "profile" in question:
+            _say(profile(question["profile"]))
+        else:
+            _say({"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+
+
+def _timed(step: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    step()
+    return 1000 * (time.perf_counter() - start)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Work(**json.loads(sys.argv[2])))

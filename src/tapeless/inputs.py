@@ -1,0 +1,124 @@
+"""What users hand to a model, checked: each refusal is one sentence, and comes before anything is changed."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.models.config import Config, check_size
+from tapeless.ops.contract import Array, Shape
+
+
+def check_shape(config: Config, batch: int, time: int) -> None:
+    check_size("batch", batch)
+    check_size("time", time)
+    if time > config.context:
+        raise TapelessError(
+            f"time={time} is longer than the {config.context} positions of {config.name}: "
+            f"use at most {config.context}, or override context."
+        )
+
+
+def check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise TapelessError(f"seed must be a whole number of at least 0, not {seed!r}.")
+
+
+def check_update(lr: Any, clip: Any) -> None:
+    if not (_is_number(lr) and 0 <= lr < inf):
+        raise TapelessError(f"lr must be 0 or a finite number above, not {lr!r}.")
+    if clip is not None and not (_is_number(clip) and clip > 0):
+        raise TapelessError(f"clip must be above 0, or None for no clipping, not {clip!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def as_array(what: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise TapelessError(f"{what} must be a rectangular array, but its rows differ in length.") from None
+
+
+def inputs_name(config: Config) -> str:
+    return "features" if config.features else "tokens"
+
+
+def checked_inputs(config: Config, value: Any, shape: Shape | None, dtype: str) -> Array:
+    """Token ids (B, T) or features (B, T, features); where `shape` is None, any batch and time will do."""
+    name = inputs_name(config)
+    array = as_array(name, value)
+    if shape is None:
+        if array.ndim != (3 if config.features else 2) or 0 in array.shape:
+            wanted = ("batch", "time", config.features) if config.features else ("batch", "time")
+            raise TapelessError(f"{name} must have shape {spelled(wanted)}, not {spelled(array.shape)}.")
+        shape = array.shape[:2]
+        check_shape(config, *shape)
+    if config.features:
+        return _checked_features(array, (*shape, config.features), dtype)
+    return _checked_ids("tokens", array, shape, 0, config.vocab)
+
+
+def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
+    if array.shape != shape:
+        raise TapelessError(f"features must have shape {spelled(shape)}, not {spelled(array.shape)}.")
+    if not np.issubdtype(array.dtype, np.number):
+        raise TapelessError(f"features must be numbers, not {array.dtype}.")
+    if np.iscomplexobj(array) and dtype != "complex128":
+        raise TapelessError("features must be real numbers; give real and imaginary part as two features.")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(dtype))
+    if not finite.all():
+        where = _first(~finite)
+        advice = f"too large for {dtype}: scale the signal" if np.isfinite(array[where]) else "clean the signal"
+        raise TapelessError(f"features hold {array[where]} at {where}; {advice} before training.")
+    return array
+
+
+def checked_targets(config: Config, value: Any, batch: int, time: int) -> Array:
+    """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but not everywhere."""
+    array = as_array("targets", value)
+    if config.readout == "last" and array.shape == (batch, time):
+        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+        early = array[:, :-1] != -1
+        if early.any():
+            where = _first(early)
+            raise TapelessError(
+                f"this model answers at the last position only, so targets before it must be −1, "
+                f"not {array[where]} at {where}; or give targets of shape ({batch},)."
+            )
+        array = array[:, -1]
+    elif config.readout == "last":
+        array = _checked_ids("targets", array, (batch,), -1, config.vocab)
+    else:
+        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+    if (array < 0).all():
+        raise TapelessError("all targets are −1, so there is nothing to learn from; give at least one.")
+    return array
+
+
+def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int) -> Array:
+    if array.shape != shape:
+        raise TapelessError(f"{what} must have shape {spelled(shape)}, not {spelled(array.shape)}.")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TapelessError(f"{what} must be integers, not {array.dtype}; convert them with .astype(int).")
+    outside = (array < lowest) | (array >= vocab)
+    if outside.any():
+        where = _first(outside)
+        raise TapelessError(
+            f"{what} hold {array[where]} at {where}; they must lie between {lowest} and {vocab - 1}."
+        )
+    return array
+
+
+def _first(where: Array) -> tuple[int, ...]:
+    return tuple(int(index) for index in np.argwhere(where)[0])
+
+
+def spelled(shape: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
