@@ -110,9 +110,7 @@ def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int)
     outside = (array < lowest) | (array >= vocab)
     if outside.any():
         where = _first(outside)
-        raise TapelessError(
-            f"{what} hold {array[where]} at {where}; they must lie between {lowest} and {vocab - 1}."
-        )
+        raise TapelessError(f"{what} hold {array[where]} at {where}; they must lie between {lowest} and {vocab - 1}.")
     return array
 
 

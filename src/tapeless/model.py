@@ -74,9 +74,7 @@ class Model:
 
         weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
-        self.grads: Mapping[str, Array] = MappingProxyType(
-            {name: self._array(gradient_name(name)) for name in weights}
-        )
+        self.grads: Mapping[str, Array] = MappingProxyType({name: self._array(gradient_name(name)) for name in weights})
         self.steps = 0
         self._initialise(seed)
 
@@ -154,9 +152,7 @@ class Model:
         scores = _named(arena, "scores").copy()
         return scores[:, -1] if self.config.readout == "last" else scores
 
-    def trace(
-        self, inputs: Any, targets: Any, *, lr: float | None = None
-    ) -> Iterator[tuple[Call, dict[str, Array]]]:
+    def trace(self, inputs: Any, targets: Any, *, lr: float | None = None) -> Iterator[tuple[Call, dict[str, Array]]]:
         """Zero, forward and backward, call by call, each with its arrays by argument name, right after it ran.
 
         With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what

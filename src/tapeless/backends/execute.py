@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from tapeless.errors import unknown
 from tapeless.ops.contract import Array
@@ -24,14 +25,14 @@ def backend_named(name: str) -> ModuleType:
 
 def bind(calls: Iterable[Call], arena: Arena, backend: ModuleType) -> list[Bound]:
     """Resolve each call once: its kernel, its views, its scalars. Running it then looks nothing up."""
-    bound = []
-    for call in calls:
-        values = arguments_of(call, arena)
-        arguments = [values.get(name) for name in call.signature.arguments]
-        arguments += [value for _, value in call.scalars]
-        added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
-        bound.append((call, backend.bind(call, arguments, {"add": added} if added else {})))
-    return bound
+    return [bind_call(call, arguments_of(call, arena), backend) for call in calls]
+
+
+def bind_call(call: Call, arrays: dict[str, Array], backend: ModuleType) -> Bound:
+    arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]
+    arguments += [value for _, value in call.scalars]
+    added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
+    return call, backend.bind(call, arguments, {"add": added} if added else {})
 
 
 def arguments_of(call: Call, arena: Arena) -> dict[str, Array]:

@@ -28,9 +28,7 @@ def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
     taken = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in taken.parameters.items() if name != "changes"]
-    names = [
-        field.name for field in fields(Config) if field.name in OVERRIDABLE and field.name not in taken.parameters
-    ]
+    names = [field.name for field in fields(Config) if field.name in OVERRIDABLE and field.name not in taken.parameters]
 
     def wrapped(**values: Any) -> None:
         changes = {name: values.pop(name) for name in names if values[name] is not None}
@@ -44,9 +42,7 @@ def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
         choices = " or ".join(CHOICES[name]) if name in CHOICES else None
         option = typer.Option(flags, help=choices, rich_help_panel="Preset fields", show_default=False)
         annotation: Any = Annotated[Optional[types[name]], option]  # noqa: UP045
-        options.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        )
+        options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     parameters = [*own, *options]
     wrapped.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -50,9 +50,7 @@ def explain(
     batch: Batch = 2,
     time: Time = None,
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
-    values: Annotated[
-        bool, typer.Option("--values", help="Run one step and show the norm of every result.")
-    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
     json: Json = False,
     *,
     changes: dict[str, Any],

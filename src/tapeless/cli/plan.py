@@ -120,9 +120,7 @@ def _print(name: str, batch: int, time: int, planned: Plan) -> None:
         )
     console.print()
     console.print(table)
-    console.print(
-        "[dim]saved and scratch buffers share the workspace; --json lists every buffer with its offset.[/]"
-    )
+    console.print("[dim]saved and scratch buffers share the workspace; --json lists every buffer with its offset.[/]")
 
 
 def _phases(planned: Plan) -> list[str]:

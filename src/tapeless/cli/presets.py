@@ -29,9 +29,7 @@ def presets(json: Json = False) -> None:
         numbers = (config.layers, config.channels, config.heads, config.width, config.vocab, config.context)
         table.add_row(f"[bold]{config.name}", f"{count:,}", *(f"{n:,}" for n in numbers), _kind(config))
     console.print(table)
-    console.print(
-        "\n[dim]Look inside one:[/] tapeless explain ops-102k   [dim]its memory:[/] tapeless plan gpt2-124m"
-    )
+    console.print("\n[dim]Look inside one:[/] tapeless explain ops-102k   [dim]its memory:[/] tapeless plan gpt2-124m")
 
 
 def _kind(config: Config) -> str:

@@ -121,9 +121,7 @@ def make_plan(program: Program, dtype: str, *, share: bool = True, beside: Plan 
         top = max(top, place(buffer, _kind_of_workspace(program, live), offset, live))
         placed.append(placements[buffer.name])
     if beside and top > beside.peak_bytes:
-        raise ProgramError(
-            f"a program that needs {top:,} bytes does not fit into an arena of {beside.peak_bytes:,}."
-        )
+        raise ProgramError(f"a program that needs {top:,} bytes does not fit into an arena of {beside.peak_bytes:,}.")
     plan = Plan(program, dtype, placements, base, beside.peak_bytes if beside else top)
     verify_plan(plan)
     return plan

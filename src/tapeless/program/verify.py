@@ -34,8 +34,7 @@ def check_call(call: Call) -> None:
         wanted, found = call.spec.dtype(argument.name), argument.view.buffer.dtype
         if wanted != found:
             raise ProgramError(
-                f"wrong type: {argument.view.name} holds {found}, "
-                f"but {argument.name} of {_at(call)} must be {wanted}."
+                f"wrong type: {argument.view.name} holds {found}, but {argument.name} of {_at(call)} must be {wanted}."
             )
         signature = call.signature
         allowed: tuple[str, ...] = ("read",)
@@ -66,8 +65,7 @@ def _needs_partner(call: Call) -> bool:
         return False
     wants = {name[1:] for name in call.spec.backward.writes}
     return any(
-        argument.name in wants and argument.view.buffer.kind not in ("input", "constant")
-        for argument in call.reads
+        argument.name in wants and argument.view.buffer.kind not in ("input", "constant") for argument in call.reads
     )
 
 
@@ -169,9 +167,7 @@ def _check_values(program: Program, partners: dict[int, int]) -> None:
         for argument in call.reads:
             missing = values.unwritten(argument.view)
             if missing is not None:
-                fault = (
-                    "added to before it is initialised" if argument.mode == "add" else "read before it is written"
-                )
+                fault = "added to before it is initialised" if argument.mode == "add" else "read before it is written"
                 raise ProgramError(f"{missing.name} is {fault}, as {argument.name} of {_at(call)}.")
         inputs = {argument.name: values.read(argument.view) for argument in call.reads}
         if index in partners:

@@ -57,9 +57,7 @@ def backward(
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
     if direction == "forward":
         return product_flops(dims, "RCF") + dims["R"] * dims["F"]
-    return (
-        product_flops(dims, "RCF", given(writes, "dx", "dweight")) + given(writes, "dbias") * dims["R"] * dims["F"]
-    )
+    return product_flops(dims, "RCF", given(writes, "dx", "dweight")) + given(writes, "dbias") * dims["R"] * dims["F"]
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

@@ -18,9 +18,7 @@ SPEC = Spec(
     name="squared_error",
     shapes={"loss": "1", "x": "R C", "table": "V C", "targets": "R", "count": "1"},
     dtypes={"targets": "int64", "count": "float64"},
-    forward=Signature(
-        writes={"loss": "Σ ‖x − table[target]‖² / (count·C)"}, reads=("x", "table", "targets", "count")
-    ),
+    forward=Signature(writes={"loss": "Σ ‖x − table[target]‖² / (count·C)"}, reads=("x", "table", "targets", "count")),
     backward=Signature(
         writes={
             "loss": "Σ ‖x − table[target]‖² / (count·C)",

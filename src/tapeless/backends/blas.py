@@ -1,0 +1,194 @@
+"""The matrix products: MKL where it is installed, NumPy's own BLAS elsewhere, one interface above both.
+
+One thread pool for the whole process. MKL's libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
+that Numba's parallel loops and MKL's products run on the same threads; NumPy's OpenBLAS is held at one thread,
+because two pools that spin beside each other cost a factor of three.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.ops.contract import Array
+
+Run = Callable[[], None]
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+MKL_ILP64, MKL_INTEL_THREADS = 1, 0
+# Under which names an OpenBLAS lets its number of threads be set: NumPy's wheels, then everyone else's.
+OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+OPENBLAS_PRODUCTS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_")
+
+
+@cache
+def mkl() -> ctypes.CDLL | None:
+    """MKL on Intel threads, or None where it is not installed. Comes before Numba runs anything in parallel."""
+    openmp, library = _installed("libiomp5"), _installed("libmkl_rt")
+    if openmp is None or library is None:
+        return None
+    ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
+    loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    loaded.MKL_Set_Interface_Layer(MKL_ILP64)
+    loaded.MKL_Set_Threading_Layer(MKL_INTEL_THREADS)
+    loaded.cblas_sgemm.restype = None
+    return loaded
+
+
+def _installed(name: str) -> Path | None:
+    """A shared library that pip put into the environment's lib folder."""
+    for root in dict.fromkeys((sys.prefix, sys.base_prefix)):
+        matches = sorted(Path(root, "lib").glob(f"{name}.so*"))
+        if matches:
+            return matches[0]
+    return None
+
+
+@cache
+def _openblas() -> tuple[ctypes.CDLL, ...]:
+    """What NumPy has loaded already: loading it again by its path gives the same library."""
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        lines = maps.read_text().splitlines()
+        paths = sorted({line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line})
+    else:
+        root = Path(np.__file__).parent
+        folders = (root.parent / "numpy.libs", root / ".dylibs")
+        paths = [str(path) for folder in folders for path in sorted(folder.glob("*openblas*"))]
+    return tuple(ctypes.CDLL(path) for path in paths)
+
+
+def _openblas_function(names: tuple[str, ...]) -> Any:
+    return next((getattr(lib, name) for lib in _openblas() for name in names if hasattr(lib, name)), None)
+
+
+def _set_openblas_threads(count: int) -> None:
+    setter = _openblas_function(OPENBLAS_SETTERS)
+    if setter is not None:
+        setter(ctypes.c_int(count))
+
+
+def name() -> str:
+    library = mkl()
+    if library is None:
+        return "NumPy's BLAS"
+    text = ctypes.create_string_buffer(200)
+    library.MKL_Get_Version_String(text, 200)
+    return "MKL " + text.value.decode().partition("Version ")[2].partition("-")[0]
+
+
+_threads = 0
+
+
+def threads() -> int:
+    return _threads or set_threads(None)
+
+
+def checked_threads(count: int | None) -> int:
+    """None means all cores this process may use."""
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count is None:
+        return most
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
+        raise TapelessError(f"threads must be a whole number from 1 to {most}, the cores there are, not {count!r}.")
+    return count
+
+
+def set_threads(count: int | None) -> int:
+    """Threads for BLAS and Numba together. Models bound before keep the number they were bound with."""
+    global _threads
+    import numba
+
+    count = checked_threads(count)
+    library = mkl()
+    if library is not None:
+        numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
+        library.MKL_Set_Num_Threads(count)
+        _set_openblas_threads(1)
+    else:
+        numba.config.THREADING_LAYER = "workqueue"  # does not spin, so that it may stand beside OpenBLAS
+        _set_openblas_threads(count)
+    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    _threads = count
+    return count
+
+
+class Product(partial[None]):
+    """c = a @ b + beta · c, with everything resolved: calling it is one foreign call and no lookup."""
+
+    matrices: tuple[Array, ...]  # the addresses are good as long as these live
+
+
+def bound_gemm(
+    c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0
+) -> Product:
+    """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add."""
+    for matrix in (c, a, b):
+        if matrix.dtype != np.float32 or matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
+            raise ValueError(f"a product takes row-major float32 matrices, not {matrix.dtype} {matrix.shape}")
+    left, right = (a.T if transpose_a else a), (b.T if transpose_b else b)
+    (m, k), n = left.shape, right.shape[1]
+    if c.shape != (m, n) or right.shape[0] != k:
+        raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
+    library = mkl()
+    if library is None:
+        if beta == 0:
+            return Product(np.matmul, left, right, c)
+        return Product(_matmul_add, c, left, right, np.empty(c.shape, c.dtype))
+    integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+    product = Product(
+        library.cblas_sgemm,
+        integer(ROW_MAJOR),
+        integer(TRANSPOSED if transpose_a else PLAIN),
+        integer(TRANSPOSED if transpose_b else PLAIN),
+        integer(m),
+        integer(n),
+        integer(k),
+        real(1.0),
+        pointer(a.ctypes.data),
+        integer(_row_stride(a)),
+        pointer(b.ctypes.data),
+        integer(_row_stride(b)),
+        real(beta),
+        pointer(c.ctypes.data),
+        integer(_row_stride(c)),
+    )
+    product.matrices = (c, a, b)
+    return product
+
+
+def _row_stride(matrix: Array) -> int:
+    """Elements from one row to the next; BLAS wants at least the row's own length, also where there is one row."""
+    return max(int(matrix.strides[0]) // 4, int(matrix.shape[1]), 1)
+
+
+def _matmul_add(c: Array, left: Array, right: Array, scratch: Array) -> None:
+    np.matmul(left, right, out=scratch)
+    np.add(c, scratch, out=c)
+
+
+@cache
+def sgemm_address() -> int | None:
+    """Where an sgemm with 64-bit integers lies, for kernels that call it from inside a parallel loop."""
+    library = mkl()
+    function = _openblas_function(OPENBLAS_PRODUCTS) if library is None else library.cblas_sgemm
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+def on_each_thread(run: Run) -> list[Run]:
+    """A kernel that calls sgemm on each of its own threads. MKL sees that and stays on one; OpenBLAS is told."""
+    if mkl() is not None:
+        return [run]
+    return [partial(_set_openblas_threads, 1), run, partial(_set_openblas_threads, threads())]

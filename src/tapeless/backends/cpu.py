@@ -1,0 +1,31 @@
+"""The CPU backend: a BLAS for the products, Numba for everything else, in float32.
+
+An op's `cpu.py` has the functions of its `reference.py`, with the same arguments. But where those compute, these
+*bind*: they decide everything that can be decided (which kernel, how many threads, where the scratch lies) and return
+the native calls that compute the result, each without arguments.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from tapeless.backends.execute import Run
+from tapeless.errors import TapelessError
+from tapeless.program.call import Call
+
+DEFAULT_DTYPE = "float32"
+DTYPES = ("float32",)
+
+if find_spec("numba") is None:
+    raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take backend='reference'.")
+
+
+def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
+    from tapeless.backends import blas
+
+    blas.threads()  # the thread pools are settled before the first kernel compiles
+    module = import_module(f"tapeless.ops.{call.op}.cpu")
+    runs: list[Run] = getattr(module, call.direction)(*arguments, **options)
+    return runs

@@ -1,0 +1,75 @@
+"""What the CPU kernels are written with: an exp that the compiler can vectorise, and a maximum that it can.
+
+fastmath is chosen flag by flag. SUMS lets a sum be split over vector lanes; NaN and infinity keep their meaning.
+EXACT allows fused multiply-add only: the range reduction of exp is exact because nothing is reassociated.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+from numba import float32, int32, njit
+from numba.extending import intrinsic
+
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+EXACT = {"contract"}
+
+
+@intrinsic
+def float_of_bits(typing, bits):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return float32(int32), generate
+
+
+@intrinsic
+def nearest(typing, x):
+    """The nearest integer, as a float: llvm.rint vectorises, Python's round does not."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.call(builder.module.declare_intrinsic("llvm.rint", [ir.FloatType()]), arguments)
+
+    return float32(float32), generate
+
+
+@intrinsic
+def larger(typing, a, b):
+    """The larger of two; NaN if one is NaN. Unlike a comparison it vectorises as a reduction."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
+        function = builder.module.declare_intrinsic("llvm.maximum", [ir.FloatType()], kind)
+        return builder.call(function, arguments)
+
+    return float32(float32, float32), generate
+
+
+@njit(fastmath=EXACT, inline="never")
+def exp(x):
+    """exp for x ≤ 88; 0 below −87.3, NaN for NaN.
+
+    exp(x) = 2ⁿ · exp(r) with n = round(x / ln 2) and |r| ≤ ln 2 / 2; ln 2 is subtracted in two parts, so that r is
+    exact, exp(r) is a polynomial, and 2ⁿ is n put into the exponent's bits.
+    """
+    low = float32(-87.33654)
+    y = low if x < low else x
+    n = nearest(y * float32(1.44269504))
+    r = y - n * float32(0.693359375)
+    r = r + n * float32(2.12194440e-4)
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    p = (p * r) * r + r + float32(1.0)
+    power = float_of_bits((int32(n) + int32(127)) << int32(23))
+    return float32(0.0) if x < low else p * power
+
+
+@njit(fastmath=SUMS)
+def largest(row):
+    most = row[0]
+    for i in range(row.size):
+        most = larger(most, row[i])
+    return most

@@ -1,0 +1,54 @@
+"""The floor: the step's matrix products alone, on the same memory, and one pass over the optimizer's bytes.
+
+Everything else a step does (norms, activations, softmax, the loss, the bias sums) is what stands above it. The
+products inside attention are taken per head at the size the mask leaves, as plain products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tapeless.backends.blas import Product, bound_gemm
+from tapeless.backends.execute import Run, bind
+from tapeless.bench.ours import build
+from tapeless.bench.race import Work
+from tapeless.ops.attention.reference import pairs
+from tapeless.program.call import Call
+
+
+def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
+    model, inputs, targets = build(work)
+    model.feed(inputs, targets)
+    model.prepare_update(1e-4, clip=1.0)
+    runs: list[Run] = []
+    for call, bound in bind(model.program.calls, model.arena, model.backend_module):
+        if call.op == "attention":
+            runs += _attention_products(call)
+        elif call.phase == "update":
+            runs += bound
+        else:
+            runs += [run for run in bound if isinstance(run, Product)]
+
+    def step() -> None:
+        for run in runs:
+            run()
+
+    return step, {"products": sum(isinstance(run, Product) for run in runs)}, None
+
+
+def _attention_products(call: Call) -> list[Run]:
+    """Per head: q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
+    dims = call.dims
+    queries, width = dims["T"], dims["C"] // dims["H"]
+    keys = max(1, pairs(dims, dict(call.scalars)["causal"]) // queries)
+    rng = np.random.default_rng(0)
+    q, k = (rng.normal(size=(rows, width)).astype(np.float32) for rows in (queries, keys))
+    scores = rng.normal(size=(queries, keys)).astype(np.float32)
+    across: list[Run] = [bound_gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
+    along: list[Run] = [bound_gemm(q, scores, k)]  # p·v, ds·k
+    down: list[Run] = [bound_gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
+    once = across + along if call.direction == "forward" else 2 * across + along + 2 * down
+    return dims["B"] * dims["H"] * once

@@ -1,0 +1,149 @@
+"""`tapeless bench`"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tapeless.backends import blas
+from tapeless.bench.race import Contender, Work, contenders, race
+from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
+from tapeless.errors import unknown
+from tapeless.inputs import check_shape
+from tapeless.models.config import check_size
+from tapeless.models.presets import preset
+
+PEERS = ("torch-eager", "torch-compile")
+
+
+@with_preset_fields
+def bench(
+    name: PresetName,
+    batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
+    time: Time = None,
+    peers: Annotated[str, typer.Option(help="Comma-separated; empty for none.")] = ",".join(PEERS),
+    steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
+    threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
+    json: Json = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """Step time beside PyTorch, as ratios from one interleaved run.
+
+    The full step (forward, loss, backward, clip, AdamW) of ours and of each peer, in turn, each in a process of its
+    own with all others stopped. The floor is the same matrix products alone plus one pass over the optimizer's
+    bytes.
+
+    Example: tapeless bench gpt2-4x256 -B 1 -T 1024 --profile
+    """
+    config = preset(name).override(**changes)
+    batch = (32 if config.context <= 64 else 1) if batch is None else batch
+    time = config.context if time is None else time
+    check_shape(config, batch, time)
+    check_size("steps", steps)
+    chosen = [peer.strip() for peer in peers.split(",") if peer.strip()]
+    for peer in chosen:
+        if peer not in PEERS:
+            raise unknown("peer", peer, PEERS)
+    work = Work(name, batch, time, blas.checked_threads(threads), changes)
+    with contenders(["ours", *chosen, "floor"], work) as runners:
+        _run(runners, steps, quiet=json)
+        result = _result(work, runners)
+        calls = runners[0].profile(3) if profile else None
+    if json:
+        print_json(result | ({"profile": calls} if calls else {}))
+        return
+    _print(work, runners, result)
+    if calls:
+        _print_profile(calls)
+
+
+def _run(runners: list[Contender], turns: int, quiet: bool) -> None:
+    columns = (TextColumn("turn"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=turns)
+        for done in race(runners, turns):
+            progress.update(task, completed=done)
+
+
+def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
+    """Ratios are medians of the ratios of each turn: what slowed one turn slowed both sides of it."""
+    ours, floor = runners[0], runners[-1]
+    peers = runners[1:-1]
+    best = min(peers, key=lambda peer: median(peer.times), default=None)
+    return {
+        "preset": work.preset,
+        "batch": work.batch,
+        "time": work.time,
+        "threads": work.threads,
+        "blas": ours.about["blas"],
+        "ours_ms": median(ours.times),
+        "peers": {_key(peer): median(peer.times) for peer in peers},
+        "ratio": _ratio(best, ours) if best else None,
+        "ratios": {_key(peer): _ratio(peer, ours) for peer in peers},
+        "step_over_floor": _ratio(ours, floor),
+        "tokens_per_second": 1000 * work.batch * work.time / median(ours.times),
+        "arena_bytes": ours.about["arena_bytes"],
+        "ours_peak_bytes": ours.peak_bytes(),
+        "peers_peak_bytes": {_key(peer): peer.peak_bytes() for peer in peers},
+    }
+
+
+def _key(peer: Contender) -> str:
+    return peer.name.replace("-", "_")
+
+
+def _ratio(above: Contender, below: Contender) -> float:
+    return median(a / b for a, b in zip(above.times, below.times, strict=True))
+
+
+def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None:
+    console.print(
+        f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.threads} threads, {result['blas']}; "
+        f"{len(runners[0].times)} turns each, medians"
+    )
+    table = Table(box=None, header_style="dim")
+    for column in ("", "ms a step", "tokens/s", "over ours", "peak memory"):
+        table.add_column(column, justify="left" if not column else "right")
+    for runner in runners:
+        milliseconds = median(runner.times)
+        peak = "" if runner.name == "floor" else size(runner.peak_bytes())
+        table.add_row(
+            runner.name,
+            f"{milliseconds:,.2f}",
+            f"{1000 * work.batch * work.time / milliseconds:,.0f}",
+            f"{_ratio(runner, runners[0]):.2f}×",
+            peak,
+        )
+    console.print(table)
+    if result["ratio"]:
+        console.print(f"\nbest peer over ours: [bold]{result['ratio']:.2f}×[/]")
+    console.print(f"step over floor (products and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")
+
+
+def _print_profile(calls: dict[str, Any]) -> None:
+    console.print(
+        f"\n[dim]ceilings in this run: {calls['peak_gflops']:.0f} GFLOP/s of products, "
+        f"{calls['peak_gbytes']:.1f} GB/s of copying[/]"
+    )
+    table = Table(box=None, header_style="dim")
+    for column in ("call", "first result", "count", "ms", "share", "GFLOP/s", "GB/s"):
+        table.add_column(column, justify="left" if column in ("call", "first result") else "right")
+    total = sum(row["ms"] for row in calls["calls"])
+    for row in calls["calls"]:
+        seconds = row["ms"] / 1000
+        table.add_row(
+            row["call"],
+            row["where"],
+            str(row["count"]),
+            f"{row['ms']:.3f}",
+            f"{row['ms'] / total:.1%}",
+            f"{row['flops'] / seconds / 1e9:.1f}",
+            f"{row['bytes'] / seconds / 1e9:.1f}",
+        )
+    console.print(table)

@@ -1,0 +1,181 @@
+"""The classifier on the CPU: product, softmax and gradient of one chunk in place, then the two products back.
+
+For a large vocabulary the chunk is held transposed, V×K: one column per row of x. The product weight @ xᵀ then
+writes whole cache lines (a row of V scores starts at odd addresses when V is odd), and the passes over it run along
+K, where neighbours belong to different rows and nothing has to be summed across vector lanes.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+from numba import float32, float64, njit, prange
+
+from tapeless.backends import blas
+from tapeless.backends.blas import Run, bound_gemm
+from tapeless.backends.compile import THREADED, Kernel
+from tapeless.backends.vector import SUMS, exp, larger, largest
+from tapeless.ops.contract import NONE
+
+TRANSPOSED_FROM = 1024  # words
+DEPTH = 32  # words whose exponentials are summed in float32 before they join the float64 sum
+WORDS = 64  # of a block of the gradient
+
+
+def forward(loss, logits, x, weight, targets, count) -> list[Run]:
+    runs: list[Run] = []
+    for rows, first in _chunks(len(x), len(logits)):
+        runs += _scores_and_loss(loss, logits, x[rows], weight, targets[rows], count, first, gradient=False)[1]
+    return runs
+
+
+def backward(loss, dx, dweight, logits, x, weight, targets, count, add=NONE) -> list[Run]:
+    runs: list[Run] = []
+    for rows, first in _chunks(len(x), len(logits)):
+        z, made = _scores_and_loss(loss, logits, x[rows], weight, targets[rows], count, first, gradient=True)
+        transposed = len(weight) >= TRANSPOSED_FROM
+        adds = "dweight" in add or not first
+        runs += made
+        runs.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+        runs.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=float(adds)))
+    return runs
+
+
+def _chunks(rows, chunk):
+    return [(slice(at, min(at + chunk, rows)), at == 0) for at in range(0, rows, chunk)]
+
+
+def _scores_and_loss(loss, logits, x, weight, targets, count, first, gradient):
+    """The chunk as it will hold dz, and the native calls that fill it."""
+    rows, vocab = len(x), len(weight)
+    if vocab < TRANSPOSED_FROM:
+        z = logits[:rows]
+        arguments = (loss, np.empty(rows), z, targets, count, first, gradient)
+        return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
+    z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
+    bands = blas.threads() if z.size >= THREADED else 1
+    tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
+    shift = np.empty(rows, np.float32)
+    runs: list[Run] = [
+        bound_gemm(z, weight, x, transpose_b=True),
+        BY_COLUMNS.bind(z.size, loss, shift, z, targets, count, first, tops, totals),
+    ]
+    if gradient:
+        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, targets, count))
+    return z, runs
+
+
+def by_rows(loss, row_loss, z, targets, count, first, gradient):
+    """Adds the chunk's part to the loss and, where `gradient`, replaces the scores z by dz."""
+    for r in prange(z.shape[0]):
+        row, target = z[r], targets[r]
+        row_loss[r] = 0.0
+        if target < 0:
+            if gradient:
+                row[:] = float32(0)
+        else:
+            most, picked = largest(row), row[target]
+            total = _exponentials(row, most, gradient)
+            if gradient:
+                _scale(row, float32(1.0 / (total * count[0])))
+                row[target] -= float32(1.0 / count[0])
+            row_loss[r] = log(total) + float64(most) - float64(picked)
+    total = 0.0
+    for r in range(z.shape[0]):
+        total += row_loss[r]
+    loss[0] = float32((0.0 if first else float64(loss[0])) + total / count[0])
+
+
+@njit(fastmath=SUMS)
+def _exponentials(row, most, keep):
+    """Σ exp(row − most), in the row itself where they are kept."""
+    total = float32(0)
+    if keep:
+        for i in range(row.size):
+            e = exp(row[i] - most)
+            row[i] = e
+            total += e
+    else:
+        for i in range(row.size):
+            total += exp(row[i] - most)
+    return float64(total)
+
+
+@njit(fastmath=SUMS)
+def _scale(row, factor):
+    for i in range(row.size):
+        row[i] *= factor
+
+
+def by_columns(loss, shift, z, targets, count, first, tops, totals):
+    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is softmax / count.
+
+    Each thread goes down a band of the vocabulary with a running maximum and sum per column.
+    """
+    vocab, width = z.shape
+    bands = tops.shape[0]
+    for band in prange(bands):
+        low, high = vocab * band // bands, vocab * (band + 1) // bands
+        most, total = tops[band, 0], totals[band]
+        most[:] = float32(-3e38)
+        total[:] = 0.0
+        for at in range(low, high, DEPTH):
+            _absorb(z[at : min(high, at + DEPTH)], most, total, tops[band, 1], tops[band, 2])
+    chunk_loss = 0.0
+    for k in range(width):
+        if targets[k] < 0:
+            shift[k] = float32(np.inf)  # exp(z − ∞) = 0: ignored rows have no gradient
+        else:
+            most = tops[0, 0, k]
+            for band in range(1, bands):
+                most = larger(most, tops[band, 0, k])
+            total = 0.0
+            for band in range(bands):
+                total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
+            lse = float64(most) + log(total)
+            chunk_loss += lse - float64(z[targets[k], k])
+            shift[k] = float32(lse + log(count[0]))
+    loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
+
+
+@njit(fastmath=SUMS)
+def _absorb(z, most, total, high, part):
+    """Takes DEPTH more words into the running maximum `most` and the running sum `total` of every column."""
+    width = most.size
+    high[:] = most
+    for v in range(z.shape[0]):
+        row = z[v]
+        for k in range(width):
+            high[k] = larger(high[k], row[k])
+    for k in range(width):
+        total[k] *= float64(exp(most[k] - high[k]))
+    part[:] = float32(0)
+    for v in range(z.shape[0]):
+        row = z[v]
+        for k in range(width):
+            part[k] += exp(row[k] - high[k])
+    for k in range(width):
+        total[k] += float64(part[k])
+    most[:] = high
+
+
+def column_gradient(z, shift, targets, count):
+    vocab, width = z.shape
+    for block in prange((vocab + WORDS - 1) // WORDS):
+        _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift)
+    one = float32(1.0 / count[0])
+    for k in range(width):
+        if targets[k] >= 0:
+            z[targets[k], k] -= one
+
+
+@njit(fastmath=SUMS)
+def _softmax(z, shift):
+    for v in range(z.shape[0]):
+        row = z[v]
+        for k in range(shift.size):
+            row[k] = exp(row[k] - shift[k])
+
+
+BY_ROWS, BY_COLUMNS, COLUMN_GRADIENT = Kernel(by_rows), Kernel(by_columns), Kernel(column_gradient)

@@ -1,0 +1,41 @@
+"""Embedding on the CPU. In the backward each thread owns a band of channels: no two meet, no order is left open."""
+
+from __future__ import annotations
+
+from numba import float32, prange
+
+from tapeless.backends import blas
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import THREADED, Kernel
+from tapeless.ops.contract import NONE
+
+
+def forward(y, tokens, weight) -> list[Run]:
+    return [EMBEDDING.bind(y.size, y, tokens, weight)]
+
+
+def backward(dweight, dy, tokens, add=NONE) -> list[Run]:
+    adds = "dweight" in add
+    size = dy.size if adds else dweight.size
+    bands = min(blas.threads(), max(1, dy.shape[1] // 16)) if size >= THREADED else 1
+    return [EMBEDDING_BACKWARD.bind(size, dweight, dy, tokens, bands, adds)]
+
+
+def embedding(y, tokens, weight):
+    for r in prange(tokens.size):
+        y[r, :] = weight[tokens[r], :]
+
+
+def embedding_backward(dweight, dy, tokens, bands, add):
+    width = dy.shape[1]
+    for band in prange(bands):
+        low, high = width * band // bands, width * (band + 1) // bands
+        if not add:
+            dweight[:, low:high] = float32(0)
+        for r in range(tokens.size):
+            out, row = dweight[tokens[r], low:high], dy[r, low:high]
+            for c in range(high - low):
+                out[c] += row[c]
+
+
+EMBEDDING, EMBEDDING_BACKWARD = Kernel(embedding), Kernel(embedding_backward)

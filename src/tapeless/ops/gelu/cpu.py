@@ -1,0 +1,58 @@
+"""GELU on the CPU. ½ (1 + tanh u) = sigmoid(2u), so one exp and one division do for both directions."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from numba import float32, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.vector import SUMS, exp
+
+BLOCK = 16384
+SCALE = float32(2 * sqrt(2 / pi))
+CUBIC = float32(0.044715)
+
+
+def forward(y, x) -> list[Run]:
+    return [GELU.bind(x.size, *flat(y, x))]
+
+
+def backward(dx, dy, x) -> list[Run]:
+    return [GELU_BACKWARD.bind(x.size, *flat(dx, dy, x))]
+
+
+def gelu(y, x):
+    for block in prange((x.size + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        _gelu(y[at : at + BLOCK], x[at : at + BLOCK])
+
+
+def gelu_backward(dx, dy, x):
+    for block in prange((x.size + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        _gelu_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
+
+
+@njit(fastmath=SUMS)
+def _sigmoid(u):
+    u = float32(-80) if u < float32(-80) else u  # exp(80) is still finite
+    return float32(1) / (float32(1) + exp(-u))
+
+
+@njit(fastmath=SUMS)
+def _gelu(y, x):
+    for i in range(x.size):
+        y[i] = x[i] * _sigmoid(SCALE * x[i] * (float32(1) + CUBIC * x[i] * x[i]))
+
+
+@njit(fastmath=SUMS)
+def _gelu_backward(dx, dy, x):
+    for i in range(x.size):
+        square = x[i] * x[i]
+        s = _sigmoid(SCALE * x[i] * (float32(1) + CUBIC * square))
+        dx[i] = dy[i] * (s + x[i] * s * (float32(1) - s) * SCALE * (float32(1) + float32(3) * CUBIC * square))
+
+
+GELU, GELU_BACKWARD = Kernel(gelu), Kernel(gelu_backward)

@@ -1,0 +1,39 @@
+"""Global norm on the CPU: one pass, in float64, in blocks whose sums are added in order."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numba import float64, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import SUMS
+
+BLOCK = 65536
+
+
+def forward(norm, gradients) -> list[Run]:
+    partial = np.empty(-(-gradients.size // BLOCK))
+    return [GLOBAL_NORM.bind(gradients.size, norm, gradients, partial)]
+
+
+def global_norm(norm, gradients, partial):
+    for block in prange(partial.size):
+        partial[block] = _square_sum(gradients[block * BLOCK : block * BLOCK + BLOCK])
+    total = 0.0
+    for block in range(partial.size):
+        total += partial[block]
+    norm[0] = sqrt(total)
+
+
+@njit(fastmath=SUMS)
+def _square_sum(x):
+    total = 0.0
+    for i in range(x.size):
+        total += float64(x[i]) * float64(x[i])
+    return total
+
+
+GLOBAL_NORM = Kernel(global_norm)

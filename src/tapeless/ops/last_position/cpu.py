@@ -1,0 +1,34 @@
+"""Last position on the CPU."""
+
+from __future__ import annotations
+
+from numba import float32, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+from tapeless.ops.contract import NONE
+
+
+def forward(y, x) -> list[Run]:
+    return [LAST.bind(y.size, y, x)]
+
+
+def backward(dx, dy, add=NONE) -> list[Run]:
+    return [LAST_BACKWARD.bind(dx.size, dx, dy, "dx" in add)]
+
+
+def last(y, x):
+    for b in prange(y.shape[0]):
+        y[b, 0, :] = x[b, x.shape[1] - 1, :]
+
+
+def last_backward(dx, dy, add):
+    for b in prange(dy.shape[0]):
+        if not add:
+            dx[b, :, :] = float32(0)
+        out, row = dx[b, dx.shape[1] - 1], dy[b, 0]
+        for c in range(row.size):
+            out[c] += row[c]
+
+
+LAST, LAST_BACKWARD = Kernel(last), Kernel(last_backward)

@@ -1,0 +1,94 @@
+"""LayerNorm on the CPU: one row at a time, which stays in the cache for its three passes."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numba import float32, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import SUMS
+from tapeless.ops.contract import NONE
+
+BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
+
+
+def forward(y, mean, rstd, x, weight, bias, eps) -> list[Run]:
+    return [LAYERNORM.bind(x.size, y, mean, rstd, x, weight, bias, eps)]
+
+
+def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE) -> list[Run]:
+    rows, width = x.shape
+    partial = np.empty((max(1, min(BLOCKS, rows // 16)), 2, width), np.float32)
+    adds = ("dx" in add, "dweight" in add, "dbias" in add)
+    return [LAYERNORM_BACKWARD.bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, partial, *adds)]
+
+
+def layernorm(y, mean, rstd, x, weight, bias, eps):
+    for r in prange(x.shape[0]):
+        mean[r], rstd[r] = _row(y[r], x[r], weight, bias, float32(eps))
+
+
+@njit(fastmath=SUMS)
+def _row(y, x, weight, bias, eps):
+    width = float32(x.size)
+    total = float32(0)
+    for c in range(x.size):
+        total += x[c]
+    mean = total / width
+    spread = float32(0)
+    for c in range(x.size):
+        spread += (x[c] - mean) * (x[c] - mean)
+    rstd = float32(1) / sqrt(spread / width + eps)
+    for c in range(x.size):
+        y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]
+    return mean, rstd
+
+
+def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, add_dx, add_dweight, add_dbias):
+    rows, width = x.shape
+    blocks = partial.shape[0]
+    height = (rows + blocks - 1) // blocks
+    for block in prange(blocks):
+        mine = partial[block]
+        mine[:, :] = float32(0)
+        for r in range(block * height, min(rows, block * height + height)):
+            _row_backward(dx[r], mine[0], mine[1], dy[r], x[r], weight, mean[r], rstd[r], add_dx)
+    if not add_dweight:
+        dweight[:] = float32(0)
+    if not add_dbias:
+        dbias[:] = float32(0)
+    for block in range(blocks):
+        scales, shifts = partial[block, 0], partial[block, 1]
+        for c in range(width):
+            dweight[c] += scales[c]
+        for c in range(width):
+            dbias[c] += shifts[c]
+
+
+@njit(fastmath=SUMS)
+def _row_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add):
+    g_sum, gx_sum = float32(0), float32(0)
+    for c in range(x.size):
+        g = dy[c] * weight[c]
+        g_sum += g
+        gx_sum += g * ((x[c] - mean) * rstd)
+    width = float32(x.size)
+    g_mean, gx_mean = g_sum / width, gx_sum / width
+    if add:
+        for c in range(x.size):
+            xhat = (x[c] - mean) * rstd
+            dx[c] += rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            dweight[c] += dy[c] * xhat
+            dbias[c] += dy[c]
+    else:
+        for c in range(x.size):
+            xhat = (x[c] - mean) * rstd
+            dx[c] = rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            dweight[c] += dy[c] * xhat
+            dbias[c] += dy[c]
+
+
+LAYERNORM, LAYERNORM_BACKWARD = Kernel(layernorm), Kernel(layernorm_backward)

@@ -1,0 +1,32 @@
+"""Momentum on the CPU: one pass over the arena."""
+
+from __future__ import annotations
+
+from numba import float32, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import SUMS
+
+BLOCK = 65536
+
+
+def forward(weights, m, gradients, scale, lr, momentum) -> list[Run]:
+    return [MOMENTUM.bind(weights.size, weights, m, gradients, scale, lr, momentum)]
+
+
+def momentum_step(weights, m, gradients, scale, lr, momentum):
+    for block in prange((weights.size + BLOCK - 1) // BLOCK):
+        a, b = block * BLOCK, block * BLOCK + BLOCK
+        _momentum(weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum))
+
+
+@njit(fastmath=SUMS)
+def _momentum(w, m, g, scale, lr, momentum):
+    for i in range(w.size):
+        moved = momentum * m[i] + scale * g[i]
+        m[i] = moved
+        w[i] -= lr * moved
+
+
+MOMENTUM = Kernel(momentum_step)

@@ -1,0 +1,40 @@
+"""ReLU on the CPU."""
+
+from __future__ import annotations
+
+from numba import float32, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.vector import SUMS
+
+BLOCK = 16384
+
+
+def forward(y, x) -> list[Run]:
+    return [RELU.bind(x.size, *flat(y, x))]
+
+
+def backward(dx, dy, x) -> list[Run]:
+    return [RELU_BACKWARD.bind(x.size, *flat(dx, dy, x))]
+
+
+def relu(y, x):
+    for block in prange((x.size + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        _pass_where_positive(y[at : at + BLOCK], x[at : at + BLOCK], x[at : at + BLOCK])
+
+
+def relu_backward(dx, dy, x):
+    for block in prange((x.size + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        _pass_where_positive(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
+
+
+@njit(fastmath=SUMS)
+def _pass_where_positive(out, values, x):
+    for i in range(x.size):
+        out[i] = values[i] if x[i] > 0 else float32(0)
+
+
+RELU, RELU_BACKWARD = Kernel(relu), Kernel(relu_backward)

@@ -1,0 +1,30 @@
+"""Residual on the CPU."""
+
+from __future__ import annotations
+
+from numba import njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.vector import SUMS
+
+BLOCK = 16384
+
+
+def forward(y, x, branch) -> list[Run]:
+    return [RESIDUAL.bind(x.size, *flat(y, x, branch))]
+
+
+def residual(y, x, branch):
+    for block in prange((x.size + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        _sum(y[at : at + BLOCK], x[at : at + BLOCK], branch[at : at + BLOCK])
+
+
+@njit(fastmath=SUMS)
+def _sum(y, x, branch):
+    for i in range(x.size):
+        y[i] = x[i] + branch[i]
+
+
+RESIDUAL = Kernel(residual)

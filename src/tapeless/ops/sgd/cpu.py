@@ -1,0 +1,30 @@
+"""SGD on the CPU: one pass over the arena."""
+
+from __future__ import annotations
+
+from numba import float32, njit, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import SUMS
+
+BLOCK = 65536
+
+
+def forward(weights, gradients, scale, lr) -> list[Run]:
+    return [SGD.bind(weights.size, weights, gradients, scale, lr)]
+
+
+def sgd(weights, gradients, scale, lr):
+    for block in prange((weights.size + BLOCK - 1) // BLOCK):
+        a, b = block * BLOCK, block * BLOCK + BLOCK
+        _sgd(weights[a:b], gradients[a:b], float32(lr[0] * scale[0]))
+
+
+@njit(fastmath=SUMS)
+def _sgd(w, g, rate):
+    for i in range(w.size):
+        w[i] -= rate * g[i]
+
+
+SGD = Kernel(sgd)

@@ -1,0 +1,44 @@
+"""Squared error on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, float64, prange
+
+from tapeless.backends.blas import Run
+from tapeless.backends.compile import Kernel
+
+
+def forward(loss, x, table, targets, count) -> list[Run]:
+    nowhere = np.empty((1, 1), np.float32)
+    return [SQUARED_ERROR.bind(x.size, loss, nowhere, np.empty(len(x)), x, table, targets, count, False)]
+
+
+def backward(loss, dx, x, table, targets, count) -> list[Run]:
+    return [SQUARED_ERROR.bind(x.size, loss, dx, np.empty(len(x)), x, table, targets, count, True)]
+
+
+def squared_error(loss, dx, row_loss, x, table, targets, count, gradient):
+    rows, width = x.shape
+    share = float32(2.0 / (count[0] * width))
+    for r in prange(rows):
+        row_loss[r] = 0.0
+        if targets[r] >= 0:
+            row, aim = x[r], table[targets[r]]
+            total = float32(0)
+            for c in range(width):
+                total += (row[c] - aim[c]) * (row[c] - aim[c])
+            row_loss[r] = float64(total)
+            if gradient:
+                out = dx[r]
+                for c in range(width):
+                    out[c] = share * (row[c] - aim[c])
+        elif gradient:
+            dx[r, :] = float32(0)
+    total = 0.0
+    for r in range(rows):
+        total += row_loss[r]
+    loss[0] = float32(total / (count[0] * width))
+
+
+SQUARED_ERROR = Kernel(squared_error)
