@@ -28,7 +28,7 @@ from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import Arena, Plan, make_plan
 from tapeless.program.call import Call, gradient_name
 
-DEFAULT_BACKEND = "reference"
+DEFAULT_BACKEND = "cpu"
 
 
 class Model:

@@ -22,7 +22,7 @@ from tapeless.ops.contract import Array
 
 Run = Callable[[], None]
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
-MKL_ILP64, MKL_INTEL_THREADS = 1, 0
+MKL_ILP64, MKL_INTEL_THREADS, MKL_GNU_THREADS = 1, 0, 3
 # Under which names an OpenBLAS lets its number of threads be set: NumPy's wheels, then everyone else's.
 OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_",
@@ -35,14 +35,20 @@ OPENBLAS_PRODUCTS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_")
 
 @cache
 def mkl() -> ctypes.CDLL | None:
-    """MKL on Intel threads, or None where it is not installed. Comes before Numba runs anything in parallel."""
+    """MKL on OpenMP threads, or None where it is not installed. Comes before Numba runs anything in parallel.
+
+    If an OpenMP of GNU's is in the process already (PyTorch brings one), MKL must use that: its Intel threads would
+    ask the wrong library for their number, all of them would be told 0, and products would come out doubled.
+    """
     openmp, library = _installed("libiomp5"), _installed("libmkl_rt")
     if openmp is None or library is None:
         return None
-    ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
+    gnu = any("libgomp" in path for path in _loaded_libraries())
+    if not gnu:
+        ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
     loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     loaded.MKL_Set_Interface_Layer(MKL_ILP64)
-    loaded.MKL_Set_Threading_Layer(MKL_INTEL_THREADS)
+    loaded.MKL_Set_Threading_Layer(MKL_GNU_THREADS if gnu else MKL_INTEL_THREADS)
     loaded.cblas_sgemm.restype = None
     return loaded
 
@@ -56,14 +62,18 @@ def _installed(name: str) -> Path | None:
     return None
 
 
+def _loaded_libraries() -> list[str]:
+    """The files that this process has mapped, on systems that tell."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return sorted({line.split(maxsplit=5)[-1].strip() for line in lines if "/" in line})
+
+
 @cache
 def _openblas() -> tuple[ctypes.CDLL, ...]:
     """What NumPy has loaded already: loading it again by its path gives the same library."""
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        lines = maps.read_text().splitlines()
-        paths = sorted({line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line})
-    else:
+    paths = [path for path in _loaded_libraries() if "openblas" in path]
+    if not paths:
         root = Path(np.__file__).parent
         folders = (root.parent / "numpy.libs", root / ".dylibs")
         paths = [str(path) for folder in folders for path in sorted(folder.glob("*openblas*"))]
@@ -97,10 +107,11 @@ def threads() -> int:
 
 
 def checked_threads(count: int | None) -> int:
-    """None means all cores this process may use."""
+    """None means OMP_NUM_THREADS, and where that is not set, all cores this process may use."""
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if count is None:
-        return most
+        wanted = os.environ.get("OMP_NUM_THREADS", "")
+        return min(int(wanted), most) if wanted.isdigit() and int(wanted) else most
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
         raise TapelessError(f"threads must be a whole number from 1 to {most}, the cores there are, not {count!r}.")
     return count

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import tapeless
+from tapeless.cli.bench import bench
 from tapeless.cli.check import check
 from tapeless.cli.explain import explain
 from tapeless.cli.plan import plan
@@ -19,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (presets, explain, plan, check, train):
+for command in (presets, explain, plan, check, train, bench):
     app.command()(command)
 
 

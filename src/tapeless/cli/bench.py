@@ -107,18 +107,21 @@ def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None
         f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.threads} threads, {result['blas']}; "
         f"{len(runners[0].times)} turns each, medians"
     )
+    peaks = {"ours": result["ours_peak_bytes"]} | {
+        runner.name: result["peers_peak_bytes"].get(_key(runner)) for runner in runners[1:]
+    }
     table = Table(box=None, header_style="dim")
     for column in ("", "ms a step", "tokens/s", "over ours", "peak memory"):
         table.add_column(column, justify="left" if not column else "right")
     for runner in runners:
         milliseconds = median(runner.times)
-        peak = "" if runner.name == "floor" else size(runner.peak_bytes())
+        peak = peaks.get(runner.name)
         table.add_row(
             runner.name,
             f"{milliseconds:,.2f}",
             f"{1000 * work.batch * work.time / milliseconds:,.0f}",
             f"{_ratio(runner, runners[0]):.2f}×",
-            peak,
+            size(peak) if peak else "",
         )
     console.print(table)
     if result["ratio"]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Annotated, Any, Optional
 
@@ -19,6 +21,7 @@ PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="A preset; `ta
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
 _TYPES: dict[str, Any] = {"int": int, "int | None": int, "float": float, "str": str, "bool": bool}
@@ -48,6 +51,26 @@ def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapped.__doc__, wrapped.__name__ = command.__doc__, command.__name__
     return wrapped
+
+
+@contextmanager
+def compiling_shown(quiet: bool) -> Iterator[None]:
+    """A line that says which kernel is being compiled: the first time that takes a while."""
+    from tapeless.backends.compile import compiled, listeners
+
+    started, before = time.perf_counter(), len(compiled)
+    with console.status("") as status:
+        if quiet:
+            status.stop()
+        listeners.append(lambda kernel: status.update(f"compiling {kernel} ({len(compiled) - before + 1} so far)"))
+        try:
+            yield
+        finally:
+            listeners.pop()
+    fresh = [entry for entry in compiled[before:] if not entry.cached]
+    if fresh and not quiet:
+        seconds = time.perf_counter() - started
+        console.print(f"[dim]compiled {len(fresh)} kernels in {seconds:.1f} s; next time they are read from disk[/]")
 
 
 def print_json(document: Any) -> None:

@@ -11,7 +11,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tapeless.cli.common import Json, Seed, bars, console, print_json, with_preset_fields
+from tapeless.backends import blas
+from tapeless.cli.common import Json, Seed, Threads, bars, compiling_shown, console, print_json, with_preset_fields
 from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.presets import preset
 from tapeless.train.loop import Epoch, Settings, Step, final_scores
@@ -28,7 +29,8 @@ def train(
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
     clip: Annotated[float | None, typer.Option(help="Largest global gradient norm.")] = None,
     seed: Seed = 0,
-    backend: Annotated[str, typer.Option(help="Where it runs.")] = DEFAULT_BACKEND,
+    backend: Annotated[str, typer.Option(help="Where it runs: cpu or reference.")] = DEFAULT_BACKEND,
+    threads: Threads = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
     json: Json = False,
@@ -45,7 +47,10 @@ def train(
     settings.validate(TRAINING)
     config = preset(name).override(**changes)
     check_fits(config)
-    model = Model(config, batch=batch, time=LENGTH, backend=backend, dtype=dtype, seed=seed)
+    if threads is not None:
+        blas.set_threads(threads)
+    with compiling_shown(quiet=json):
+        model = Model(config, batch=batch, time=LENGTH, backend=backend, dtype=dtype, seed=seed)
     run = Run(out or new_folder(Path("runs"), name), model, settings)
     training, validation = split(seed)
     started = clock.perf_counter()

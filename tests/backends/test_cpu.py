@@ -1,0 +1,313 @@
+"""The CPU backend, held to the float64 reference: call by call, as a whole model, and over training steps."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tapeless import Model, TapelessError
+from tapeless.backends import blas, cpu, reference
+from tapeless.backends.execute import bind_call, execute
+from tapeless.check.configurations import CONFIGURATIONS, Configuration
+from tapeless.check.lockstep import lockstep
+from tapeless.check.tolerances import LOCKSTEP, TOLERANCES
+from tapeless.ops import OPS
+from tapeless.program.builder import Builder
+from tapeless.program.call import add, update, write
+from tests.oracles import leaves, torch_loss_and_logits
+
+# Shapes at which strips, chunks and blocks are cut, threads are used and the vocabulary is held transposed.
+LARGE = (
+    Configuration("long", "gpt2-4x256", {"layers": 1, "channels": 64, "vocab": 1500, "context": 300}, 2, 197),
+    Configuration("wide", "gpt2-4x256", {"layers": 1, "heads": 8, "vocab": 1031, "chunk": 50}, 3, 70),
+    Configuration("teaching", "ops-102k", {}, 32, 8),
+    Configuration("signal", "sunfish", {"layers": 2}, 2, 150),
+    Configuration("nearest", "cllm", {"layers": 2, "context": 200}, 2, 130),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_threads():
+    """The suite runs on one thread per worker; here the threaded kernels are meant."""
+    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
+    yield
+    blas.set_threads(None)
+
+
+def pair(configuration):
+    """A model on the CPU and a reference with the same weights, and a batch."""
+    made = {"batch": configuration.batch, "time": configuration.time, **configuration.fields}
+    true = Model(configuration.preset, backend="reference", **made)
+    model = Model(configuration.preset, backend="cpu", **made)
+    rng = np.random.default_rng(configuration.seed)
+    inputs, targets = configuration.batch_of(rng, true)
+    if configuration in CONFIGURATIONS:
+        configuration.scramble(rng, true)
+    for name, weight in true.params.items():
+        model.params[name][...] = weight
+        weight[...] = model.params[name]  # what float32 can hold
+    return model, true, inputs, targets
+
+
+@pytest.mark.parametrize("configuration", [*CONFIGURATIONS, *LARGE], ids=lambda c: c.name)
+def test_every_call_of_a_step_is_within_the_table(configuration):
+    wrong = [str(difference) for difference in lockstep(*pair(configuration)) if not difference.ok]
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.parametrize("configuration", LARGE, ids=lambda c: c.name)
+def test_the_gradients_of_a_whole_model(configuration):
+    model, true, inputs, targets = pair(configuration)
+    loss = true.forward_backward(inputs, targets)
+    assert model.forward_backward(inputs, targets) == pytest.approx(loss, rel=1e-6)
+    assert model.loss(inputs, targets) == pytest.approx(loss, rel=1e-6)
+    for name, gradient in true.grads.items():
+        error = np.linalg.norm(model.grads[name] - gradient) / np.linalg.norm(gradient)
+        assert error <= TOLERANCES["float32 gradients"], (name, error)
+    scores = true.logits(inputs)
+    assert np.abs(model.logits(inputs) - scores).max() <= 1e-5 * np.abs(scores).max()
+
+
+def test_a_hundred_steps_beside_torch():
+    """The loss curve of a small GPT from the same weights on the same batches, both in float32."""
+    fields = {"layers": 2, "channels": 64, "heads": 4, "vocab": 300, "context": 32}
+    model = Model("gpt2-4x256", batch=4, time=32, backend="cpu", optimizer="adamw", seed=3, **fields)
+    params = leaves(model.params)
+    decayed = [p for name, p in params.items() if p.ndim == 2 and name != "positions.weight"]
+    others = [p for name, p in params.items() if p.ndim == 1 or name == "positions.weight"]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        tokens = rng.integers(0, 30, (4, 33))
+        loss = model.forward_backward(tokens[:, :-1], tokens[:, 1:])
+        model.update(1e-3, clip=1.0)
+        optimizer.zero_grad()
+        torch_loss, _ = torch_loss_and_logits(model.config, params, tokens[:, :-1].copy(), tokens[:, 1:].copy())
+        torch_loss.backward()
+        torch.nn.utils.clip_grad_norm_(list(params.values()), 1.0)
+        optimizer.step()
+        assert loss == pytest.approx(torch_loss.item(), rel=TOLERANCES["float32 loss curve"])
+    assert loss < 4.5  # it learned that only 30 of 300 words occur
+
+
+@pytest.mark.parametrize("name", ["ops-102k", "gpt2-4x256", "cllm"])
+def test_training_twice_gives_the_same_bits(name):
+    def trained():
+        model = Model(name, batch=4, time=8, backend="cpu", layers=2, vocab=1100, seed=1)
+        rng = np.random.default_rng(0)
+        targets = (4,) if model.config.readout == "last" else (4, 8)
+        losses = []
+        for _ in range(5):
+            losses.append(model.forward_backward(rng.integers(0, 1100, (4, 8)), rng.integers(0, 1100, targets)))
+            model.update(1e-3, clip=1.0)
+        return losses, {name: weight.tobytes() for name, weight in model.params.items()}
+
+    assert trained() == trained()
+
+
+@pytest.mark.parametrize("configuration", LARGE, ids=lambda c: c.name)
+def test_every_kernel_gives_the_same_bits_a_hundred_times(configuration):
+    """All calls of one step, each run again and again on the same inputs."""
+    model, _, inputs, targets = pair(configuration)
+    model.feed(inputs, targets)
+    model.prepare_update(1e-3, clip=1.0)
+    from tapeless.backends.execute import arguments_of
+
+    seen = set()
+    for call in model.program.calls:
+        arrays = arguments_of(call, model.arena)
+        bound = [bind_call(call, arrays, cpu)]
+        kind = (call.title, tuple(sorted(call.dims.items())))
+        if kind in seen:
+            list(execute(bound))
+            continue
+        seen.add(kind)
+        before = {a.name: arrays[a.name].copy() for a in call.arguments if a.mode != "write"}
+        results = set()
+        for _ in range(100 if arrays[call.arguments[0].name].size < 100_000 else 10):
+            for name, array in before.items():
+                arrays[name][...] = array
+            list(execute(bound))
+            results.add(b"".join(arrays[a.name].tobytes() for a in call.writes))
+        assert len(results) == 1, call.title
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([name for name in OPS if name not in ("clip",)]),
+    st.integers(0, 10_000),
+    st.booleans(),
+)
+def test_every_op_on_random_shapes(name, seed, adding):
+    """One call by itself: forward and backward, `write` and `add`, beside the reference in float64."""
+    rng = np.random.default_rng(seed)
+    spec = OPS[name].SPEC
+    heads = int(rng.integers(1, 4))
+    dims = {letter: int(rng.integers(1, 40)) for letter in "BTSRCFVPKN"} | {"H": heads}
+    dims["C"] = heads * int(rng.integers(1, 12))
+    dims["S"] = dims["T"] + int(rng.integers(0, 9)) if name == "attention" else dims["S"]
+    dims["P"] = dims["T"] + int(rng.integers(0, 5))
+    for direction in ("forward", "backward"):
+        if direction == "backward" and spec.backward is None:
+            continue
+        signature = spec.signature(direction)
+        p = Builder()
+        values: dict = {}
+        for argument in signature.arguments:
+            shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
+            buffer = p.buffer("input", argument, shape, spec.dtype(argument))
+            if argument in signature.updates:
+                values[argument] = update(buffer)
+            elif argument in signature.writes:
+                values[argument] = add(buffer) if adding and argument in signature.adds else write(buffer)
+            else:
+                values[argument] = buffer
+        scalars = {"eps": 1e-5, "causal": bool(rng.integers(2)), "momentum": 0.9, "beta1": 0.9, "beta2": 0.99}
+        scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),)}
+        values |= {scalar: scalars[scalar] for scalar in signature.scalars}
+        p.call(name, direction, values, "here")
+        (call,) = p.build().calls
+        arrays = {a.name: random_array(rng, spec, a.name, a.view.shape, dims) for a in call.arguments}
+        make_consistent(name, arrays, scalars)
+        arrays = {a: x.reshape(spec.kernel_shape(a, x.shape)) for a, x in arrays.items()}
+        true = {a: x.astype(np.float64) if x.dtype == np.float32 else x.copy() for a, x in arrays.items()}
+        narrow = {a: x.copy() for a, x in arrays.items()}
+        for each, backend in ((arrays, cpu), (true, reference), (narrow, reference)):
+            list(execute([bind_call(call, each, backend)]))
+        for argument in call.writes:
+            if argument.name == "logits":
+                continue
+            scale = np.abs(true[argument.name]).max() or 1.0
+            error = np.abs(arrays[argument.name] - true[argument.name]).max() / scale
+            inherent = np.abs(narrow[argument.name] - true[argument.name]).max() / scale
+            assert error <= LOCKSTEP["float32"] * np.sqrt(max(dims.values())) + 4 * inherent, (
+                call.title,
+                argument.name,
+            )
+
+
+def random_array(rng, spec, name, shape, dims):
+    if name == "tokens":
+        return rng.integers(0, dims["V"], shape)
+    if name == "targets":
+        return rng.integers(-1, dims["V"], shape)
+    if name == "step":
+        return np.array([int(rng.integers(1, 50))])
+    if name in ("count", "scale", "lr", "limit", "norm"):
+        return rng.uniform(0.1, 3, shape)
+    if spec.dtype(name) == "float64":
+        return np.zeros(shape)
+    values = rng.normal(size=shape).astype(np.float32)
+    return np.abs(values) + np.float32(0.1) if name in ("rstd", "v") and spec.name != "attention" else values
+
+
+def make_consistent(name, arrays, scalars):
+    """What attention and a norm saved in their forward belongs to their inputs."""
+    if name == "attention" and "dq" in arrays:
+        OPS["attention"].forward(arrays["y"], arrays["lse"], arrays["q"], arrays["k"], arrays["v"], scalars["causal"])
+    if name == "layernorm" and "dx" in arrays:
+        arrays["mean"][...] = arrays["x"].mean(axis=1)
+        arrays["rstd"][...] = 1 / np.sqrt(arrays["x"].var(axis=1) + 1e-5)
+
+
+def test_lockstep_names_the_first_call_that_is_wrong(monkeypatch):
+    """A bug in one kernel of one block is found where it is, not where it shows."""
+    from tapeless.ops.gelu import cpu as gelu
+
+    right = gelu.backward
+
+    def too_large(dx, dy, x):
+        return [*right(dx, dy, x), lambda: dx.__imul__(np.float32(1.001))]
+
+    monkeypatch.setattr(gelu, "backward", too_large)
+    model, true, inputs, targets = pair(CONFIGURATIONS[1])
+    wrong = next(difference for difference in lockstep(model, true, inputs, targets) if not difference.ok)
+    assert wrong.call.title == "gelu.backward"
+    assert wrong.call.section == "blocks.1"  # the first that the backward comes to
+    assert wrong.found == pytest.approx(1.001 * wrong.true, rel=1e-5)
+    text = str(wrong)
+    for part in ("gelu.backward", "blocks.1.mlp.dup", "blocks.py:", str(wrong.position)):
+        assert part in text
+
+
+def test_lockstep_sees_a_result_that_is_not_written(monkeypatch):
+    from tapeless.ops.residual import cpu as residual
+
+    monkeypatch.setattr(residual, "forward", lambda y, x, branch: [])
+    model, true, inputs, targets = pair(CONFIGURATIONS[1])
+    model.arena.poison()
+    wrong = next(difference for difference in lockstep(model, true, inputs, targets) if not difference.ok)
+    assert wrong.call.title == "residual.forward"
+
+
+def test_the_plan_is_what_the_arena_takes():
+    model = Model("gpt2-4x256", batch=1, time=64, backend="cpu")
+    assert model.plan.dtype == "float32"
+    assert model.arena.block.nbytes == model.plan.peak_bytes
+
+
+def test_binding_leaves_nothing_to_look_up():
+    """A step is a walk over native calls that take no arguments."""
+    model = Model("ops-102k", batch=32, backend="cpu")
+    runs = [*model._zero, *model._forward_backward, *model._update]
+    assert all(callable(run) for run in runs)
+    assert len(runs) < 2 * len(model.program.calls)
+
+
+def test_a_dtype_that_the_backend_does_not_have():
+    with pytest.raises(TapelessError, match=r"float64.*float32"):
+        Model("ops-102k", backend="cpu", dtype="float64")
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_000, True, 1.5, "two"])
+def test_threads_that_cannot_be_had(count):
+    with pytest.raises(TapelessError, match="threads must be"):
+        blas.set_threads(count)
+
+
+def test_a_missing_numba_is_named():
+    code = (
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "import importlib.util as util\n"
+        "found = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'numba' else found(name, *rest)\n"
+        "import tapeless\n"
+        "try:\n"
+        "    tapeless.Model('ops-102k', backend='cpu')\n"
+        "except tapeless.TapelessError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Numba" in done.stdout, done.stderr
+    assert "pip install" in done.stdout
+
+
+def test_the_same_kernels_on_numpys_blas():
+    """Where MKL is not installed: NumPy's own BLAS under the same code."""
+    code = (
+        "from tapeless.backends import blas\n"
+        "blas._installed = lambda name: None\n"
+        "import numpy as np, tapeless\n"
+        "assert blas.mkl() is None\n"
+        "made = dict(batch=2, time=70, layers=1, vocab=1100, context=80)\n"
+        "ours = tapeless.Model('gpt2-4x256', backend='cpu', **made)\n"
+        "true = tapeless.Model('gpt2-4x256', backend='reference', **made)\n"
+        "tokens = np.random.default_rng(0).integers(0, 1100, (2, 71))\n"
+        "a = ours.forward_backward(tokens[:, :-1], tokens[:, 1:])\n"
+        "b = true.forward_backward(tokens[:, :-1], tokens[:, 1:])\n"
+        "assert abs(a - b) < 1e-5, (a, b)\n"
+        "for name in ours.grads:\n"
+        "    error = np.linalg.norm(ours.grads[name] - true.grads[name]) / np.linalg.norm(true.grads[name])\n"
+        "    assert error < 1e-5, (name, error)\n"
+        "print(blas.name())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "NumPy" in done.stdout
