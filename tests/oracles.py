@@ -104,6 +104,4 @@ def _linear(params: Tensors, name: str, x: torch.Tensor, bias: bool = True) -> t
 
 
 def _norm(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(
-        x, (config.channels,), params[f"{name}.weight"], params[f"{name}.bias"], eps=config.norm_eps
-    )
+    return F.layer_norm(x, (config.channels,), params[f"{name}.weight"], params[f"{name}.bias"], eps=config.norm_eps)

@@ -13,22 +13,13 @@ from hypothesis import strategies as st
 from tapeless import Model, TapelessError
 from tapeless.backends import blas, cpu, reference
 from tapeless.backends.execute import bind_call, execute
-from tapeless.check.configurations import CONFIGURATIONS, Configuration
-from tapeless.check.lockstep import lockstep
+from tapeless.check.configurations import CONFIGURATIONS, LARGER
+from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.tolerances import LOCKSTEP, TOLERANCES
 from tapeless.ops import OPS
 from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
 from tests.oracles import leaves, torch_loss_and_logits
-
-# Shapes at which strips, chunks and blocks are cut, threads are used and the vocabulary is held transposed.
-LARGE = (
-    Configuration("long", "gpt2-4x256", {"layers": 1, "channels": 64, "vocab": 1500, "context": 300}, 2, 197),
-    Configuration("wide", "gpt2-4x256", {"layers": 1, "heads": 8, "vocab": 1031, "chunk": 50}, 3, 70),
-    Configuration("teaching", "ops-102k", {}, 32, 8),
-    Configuration("signal", "sunfish", {"layers": 2}, 2, 150),
-    Configuration("nearest", "cllm", {"layers": 2, "context": 200}, 2, 130),
-)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,30 +30,15 @@ def two_threads():
     blas.set_threads(None)
 
 
-def pair(configuration):
-    """A model on the CPU and a reference with the same weights, and a batch."""
-    made = {"batch": configuration.batch, "time": configuration.time, **configuration.fields}
-    true = Model(configuration.preset, backend="reference", **made)
-    model = Model(configuration.preset, backend="cpu", **made)
-    rng = np.random.default_rng(configuration.seed)
-    inputs, targets = configuration.batch_of(rng, true)
-    if configuration in CONFIGURATIONS:
-        configuration.scramble(rng, true)
-    for name, weight in true.params.items():
-        model.params[name][...] = weight
-        weight[...] = model.params[name]  # what float32 can hold
-    return model, true, inputs, targets
-
-
-@pytest.mark.parametrize("configuration", [*CONFIGURATIONS, *LARGE], ids=lambda c: c.name)
+@pytest.mark.parametrize("configuration", [*CONFIGURATIONS, *LARGER], ids=lambda c: c.name)
 def test_every_call_of_a_step_is_within_the_table(configuration):
-    wrong = [str(difference) for difference in lockstep(*pair(configuration)) if not difference.ok]
+    wrong = [str(difference) for difference in lockstep(*pair(configuration, "cpu")) if not difference.ok]
     assert not wrong, wrong[0]
 
 
-@pytest.mark.parametrize("configuration", LARGE, ids=lambda c: c.name)
+@pytest.mark.parametrize("configuration", LARGER, ids=lambda c: c.name)
 def test_the_gradients_of_a_whole_model(configuration):
-    model, true, inputs, targets = pair(configuration)
+    model, true, inputs, targets = pair(configuration, "cpu")
     loss = true.forward_backward(inputs, targets)
     assert model.forward_backward(inputs, targets) == pytest.approx(loss, rel=1e-6)
     assert model.loss(inputs, targets) == pytest.approx(loss, rel=1e-6)
@@ -111,10 +87,10 @@ def test_training_twice_gives_the_same_bits(name):
     assert trained() == trained()
 
 
-@pytest.mark.parametrize("configuration", LARGE, ids=lambda c: c.name)
+@pytest.mark.parametrize("configuration", LARGER, ids=lambda c: c.name)
 def test_every_kernel_gives_the_same_bits_a_hundred_times(configuration):
     """All calls of one step, each run again and again on the same inputs."""
-    model, _, inputs, targets = pair(configuration)
+    model, _, inputs, targets = pair(configuration, "cpu")
     model.feed(inputs, targets)
     model.prepare_update(1e-3, clip=1.0)
     from tapeless.backends.execute import arguments_of
@@ -226,7 +202,7 @@ def test_lockstep_names_the_first_call_that_is_wrong(monkeypatch):
         return [*right(dx, dy, x), lambda: dx.__imul__(np.float32(1.001))]
 
     monkeypatch.setattr(gelu, "backward", too_large)
-    model, true, inputs, targets = pair(CONFIGURATIONS[1])
+    model, true, inputs, targets = pair(CONFIGURATIONS[1], "cpu")
     wrong = next(difference for difference in lockstep(model, true, inputs, targets) if not difference.ok)
     assert wrong.call.title == "gelu.backward"
     assert wrong.call.section == "blocks.1"  # the first that the backward comes to
@@ -240,7 +216,7 @@ def test_lockstep_sees_a_result_that_is_not_written(monkeypatch):
     from tapeless.ops.residual import cpu as residual
 
     monkeypatch.setattr(residual, "forward", lambda y, x, branch: [])
-    model, true, inputs, targets = pair(CONFIGURATIONS[1])
+    model, true, inputs, targets = pair(CONFIGURATIONS[1], "cpu")
     model.arena.poison()
     wrong = next(difference for difference in lockstep(model, true, inputs, targets) if not difference.ok)
     assert wrong.call.title == "residual.forward"

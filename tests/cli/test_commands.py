@@ -81,9 +81,7 @@ def test_explain_groups_numbers_and_formulas():
 
 
 def test_explain_one_layer_with_values():
-    calls = result_of(
-        "explain", "gpt2-4x256", "--layers", "3", "--vocab", "50", "-T", "8", "--layer", "1", "--values"
-    )
+    calls = result_of("explain", "gpt2-4x256", "--layers", "3", "--vocab", "50", "-T", "8", "--layer", "1", "--values")
     assert {call["section"] for call in calls} == {"blocks.1"}
     norms = [result["norm"] for call in calls for result in call["results"]]
     assert all(0 < norm < float("inf") for norm in norms)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.execute import arguments_of, bind_call, execute
+from tapeless.check.configurations import LARGER, Configuration
 from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
 from tapeless.ops.contract import Array
@@ -44,6 +45,20 @@ class Difference:
             f"is {self.found!r} at {self.position}, the reference says {self.true!r} "
             f"(relative error {self.error:.1e}, allowed {self.tolerance:.1e})"
         )
+
+
+def pair(configuration: Configuration, backend: str) -> tuple[Model, Model, Array, Array]:
+    """A model on the backend, a float64 reference with the same weights, and a batch: what `lockstep` takes."""
+    made = {"batch": configuration.batch, "time": configuration.time, **configuration.fields}
+    model, reference = (Model(configuration.preset, backend=name, **made) for name in (backend, "reference"))
+    rng = np.random.default_rng(configuration.seed)
+    inputs, targets = configuration.batch_of(rng, reference)
+    if configuration not in LARGER:  # those keep their first values: at their size random ones would saturate
+        configuration.scramble(rng, reference)
+    for name, weight in reference.params.items():
+        model.params[name][...] = weight
+        weight[...] = model.params[name]  # what the backend's type can hold
+    return model, reference, inputs, targets
 
 
 def lockstep(model: Model, reference: Model, inputs: Any, targets: Any, lr: float = 1e-3) -> Iterator[Difference]:

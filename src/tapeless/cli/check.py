@@ -8,10 +8,14 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tapeless.backends import reference
+from tapeless.backends.execute import backend_named
 from tapeless.check.complex_step import TensorError, check_directions, check_model, check_op
 from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.cli.common import Json, console, print_json
+from tapeless.cli.lockstep import check_backend
+from tapeless.errors import TapelessError
 from tapeless.models.presets import PRESETS, preset
 from tapeless.ops import OPS
 
@@ -25,17 +29,26 @@ def check(
     fast: Annotated[
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
     ] = False,
+    backend: Annotated[
+        str, typer.Option(help="reference: by complex step. cpu: every call beside the reference.")
+    ] = "reference",
     json: Json = False,
 ) -> None:
-    """Prove the gradients by complex step.
+    """Prove the gradients by complex step, or a backend by the reference.
 
     Small versions of every preset, every element of every weight, and every op alone. --fast takes the presets
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
-    under 200 million parameters.
+    under 200 million parameters. --backend cpu walks one whole training step of every configuration in lockstep with
+    the reference and reports the first call whose result is off.
 
     Example: tapeless check gpt2-4x256 ops-102k
     """
     chosen = [preset(name).name for name in names or ()]
+    if backend_named(backend) is not reference:
+        if fast:
+            raise TapelessError("--fast is a mode of the complex step: leave out --fast or --backend.")
+        check_backend(backend, chosen, json)
+        return
     if fast:
         configurations = tuple(full_size(name) for name in chosen or _moderate())
         ops: list[str] = []

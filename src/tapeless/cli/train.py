@@ -109,9 +109,8 @@ def _follow(
 
 def _line(epoch: Epoch) -> str:
     return (
-        f"epoch {epoch.number:>3}   train loss {epoch.train_loss:.4f}  accuracy {epoch.train_accuracy:7.2%}   "
-        f"validation loss {epoch.val_loss:.4f}  accuracy [bold]{epoch.val_accuracy:7.2%}[/]   "
-        f"[dim]‖gradient‖ {epoch.gradient_norm:.3f}[/]"
+        f"epoch {epoch.number:>3}   loss {epoch.train_loss:.4f}  right {epoch.train_accuracy:7.2%}   "
+        f"held out: {epoch.val_loss:.4f}  [bold]{epoch.val_accuracy:7.2%}[/]   [dim]‖d‖ {epoch.gradient_norm:.2f}[/]"
     )
 
 

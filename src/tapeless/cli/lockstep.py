@@ -1,0 +1,96 @@
+"""`tapeless check --backend`: a backend beside the reference, call by call."""
+
+from __future__ import annotations
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
+from tapeless.check.lockstep import Difference, lockstep, pair
+from tapeless.cli.common import console, print_json
+
+SHOWN = 12
+Found = list[tuple[Configuration, Difference]]
+
+
+def check_backend(backend: str, presets: list[str], json: bool) -> None:
+    chosen = [c for c in (*CONFIGURATIONS, *LARGER) if not presets or c.preset in presets]
+    found = _walk(backend, chosen, quiet=json)
+    found.sort(key=lambda pair: -_share(pair[1]))
+    broken = _first_broken(found)
+    if json:
+        print_json(
+            {
+                "ok": not broken,
+                "backend": backend,
+                "worst": found[0][1].error,
+                "worst_share_of_tolerance": _share(found[0][1]),
+                "tensors": len(found),
+                "elements": sum(_elements(difference) for _, difference in found),
+                "configs": len(chosen),
+                "broken": [f"{configuration.name}: {difference}" for configuration, difference in broken],
+            }
+        )
+    else:
+        _print(backend, found, broken, len(chosen))
+    if broken:
+        raise typer.Exit(1)
+
+
+def _walk(backend: str, chosen: list[Configuration], quiet: bool) -> Found:
+    found: Found = []
+    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for configuration in chosen:
+            progress.update(task, description=configuration.name)
+            found += [(configuration, difference) for difference in lockstep(*pair(configuration, backend))]
+            progress.advance(task)
+    return found
+
+
+def _first_broken(found: Found) -> Found:
+    """The first call that is off, per configuration: what comes after it may be off because of it."""
+    first: dict[str, tuple[Configuration, Difference]] = {}
+    for configuration, difference in found:
+        held = first.get(configuration.name)
+        if not difference.ok and (held is None or difference.number < held[1].number):
+            first[configuration.name] = (configuration, difference)
+    return list(first.values())
+
+
+def _share(difference: Difference) -> float:
+    share = difference.error / difference.tolerance
+    return share if share == share else float("inf")  # NaN is as wrong as can be
+
+
+def _elements(difference: Difference) -> int:
+    size = 1
+    for axis in difference.call[difference.argument].shape:
+        size *= axis
+    return size
+
+
+def _print(backend: str, found: Found, broken: Found, configurations: int) -> None:
+    for configuration, difference in broken:
+        console.print(f"[bold red]{configuration.name}[/]: {difference}", markup=True)
+    if broken:
+        console.print(f"\n[bold red]{len(broken)} of {configurations} configurations break[/]: see the calls above.")
+        return
+    table = Table(box=None, header_style="dim")
+    for column in ("of allowed", "error", "call", "result", "configuration"):
+        table.add_column(column, justify="right" if column in ("of allowed", "error") else "left")
+    for configuration, difference in found[:SHOWN]:
+        table.add_row(
+            f"{_share(difference):.0%}",
+            f"{difference.error:.1e}",
+            difference.call.title,
+            difference.argument,
+            configuration.name,
+        )
+    console.print(table)
+    console.print(
+        f"\n[bold green]The {backend} backend agrees with the reference[/]: {len(found):,} results of single calls in "
+        f"{configurations} configurations, each within its tolerance."
+    )
