@@ -309,6 +309,22 @@ def test_a_bidirectional_model_tells_orders_apart(positions):
     assert relative_error(backwards, model.logits(ids)) > 0.01
 
 
+@pytest.mark.parametrize("name", ["ops-102k", "gpt2-4x256", "cllm"])
+def test_a_model_that_answers_once_answers_from_the_last_position(name):
+    # The same weights in a model that answers everywhere, of whose answers only the last counts.
+    once, everywhere = small(name, readout="last"), small(name, readout="all")
+    for model in (once, everywhere):
+        scrambled(model)
+    inputs, targets = batch_for(once)
+    assert relative_error(once.logits(inputs), everywhere.logits(inputs)[:, -1]) <= EXACT
+    late = np.full((3, 5), -1)
+    late[:, -1] = targets
+    loss = everywhere.forward_backward(inputs, late)
+    assert once.forward_backward(inputs, targets) == pytest.approx(loss, rel=EXACT)
+    for tensor, gradient in everywhere.grads.items():
+        assert relative_error(once.grads[tensor], gradient) <= EXACT, tensor
+
+
 # The trace.
 
 

@@ -381,3 +381,16 @@ def test_update_without_an_optimizer_is_refused():
         assert_says(refusal(step), "optimizer=None", "no update")
         assert np.array_equal(model.arena.block, before)
         assert model.steps == 0
+
+
+def test_a_model_too_large_for_the_machine_is_refused() -> None:
+    """The plan knows the bytes before anything is allocated."""
+    with pytest.raises(TapelessError, match=r"needs [\d,]+ bytes in one block"):
+        Model("ops-102k", batch=10**11, backend="reference")
+
+
+def test_numpy_sizes_are_sizes() -> None:
+    sizes: dict[str, Any] = {"batch": np.int64(2), "layers": np.int64(1), "seed": np.int64(3)}
+    model = Model("ops-102k", backend="reference", **sizes)
+    assert (model.batch, model.config.layers) == (2, 1)
+    assert type(model.config.layers) is int

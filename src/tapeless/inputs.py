@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def check_shape(config: Config, batch: int, time: int) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise TapelessError(f"seed must be a whole number of at least 0, not {seed!r}.")
 
 
@@ -106,7 +107,8 @@ def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int)
     if array.shape != shape:
         raise TapelessError(f"{what} must have shape {spelled(shape)}, not {spelled(array.shape)}.")
     if not np.issubdtype(array.dtype, np.integer):
-        raise TapelessError(f"{what} must be integers, not {array.dtype}; convert them with .astype(int).")
+        remedy = "; convert them with .astype(int)" if array.dtype.kind in "bf" else ""
+        raise TapelessError(f"{what} must be integers, not {array.dtype}{remedy}.")
     outside = (array < lowest) | (array >= vocab)
     if outside.any():
         where = _first(outside)

@@ -47,8 +47,9 @@ class Model:
         **fields: Any,
     ) -> None:
         self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
-        self.batch, self.time = batch, self.config.context if time is None else time
-        check_shape(self.config, self.batch, self.time)
+        time = self.config.context if time is None else time
+        check_shape(self.config, batch, time)
+        self.batch, self.time = int(batch), int(time)
         check_seed(seed)
         if optimizer == "preset":
             optimizer = self.config.optimizer
@@ -123,11 +124,14 @@ class Model:
         _run(self._update)
         return float(self._array("gradient_norm")[0])
 
-    def prepare_update(self, lr: float, clip: float | None) -> None:
-        """What changes each step lives in buffers; the list of calls never changes."""
+    def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it has gradients but no update.")
         check_update(lr, clip)
+
+    def prepare_update(self, lr: float, clip: float | None) -> None:
+        """What changes each step lives in buffers; the list of calls never changes."""
+        self._check_update(lr, clip)
         self.steps += 1
         self._array("lr")[0] = lr
         self._array("limit")[0] = inf if clip is None else clip
@@ -144,7 +148,7 @@ class Model:
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
             program = transformer.readout(self.config, batch, time)
-            arena = Arena(make_plan(program, self.dtype), lender=self.arena)
+            arena = Arena(make_plan(program, self.dtype, lent=True), lender=self.arena)
             self._readout = (batch, time), arena, self._runs(program.calls, arena)
         _, arena, runs = self._readout
         _named(arena, inputs_name(self.config))[...] = array
@@ -160,13 +164,13 @@ class Model:
         """
         calls = self.program.phase("zero", "forward", "recompute", "backward")
         if lr is not None:
-            check_update(lr, None)
+            self._check_update(lr, None)
         self.feed(inputs, targets)
         if lr is not None:
             self.prepare_update(lr, None)
             calls += self.program.phase("clip", "update")
-        for call in execute(bind(calls, self.arena, self.backend_module)):
-            yield call, arguments_of(call, self.arena)
+        walk = execute(bind(calls, self.arena, self.backend_module))
+        return ((call, arguments_of(call, self.arena)) for call in walk)
 
     def feed(self, inputs: Any, targets: Any) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_the_gradients_of_a_whole_model(configuration):
 
 def test_a_hundred_steps_beside_torch():
     """The loss curve of a small GPT from the same weights on the same batches, both in float32."""
-    fields = {"layers": 2, "channels": 64, "heads": 4, "vocab": 300, "context": 32}
+    fields: dict[str, Any] = {"layers": 2, "channels": 64, "heads": 4, "vocab": 300, "context": 32}
     model = Model("gpt2-4x256", batch=4, time=32, backend="cpu", optimizer="adamw", seed=3, **fields)
     params = leaves(model.params)
     decayed = [p for name, p in params.items() if p.ndim == 2 and name != "positions.weight"]
@@ -144,7 +145,13 @@ def test_every_op_on_random_shapes(name, seed, adding):
                 values[argument] = add(buffer) if adding and argument in signature.adds else write(buffer)
             else:
                 values[argument] = buffer
-        scalars = {"eps": 1e-5, "causal": bool(rng.integers(2)), "momentum": 0.9, "beta1": 0.9, "beta2": 0.99}
+        scalars: dict[str, Any] = {
+            "eps": 1e-5,
+            "causal": bool(rng.integers(2)),
+            "momentum": 0.9,
+            "beta1": 0.9,
+            "beta2": 0.99,
+        }
         scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),)}
         values |= {scalar: scalars[scalar] for scalar in signature.scalars}
         p.call(name, direction, values, "here")

@@ -70,8 +70,9 @@ class Driver:
             self.array("positions.table")[...] = sinusoid(config.context, config.channels)
         inputs, targets = batch_of(config)
         self.array("features" if config.features else "tokens")[...] = inputs
-        self.array("targets")[...] = targets
-        self.array("count")[0] = np.count_nonzero(targets >= 0)
+        if "targets" in self.arena.plan.placements:  # a readout has none
+            self.array("targets")[...] = targets
+            self.array("count")[0] = np.count_nonzero(targets >= 0)
 
     def array(self, name: str) -> Array:
         return self.arena.array(self.plan.placements[name].buffer)

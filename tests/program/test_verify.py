@@ -258,7 +258,7 @@ def test_columns_beyond_the_end_of_a_buffer() -> None:
         p.relu.forward(y=write(y), x=narrow.columns(0, HIDDEN))
         verify(p.build())
 
-    refusal(build, "narrow", "relu.forward", "wrong shape")
+    refusal(build, "narrow", "relu.forward", "wrong columns", "which has 2")
 
 
 def test_wrong_type(tiny: Tiny) -> None:
@@ -503,6 +503,33 @@ def test_a_weight_that_no_call_reads(tiny: Tiny) -> None:
     orphan = Buffer("orphan", "weight", (2,))
     with pytest.raises(ProgramError, match="orphan"):
         verify(Program(tiny.program.calls, (*tiny.program.buffers, orphan)))
+
+
+def test_the_gradient_of_another_weight(tiny: Tiny) -> None:
+    """Equal shapes would let a gradient go to the wrong weight."""
+    swapped = taking(tiny.dlinear2, dbias=tiny.buffer("one.dbias").columns(0, IN))
+    refusal(lambda: verify(tiny.replaced((tiny.dlinear2, swapped))), "one.dbias", swapped, "wrong gradient", "two.bias")
+
+
+def test_a_produced_gradient_is_not_written_again(tiny: Tiny) -> None:
+    """The tied head's mistake: the second to come writes where it should add."""
+    late_zero = replace(tiny.zero, source="late.py:1")
+    refusal(lambda: verify(tiny.before(tiny.norm, late_zero)), "one.dweight", late_zero, "overwritten")
+    program = small(tied=True)
+    embedding = calls_of(program, "embedding.backward")[0]
+    writing = taking(embedding, mode="write", dweight=embedding["dweight"])
+    refusal(lambda: verify(replaced(program, (embedding, writing))), "tokens.dweight", writing, "must be added to")
+
+
+def test_a_buffer_of_another_program(tiny: Tiny) -> None:
+    stranger = Builder().workspace("stranger", ROWS, HIDDEN)
+    faulty = taking(tiny.relu, y=stranger)
+    refusal(lambda: verify(tiny.replaced((tiny.relu, faulty))), "stranger", faulty, "not a buffer of this program")
+
+
+def test_a_phase_that_does_not_exist() -> None:
+    with pytest.raises(TapelessError, match="did you mean 'forward'"), Builder().phase("foward"):
+        pass
 
 
 def test_a_program_without_backward_needs_no_gradients() -> None:

@@ -1,5 +1,7 @@
 """The operations task itself, and the promise that ops-102k learns it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -71,7 +73,8 @@ def test_training_is_the_same_for_the_same_seed():
 
 @pytest.mark.parametrize("name", ["ops-102k", "cllm"])
 def test_evaluation_agrees_with_the_loss_the_model_is_trained_by(name):
-    model = Model(name, batch=40, time=LENGTH, channels=16, layers=1, vocab=20, context=LENGTH)
+    fields: dict[str, Any] = {"channels": 16, "layers": 1, "vocab": 20, "context": LENGTH}
+    model = Model(name, batch=40, time=LENGTH, backend="reference", **fields)
     _, validation = split(0)
     rows = slice(0, 40)
     part = type(validation)(validation.tokens[rows], validation.answers[rows])

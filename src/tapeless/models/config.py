@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from tapeless.errors import TapelessError, unknown
 
@@ -53,7 +56,8 @@ class Config:
         for name in changes:
             if name not in OVERRIDABLE:
                 raise unknown("field", name, OVERRIDABLE)
-        changed = replace(self, **changes)
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
+        changed = replace(self, **plain)
         changed.validate()
         return changed
 
@@ -88,7 +92,7 @@ OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "nam
 
 
 def check_size(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise TapelessError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 

@@ -79,11 +79,17 @@ class Plan:
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
 
 
-def make_plan(program: Program, dtype: str, *, share: bool = True, beside: Plan | None = None) -> Plan:
+LENT = ("weight", "constant")  # what a second arena takes from the first instead of holding it again
+
+
+def make_plan(
+    program: Program, dtype: str, *, share: bool = True, beside: Plan | None = None, lent: bool = False
+) -> Plan:
     """Give every buffer its bytes.
 
     `share=False` gives each workspace buffer a place of its own, to compare with. `beside` plans a second
-    program into the arena of a first: what persists is where it was, the workspace is used again.
+    program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
+    weights and constants: an arena that holds them already lends them.
     """
     if dtype not in FLOATS:
         raise TapelessError(f"unsupported dtype {dtype!r}: choose one of {', '.join(FLOATS)}.")
@@ -98,6 +104,8 @@ def make_plan(program: Program, dtype: str, *, share: bool = True, beside: Plan 
 
     end = 0
     for kind in PERSISTENT:
+        if lent and kind in LENT:
+            continue
         group = [buffer for buffer in program.buffers if buffer.kind == kind]
         region = next((buffer for buffer in group if buffer.members), None)
         inside: dict[str, int] = {}
@@ -210,7 +218,7 @@ class Arena:
     def array(self, target: Buffer | View) -> Array:
         if isinstance(target, View):
             return self.array(target.buffer)[..., target.start : target.stop]
-        if self._lender is not None and target.kind in ("weight", "constant"):
+        if self._lender is not None and target.kind in LENT:
             return self._lender.array(self._lender.plan.placements[target.name].buffer)
         placement = self.plan.placements[target.name]
         raw = self.block[placement.offset : placement.offset + placement.bytes]
@@ -228,6 +236,12 @@ class Arena:
 
 
 def _allocate(size: int) -> Array:
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    try:
+        raw = np.zeros(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError, OverflowError):
+        raise TapelessError(
+            f"this needs {size:,} bytes in one block, which this machine cannot give: "
+            f"take a smaller batch, time or model, or recompute=True."
+        ) from None
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]

@@ -66,6 +66,8 @@ class Builder:
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
+        if phase not in PHASES:
+            raise unknown("phase", phase, PHASES)
         before, self._phase = self._phase, phase
         yield
         self._phase = before
@@ -118,9 +120,9 @@ class Builder:
         self._calls.append(call)
 
     def build(self) -> Program:
-        """Freeze the list. Workspace that no call uses is dropped: an evaluation has no gradients."""
-        used = {argument.view.buffer.name for call in self._calls for argument in call.arguments}
-        kept = (b for b in self._buffers.values() if b.kind != "workspace" or b.name in used)
+        """Freeze the list. Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
+        used = {part for call in self._calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
+        kept = (buffer for buffer in self._buffers.values() if buffer.kind == "weight" or buffer in used)
         return Program(tuple(self._calls), tuple(kept))
 
 

@@ -17,11 +17,15 @@ UNWRITTEN = -1
 
 
 def verify(program: Program) -> None:
+    known = {buffer.name for buffer in program.buffers}
     for call in program.calls:
         check_call(call)
+        for argument in call.arguments:
+            if argument.view.buffer.name not in known:
+                raise ProgramError(f"{argument.view.name}, which {_at(call)} uses, is not a buffer of this program.")
     partners = _partners(program)
     _check_values(program, partners)
-    _check_gradients(program)
+    _check_gradients(program, partners)
 
 
 def _at(call: Call) -> str:
@@ -31,6 +35,12 @@ def _at(call: Call) -> str:
 def check_call(call: Call) -> None:
     """Shapes, types and ways of access, of one call alone."""
     for argument in call.arguments:
+        view, width = argument.view, argument.view.buffer.shape[-1]
+        if not 0 <= view.start < view.stop <= width:
+            raise ProgramError(
+                f"wrong columns: {argument.name} of {_at(call)} takes columns {view.start} to {view.stop} "
+                f"of {view.buffer.name}, which has {width}."
+            )
         wanted, found = call.spec.dtype(argument.name), argument.view.buffer.dtype
         if wanted != found:
             raise ProgramError(
@@ -47,6 +57,13 @@ def check_call(call: Call) -> None:
                 f"wrong access: {_at(call)} cannot {argument.mode} {argument.name} ({argument.view.name}); "
                 f"it takes {' or '.join(allowed)}."
             )
+    for index, one in enumerate(call.writes):
+        for other in call.writes[index + 1 :]:
+            a, b = one.view, other.view
+            if a.buffer == b.buffer and a.start < b.stop and b.start < a.stop:
+                raise ProgramError(
+                    f"wrong access: {one.name} and {other.name} of {_at(call)} both write to {a.buffer.name}."
+                )
     try:
         dims = call.dims
     except ValueError as mismatch:
@@ -186,18 +203,26 @@ def _check_values(program: Program, partners: dict[int, int]) -> None:
         seen.append(inputs | outputs)
 
 
-def _check_gradients(program: Program) -> None:
-    """Every weight of a program that goes backward has a gradient that some backward call produces."""
+def _check_gradients(program: Program, partners: dict[int, int]) -> None:
+    """Every weight of a program that goes backward has a gradient that some backward call produces, the gradient of
+    each weight goes to its own buffer, and nothing overwrites what has been produced."""
     backward = [call for call in program.calls if call.direction == "backward"]
     if not backward:
         return
-    produced: dict[str, set[int]] = {}
+    for index, partner in partners.items():
+        _check_own_gradients(program.calls[partner], program.calls[index])
+    _check_kept_gradients(program)
+    produced: dict[str, set[tuple[int, int]]] = {}
     for call in backward:
         for argument in call.writes:
-            columns = produced.setdefault(argument.view.buffer.name, set())
-            columns.update(range(argument.view.start, argument.view.stop))
+            view = argument.view
+            produced.setdefault(view.buffer.name, set()).add((view.start, view.stop))
     for weight in program.weights:
-        missing = weight.shape[-1] - len(produced.get(gradient_name(weight.name), ()))
+        covered = end = 0
+        for start, stop in sorted(produced.get(gradient_name(weight.name), ())):
+            covered += max(0, stop - max(start, end))
+            end = max(end, stop)
+        missing = weight.shape[-1] - covered
         if missing:
             part = "" if missing == weight.shape[-1] else f" in {missing} of {weight.shape[-1]} columns"
             readers = [c for c in program.calls if any(a.view.buffer == weight for a in c.arguments)]
@@ -206,3 +231,34 @@ def _check_gradients(program: Program) -> None:
                 f"no gradient: no backward call produces {gradient_name(weight.name)}{part}, "
                 f"the gradient of {weight.name}, {reader}."
             )
+
+
+def _check_own_gradients(forward: Call, backward: Call) -> None:
+    weights = {a.name: a.view for a in forward.reads if a.view.buffer.kind == "weight"}
+    for argument in backward.writes:
+        weight = weights.get(argument.name[1:])
+        if weight is not None:
+            columns = (weight.start, weight.stop)
+            own = (gradient_name(weight.buffer.name), *columns)
+            if (argument.view.buffer.name, argument.view.start, argument.view.stop) != own:
+                raise ProgramError(
+                    f"wrong gradient: {argument.name} of {_at(backward)} goes to {argument.view.name}, "
+                    f"but {argument.name[1:]} is {weight.name}."
+                )
+
+
+def _check_kept_gradients(program: Program) -> None:
+    """A gradient that a backward call has produced is added to, never written again."""
+    produced: dict[str, list[tuple[Call, View]]] = {}
+    for call in program.calls:
+        for argument in call.writes:
+            for part in argument.view.buffer.parts if argument.mode == "write" else ():
+                for earlier, view in produced.get(part.name, ()):
+                    whole = bool(argument.view.buffer.members)
+                    if whole or (argument.view.start < view.stop and view.start < argument.view.stop):
+                        raise ProgramError(
+                            f"{part.name} is overwritten by {_at(call)}, after {_at(earlier)} has produced its part: "
+                            f"it must be added to."
+                        )
+            if call.direction == "backward" and argument.view.buffer.kind == "gradient":
+                produced.setdefault(argument.view.buffer.name, []).append((call, argument.view))
