@@ -3,18 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench clean
+.PHONY: train test lint bench scaling clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
-	@echo "setting up .venv"
+	@echo "setting up .venv (NumPy, Numba and, on x86-64, MKL: about half a minute)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable .
+	@$(PIP) --editable ".[mkl]"
 	@touch $@
 
 .venv/.test: .venv/.run
 	@echo "installing what the tests need (PyTorch and transformers among it: a minute or two)"
-	@$(PIP) --editable ".[test]"
+	@$(PIP) --editable ".[mkl,test]"
 	@touch $@
 
 train: .venv/.run
@@ -28,8 +28,13 @@ lint: .venv/.test
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2
 
+# Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.
 bench: .venv/.test
-	$(BIN)/python -m pytest --durations 20
+	$(BIN)/python benchmarks/run.py
+
+# How the step's cost grows, drawn to docs/scaling.svg: about two minutes.
+scaling: .venv/.run
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -28,4 +28,6 @@ def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]
     blas.threads()  # the thread pools are settled before the first kernel compiles
     module = import_module(f"tapeless.ops.{call.op}.cpu")
     runs: list[Run] = getattr(module, call.direction)(*arguments, **options)
-    return runs
+    products = [run for run in runs if isinstance(run, blas.Product)]
+    small = products and all(product.flops < blas.THREADED for product in products)
+    return blas.on_one_thread(runs) if small else runs

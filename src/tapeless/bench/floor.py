@@ -1,7 +1,8 @@
 """The floor: the step's matrix products alone, on the same memory, and one pass over the optimizer's bytes.
 
 Everything else a step does (norms, activations, softmax, the loss, the bias sums) is what stands above it. The
-products inside attention are taken per head at the size the mask leaves, as plain products.
+products inside attention are taken over all heads at once, at the size the mask leaves: the same work in fewer, larger
+products than any attention can use.
 """
 
 from __future__ import annotations
@@ -40,15 +41,14 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
 
 
 def _attention_products(call: Call) -> list[Run]:
-    """Per head: q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
+    """q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
     dims = call.dims
-    queries, width = dims["T"], dims["C"] // dims["H"]
-    keys = max(1, pairs(dims, dict(call.scalars)["causal"]) // queries)
+    rows, width = dims["B"] * dims["H"] * dims["T"], dims["C"] // dims["H"]
+    keys = max(1, pairs(dims, dict(call.scalars)["causal"]) // dims["T"])
     rng = np.random.default_rng(0)
-    q, k = (rng.normal(size=(rows, width)).astype(np.float32) for rows in (queries, keys))
-    scores = rng.normal(size=(queries, keys)).astype(np.float32)
+    q, k = (rng.normal(size=(length, width)).astype(np.float32) for length in (rows, keys))
+    scores = rng.normal(size=(rows, keys)).astype(np.float32)
     across: list[Run] = [bound_gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
     along: list[Run] = [bound_gemm(q, scores, k)]  # p·v, ds·k
     down: list[Run] = [bound_gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
-    once = across + along if call.direction == "forward" else 2 * across + along + 2 * down
-    return dims["B"] * dims["H"] * once
+    return across + along if call.direction == "forward" else 2 * across + along + 2 * down

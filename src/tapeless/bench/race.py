@@ -50,7 +50,11 @@ class Contender:
             text=True,
             env=environment,
         )
-        self.about: dict[str, Any] = self._answer()  # built and warmed up
+        try:
+            self.about: dict[str, Any] = self._answer()  # built and warmed up
+        except TapelessError:
+            self.close()
+            raise
         self._stop()
 
     def turn(self, steps: int) -> list[float]:

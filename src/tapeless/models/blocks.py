@@ -282,11 +282,16 @@ def pre_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
 def pre_norm_backward(p: Builder, b: Block, x: Buffer, dstream: Buffer) -> Buffer:
     """dstream comes in as the gradient of sum2 and, two additions later, leaves as the gradient of x."""
     s = b.s
-    if b.config.recompute:
-        with p.phase("recompute"):
+    with p.phase("recompute"):
+        if b.config.recompute:
             pre_norm_inside(p, b, x)
+        else:  # a norm's result is as large as its input and cheap to have again: it is never kept
+            norm_forward(p, b.w.norm2, s.norm2, s.sum1, b.config.norm_eps)
     mlp_backward(p, b, s.norm2.y, dx=write(s.norm2.dy), dy=dstream)
     norm_backward(p, b.w.norm2, b.dw.norm2, s.norm2, s.sum1, dx=add(dstream), dy=s.norm2.dy)
+    if not b.config.recompute:
+        with p.phase("recompute"):
+            norm_forward(p, b.w.norm1, s.norm1, x, b.config.norm_eps)
     if s.last:
         attention_backward(
             p, b, s.norm1.y, s.last.normed, dx=write(s.norm1.dy), dx_last=write(s.last.dnormed), dy=dstream

@@ -38,7 +38,7 @@ def forward(y, lse, q, k, v, causal) -> list[Run]:
     workers = blas.threads() if work >= THREADED_WORK else 1
     scratch = _scratch(workers, min(STRIP, queries), _row_length(k.shape[1]))
     run = ATTENTION.bind(work, y, lse, q, k, v, scratch, causal, threaded_from=THREADED_WORK)
-    return blas.on_each_thread(run)
+    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
 
 
 def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
@@ -48,7 +48,8 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
     workers = min(batch * heads, blas.threads()) if work >= THREADED_WORK else 1
     scratch = _scratch(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
     arguments = (dq, dk, dv, dy, q, k, v, y, lse, scratch, causal)
-    return blas.on_each_thread(ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK))
+    run = ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK)
+    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
 
 
 @cache
