@@ -48,7 +48,7 @@ def report(results: list[tuple[list[str], dict[str, Any]]]) -> str:
         "turns of peer over ours, so above 1 we are faster. The floor is the step's matrix products alone, on the same "
         "memory, and one pass of AdamW.",
         "",
-        "| command | eager / ours | compile / ours | best / ours | step / floor | our memory | of eager's | of compile's |",
+        "| command | eager / ours | compile / ours | best / ours | step / floor | memory | of eager | of compile |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for words, result in results:

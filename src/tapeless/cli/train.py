@@ -135,6 +135,6 @@ def _print_result(
         f"after {seconds:.1f} s. The run is in [bold]{run.folder}[/]."
     )
     console.print(
-        "[dim]next:[/] tapeless explain ops-102k --values   [dim]every gradient of the step, with its norm[/]\n"
+        "[dim]next:[/] tapeless explain ops-102k --values   [dim]every gradient, with its norm[/]\n"
         "      tapeless check                       [dim]prove them to twelve digits[/]"
     )
