@@ -88,7 +88,7 @@ def test_explain_one_layer_with_values():
     assert all(0 < norm < float("inf") for norm in norms)
     shown = tapeless("explain", "sunfish", "-T", "8", "--layer", "0", "--values").stdout
     assert "‖" in shown
-    assert "again" in shown  # sunfish recomputes its blocks
+    assert "attention ↻" in shown  # sunfish recomputes its blocks
 
 
 def test_explain_folds_the_repeated_blocks_of_a_deep_model():

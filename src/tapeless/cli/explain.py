@@ -38,7 +38,7 @@ GROUPS = {
 }
 TITLES = {
     "forward": "from the inputs to the state that is judged",
-    "backward": "from the loss to every gradient, in exact reverse",
+    "backward": "from the loss to every gradient, in exact reverse (↻ computed again, not kept)",
     "update": "one step down the gradient",
 }
 Norms = dict[tuple[int, str], float]
@@ -57,7 +57,8 @@ def explain(
 ) -> None:
     """The training step, call by call, with formulas and shapes.
 
-    Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place.
+    Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place;
+    a call marked ↻ computes again what was not kept.
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
@@ -145,7 +146,7 @@ def _print_group(config: Config, members: list[tuple[int, Call]], norms: Norms, 
 def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim", width=5)
-    table.add_column(style="cyan", no_wrap=True, width=13)
+    table.add_column(style="cyan", no_wrap=True, width=15)
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     table.add_column(ratio=1, overflow="fold")
@@ -154,7 +155,7 @@ def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
         table.add_column(justify="right", style="green", no_wrap=True)
     for number, call in calls:
         entry = describe(number, call)
-        head = f"{call.op}{' again' if call.phase == 'recompute' else ''}"
+        head = f"{call.op}{' ↻' if call.phase == 'recompute' else ''}"
         for result in entry["results"]:
             mark = {"=": "green", "+=": "yellow", "←": "magenta"}[result["sign"]]
             row: list[str | Text] = [
