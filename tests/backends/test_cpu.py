@@ -294,3 +294,36 @@ def test_the_same_kernels_on_numpys_blas():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "NumPy" in done.stdout
+
+
+def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
+    """The first run of a machine compiles, every later one reads from disk: both must train the same model."""
+    code = (
+        "import hashlib, numpy as np\n"
+        "from tapeless.backends import blas\n"
+        "blas.threads()\n"
+        "from tapeless.ops.layernorm import cpu as layernorm\n"
+        "from tapeless.ops.attention import cpu as attention\n"
+        "from tapeless.ops.gelu import cpu as gelu\n"
+        "rng = np.random.default_rng(0)\n"
+        "make = lambda *shape: rng.normal(size=shape).astype(np.float32)\n"
+        "x, dy, w = make(32, 64), make(32, 64), make(64)\n"
+        "made = [make(32, 64), make(64), make(64), make(32, 64), make(2, 16, 64), make(2, 4, 16)]\n"
+        "q, k, v = make(2, 16, 64), make(2, 16, 64), make(2, 16, 64)\n"
+        "runs = layernorm.backward(*made[:3], dy, x, w, x.mean(1), 1 / x.std(1))\n"
+        "runs += gelu.backward(made[3], dy, x) + attention.forward(made[4], made[5], q, k, v, True)\n"
+        "for run in runs:\n"
+        "    run()\n"
+        "from tapeless.backends.compile import compiled\n"
+        "print([entry.cached for entry in compiled])\n"
+        "print(hashlib.sha256(b''.join(array.tobytes() for array in made)).hexdigest())\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    answers = []
+    for cached in (False, True):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        states, bits = done.stdout.splitlines()
+        assert states == str([cached] * 3)
+        answers.append(bits)
+    assert answers[0] == answers[1]

@@ -13,6 +13,11 @@ from numba.extending import intrinsic
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 EXACT = {"contract"}
 
+# What kernels are made of is inlined into them. Otherwise a kernel read from the cache calls the copy that was saved
+# with it, one just compiled calls the original, the two are optimised apart, and sums come out in another order.
+inlined = njit(fastmath=SUMS, forceinline=True)
+inlined_exact = njit(fastmath=EXACT, forceinline=True)
+
 
 @intrinsic
 def float_of_bits(typing, bits):
@@ -44,7 +49,7 @@ def larger(typing, a, b):
     return float32(float32, float32), generate
 
 
-@njit(fastmath=EXACT, inline="never")
+@inlined_exact
 def exp(x):
     """exp for x ≤ 88; 0 below −87.3, NaN for NaN.
 
@@ -67,7 +72,7 @@ def exp(x):
     return float32(0.0) if x < low else p * power
 
 
-@njit(fastmath=SUMS)
+@inlined
 def largest(row):
     most = row[0]
     for i in range(row.size):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 65536
 
@@ -42,7 +42,7 @@ def adamw(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, p
         )  # fmt: skip
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _adamw(w, m, v, g, scale, keep2, new1, new2, shrink, rate, root, eps):
     for i in range(w.size):
         gradient = scale * g[i]

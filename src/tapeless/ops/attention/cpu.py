@@ -12,12 +12,12 @@ from math import log, sqrt
 
 import llvmlite.binding as llvm
 import numpy as np
-from numba import float32, intp, njit, prange, types, uintp
+from numba import float32, intp, prange, types, uintp
 
 from tapeless.backends import blas
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS, exp, largest
+from tapeless.backends.vector import exp, inlined, largest
 from tapeless.errors import TapelessError
 
 # Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
@@ -103,7 +103,7 @@ def attention(y, lse, q, k, v, scratch, causal):
             sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy)  # (3)
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _softmax(row, seen):
     """The row becomes its softmax over what is seen, 0 beyond; returns the log-sum-exp."""
     visible = row[:seen]
@@ -161,7 +161,7 @@ def attention_backward(dq, dk, dv, dy, q, k, v, y, lse, scratch, causal):
                 sgemm(intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _dot(a, b):
     total = float32(0)
     for i in range(a.size):
@@ -169,7 +169,7 @@ def _dot(a, b):
     return total
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _weights_and_slopes(p, ds, seen, lse, pull):
     """From scores and dp to p and ds, in place."""
     weights, slopes = p[:seen], ds[:seen]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from math import log
 
 import numpy as np
-from numba import float32, float64, njit, prange
+from numba import float32, float64, prange
 
 from tapeless.backends import blas
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import THREADED, Kernel
-from tapeless.backends.vector import SUMS, exp, larger, largest
+from tapeless.backends.vector import exp, inlined, larger, largest
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words
@@ -87,7 +87,7 @@ def by_rows(loss, row_loss, z, targets, count, first, gradient):
     loss[0] = float32((0.0 if first else float64(loss[0])) + total / count[0])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _exponentials(row, most, keep):
     """Σ exp(row − most), in the row itself where they are kept."""
     total = float32(0)
@@ -102,7 +102,7 @@ def _exponentials(row, most, keep):
     return float64(total)
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _scale(row, factor):
     for i in range(row.size):
         row[i] *= factor
@@ -139,7 +139,7 @@ def by_columns(loss, shift, z, targets, count, first, tops, totals):
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _absorb(z, most, total, high, part):
     """Takes DEPTH more words into the running maximum `most` and the running sum `total` of every column."""
     width = most.size
@@ -170,7 +170,7 @@ def column_gradient(z, shift, targets, count):
             z[targets[k], k] -= one
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _softmax(z, shift):
     for v in range(z.shape[0]):
         row = z[v]

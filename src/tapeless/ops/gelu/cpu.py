@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
-from tapeless.backends.vector import SUMS, exp
+from tapeless.backends.vector import exp, inlined
 
 BLOCK = 16384
 SCALE = float32(2 * sqrt(2 / pi))
@@ -35,19 +35,19 @@ def gelu_backward(dx, dy, x):
         _gelu_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _sigmoid(u):
     u = float32(-80) if u < float32(-80) else u  # exp(80) is still finite
     return float32(1) / (float32(1) + exp(-u))
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _gelu(y, x):
     for i in range(x.size):
         y[i] = x[i] * _sigmoid(SCALE * x[i] * (float32(1) + CUBIC * x[i] * x[i]))
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _gelu_backward(dx, dy, x):
     for i in range(x.size):
         square = x[i] * x[i]

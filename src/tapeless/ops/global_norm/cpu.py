@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numba import float64, njit, prange
+from numba import float64, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 65536
 
@@ -28,7 +28,7 @@ def global_norm(norm, gradients, partial):
     norm[0] = sqrt(total)
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _square_sum(x):
     total = 0.0
     for i in range(x.size):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 from tapeless.ops.contract import NONE
 
 BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
@@ -31,7 +31,7 @@ def layernorm(y, mean, rstd, x, weight, bias, eps):
         mean[r], rstd[r] = _row(y[r], x[r], weight, bias, float32(eps))
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _row(y, x, weight, bias, eps):
     width = float32(x.size)
     total = float32(0)
@@ -68,7 +68,7 @@ def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, a
             dbias[c] += shifts[c]
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _row_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add):
     g_sum, gx_sum = float32(0), float32(0)
     for c in range(x.size):

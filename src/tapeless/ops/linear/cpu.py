@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 from tapeless.ops.contract import NONE
 
 COLUMNS = 64  # summed by one thread
@@ -46,7 +46,7 @@ def column_sums(total, y, add):
         _add_rows(out, y, at)
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _add_rows(out, y, at):
     """Four rows at a time, so that a running sum is loaded and stored once for four."""
     rows, stop = y.shape[0], at + out.size

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 65536
 
@@ -21,7 +21,7 @@ def momentum_step(weights, m, gradients, scale, lr, momentum):
         _momentum(weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum))
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _momentum(w, m, g, scale, lr, momentum):
     for i in range(w.size):
         moved = momentum * m[i] + scale * g[i]

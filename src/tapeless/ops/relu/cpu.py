@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 16384
 
@@ -31,7 +31,7 @@ def relu_backward(dx, dy, x):
         _pass_where_positive(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _pass_where_positive(out, values, x):
     for i in range(x.size):
         out[i] = values[i] if x[i] > 0 else float32(0)

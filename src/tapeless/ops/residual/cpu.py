@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 16384
 
@@ -21,7 +21,7 @@ def residual(y, x, branch):
         _sum(y[at : at + BLOCK], x[at : at + BLOCK], branch[at : at + BLOCK])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _sum(y, x, branch):
     for i in range(x.size):
         y[i] = x[i] + branch[i]

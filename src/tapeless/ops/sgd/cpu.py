@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import inlined
 
 BLOCK = 65536
 
@@ -21,7 +21,7 @@ def sgd(weights, gradients, scale, lr):
         _sgd(weights[a:b], gradients[a:b], float32(lr[0] * scale[0]))
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _sgd(w, g, rate):
     for i in range(w.size):
         w[i] -= rate * g[i]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
-from tapeless.backends.vector import EXACT, SUMS, exp
+from tapeless.backends.vector import exp, inlined, inlined_exact
 
 BLOCK = 16384
 
@@ -31,7 +31,7 @@ def tanh_backward(dx, dy, x):
         _tanh_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 
 
-@njit(fastmath=EXACT)
+@inlined_exact
 def _tanh_of(x):
     """Near zero a polynomial (the other form cancels there), elsewhere 1 − 2/(exp(2|x|) + 1) with x's sign."""
     size = abs(x)
@@ -48,13 +48,13 @@ def _tanh_of(x):
     return far if size > float32(0.625) else near
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _tanh(y, x):
     for i in range(x.size):
         y[i] = _tanh_of(x[i])
 
 
-@njit(fastmath=SUMS)
+@inlined
 def _tanh_backward(dx, dy, x):
     for i in range(x.size):
         t = _tanh_of(x[i])
