@@ -15,6 +15,6 @@ class ProgramError(TapelessError):
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest the nearest, else list them."""
     names = sorted(known)
-    near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+    near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(names) + "."
     return TapelessError(f"unknown {what} {value!r}: {hint}")

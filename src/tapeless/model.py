@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, arguments_of, backend_named, bind, execute
-from tapeless.errors import TapelessError, unknown
+from tapeless.backends.execute import Run, arguments_of, backend_named, bind, dtype_for, execute
+from tapeless.errors import TapelessError
 from tapeless.inputs import (
     check_seed,
     check_shape,
@@ -58,9 +58,7 @@ class Model:
         self.optimizer = optimizer
         self.backend_module = backend_named(backend)
         self.backend = backend
-        self.dtype = self.backend_module.DEFAULT_DTYPE if dtype is None else dtype
-        if self.dtype not in self.backend_module.DTYPES:
-            raise unknown(f"dtype for the {backend} backend", self.dtype, self.backend_module.DTYPES)
+        self.dtype = dtype_for(backend, dtype)
 
         self.program = transformer.training(self.config, self.batch, self.time, self.optimizer)
         self.plan: Plan = make_plan(self.program, self.dtype)
@@ -99,7 +97,8 @@ class Model:
     def forward_backward(self, inputs: Any, targets: Any, *, accumulate: bool = False) -> float:
         """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features).
 
-        `accumulate` adds to the gradients that are there instead of starting from zero.
+        `accumulate` adds to the gradients that are there instead of starting from zero: after several calls they are
+        the sum of the gradients of each batch's own mean.
         """
         self.feed(inputs, targets)
         if not accumulate:

@@ -327,3 +327,23 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
         assert states == str([cached] * 3)
         answers.append(bits)
     assert answers[0] == answers[1]
+
+
+def test_an_op_that_no_model_uses_is_checked_alone(monkeypatch):
+    from tapeless.check.lockstep import ops_alone
+    from tapeless.ops.sgd import cpu as sgd
+
+    right = list(ops_alone("cpu"))
+    assert {difference.call.op for difference in right} == set(OPS)
+    assert all(difference.ok for difference in right)
+    monkeypatch.setattr(sgd, "forward", lambda weights, gradients, scale, lr: [])
+    wrong = [difference.call.op for difference in ops_alone("cpu") if not difference.ok]
+    assert wrong == ["sgd"]
+
+
+def test_an_op_without_a_kernel_is_named(monkeypatch):
+    from tapeless.ops.tanh import cpu as tanh
+
+    monkeypatch.delattr(tanh, "backward")
+    with pytest.raises(TapelessError, match="tanh has no backward on the cpu backend"):
+        Model("cllm", batch=1, time=4, backend="cpu")

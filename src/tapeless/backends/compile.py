@@ -65,9 +65,10 @@ class Kernel:
             name = f"{self._function.__module__.split('.')[-2]}.{self._function.__name__}"
             for listener in listeners:
                 listener(name)
-            begin = time.perf_counter()
+            begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
             form.compile(types)
-            compiled.append(Compiled(name, time.perf_counter() - begin, bool(form.stats.cache_hits)))
+            cached = sum(form.stats.cache_hits.values()) > hits
+            compiled.append(Compiled(name, time.perf_counter() - begin, cached))
         run: Run = partial(form, *arguments)
         return run
 

@@ -26,8 +26,19 @@ def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]
     from tapeless.backends import blas
 
     blas.threads()  # the thread pools are settled before the first kernel compiles
-    module = import_module(f"tapeless.ops.{call.op}.cpu")
-    runs: list[Run] = getattr(module, call.direction)(*arguments, **options)
+    if find_spec(f"tapeless.ops.{call.op}.cpu") is None:
+        raise _missing(call)
+    binder = getattr(import_module(f"tapeless.ops.{call.op}.cpu"), call.direction, None)
+    if binder is None:
+        raise _missing(call)
+    runs: list[Run] = binder(*arguments, **options)
     products = [run for run in runs if isinstance(run, blas.Product)]
     small = products and all(product.flops < blas.THREADED for product in products)
     return blas.on_one_thread(runs) if small else runs
+
+
+def _missing(call: Call) -> TapelessError:
+    return TapelessError(
+        f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
+        f"or take backend='reference'."
+    )

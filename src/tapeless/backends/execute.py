@@ -7,9 +7,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from tapeless.errors import unknown
+from tapeless.errors import TapelessError, unknown
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Arena
+from tapeless.program.arena import FLOATS, Arena
 from tapeless.program.call import Call
 
 Run = Callable[[], None]
@@ -21,6 +21,19 @@ def backend_named(name: str) -> ModuleType:
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     return import_module(f"tapeless.backends.{name}")
+
+
+def dtype_for(backend: str, dtype: str | None) -> str:
+    """The type a model on this backend has: its own, unless another that it can run is asked for."""
+    module = backend_named(backend)
+    default: str = module.DEFAULT_DTYPE
+    if dtype is not None and dtype not in FLOATS:
+        raise unknown("dtype", dtype, FLOATS)
+    if dtype is not None and dtype not in module.DTYPES:
+        raise TapelessError(
+            f"the {backend} backend has no {dtype}: it runs in {' or '.join(module.DTYPES)}; take backend='reference'."
+        )
+    return default if dtype is None else dtype
 
 
 def bind(calls: Iterable[Call], arena: Arena, backend: ModuleType) -> list[Bound]:

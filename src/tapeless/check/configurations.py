@@ -85,7 +85,7 @@ CONFIGURATIONS = (
     _variant("pre-norm gelu", "ops-102k", norm="pre", activation="gelu"),
     _variant("tied and learned", "ops-102k", tied=True, positions="learned"),
     _variant("causal", "ops-102k", causal=True, recompute=True),
-    _variant("one layer, odd channels", "ops-102k", layers=1, channels=9, heads=3),
+    _variant("odd channels", "ops-102k", channels=9, heads=3),
     _variant("post-norm", "cllm", norm="post"),
     _variant("read at the end", "cllm", readout="last", recompute=True),
     _variant("not recomputed", "sunfish", recompute=False),

@@ -13,12 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import arguments_of, bind_call, execute
+from tapeless.backends import reference as reference_backend
+from tapeless.backends.execute import arguments_of, backend_named, bind_call, execute
+from tapeless.check.complex_step import run_forward
 from tapeless.check.configurations import LARGER, Configuration
 from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
+from tapeless.ops import OPS
 from tapeless.ops.contract import Array
-from tapeless.program.call import Call
+from tapeless.program.builder import Builder
+from tapeless.program.call import Call, update, write
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,49 @@ def reduction_length(call: Call, result: str) -> int:
         if letter not in kept and not letter.isdigit()
     }
     return max((call.dims[letter] for letter in summed or kept if letter in call.dims and letter != "N"), default=1)
+
+
+def ops_alone(backend: str) -> Iterator[Difference]:
+    """Every op on its own example, forward and backward, for what no model uses."""
+    module = backend_named(backend)
+    for name, op in OPS.items():
+        rng = np.random.default_rng(0)
+        for direction in ("forward", "backward") if op.SPEC.backward else ("forward",):
+            call, arrays = _example_call(name, direction, op.example(rng), rng)
+            found = {key: _narrowed(array, module.DEFAULT_DTYPE) for key, array in arrays.items()}
+            narrow = {key: array.copy() for key, array in found.items()}
+            true = {key: array.astype(arrays[key].dtype) for key, array in found.items()}
+            for each, where in ((found, module), (true, reference_backend), (narrow, reference_backend)):
+                for _ in execute([bind_call(call, each, where)]):
+                    pass
+            for argument in call.writes:
+                if argument.name != "logits":
+                    key = argument.name
+                    yield _compare(0, call, key, found[key], true[key], narrow[key], module.DEFAULT_DTYPE)
+
+
+def _narrowed(array: Array, dtype: str) -> Array:
+    return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
+
+
+def _example_call(
+    name: str, direction: str, example: dict[str, Any], rng: np.random.Generator
+) -> tuple[Call, dict[str, Array]]:
+    """A call of the op by itself, and float64 arrays for it: the example's, the forward's results, a random dy."""
+    spec = OPS[name].SPEC
+    signature = spec.signature(direction)
+    known = example | run_forward(name, example, np.float64)
+    p, values, arrays = Builder(), {}, {}
+    for argument in signature.arguments:
+        if argument in known and not isinstance(known[argument], tuple):
+            array = np.array(known[argument])
+        else:  # a gradient: that of an output is what comes in
+            array = rng.normal(size=np.shape(known[argument[1:]]))
+        buffer = p.buffer("input", argument, array.shape, spec.dtype(argument))
+        mode = update if argument in signature.updates else write
+        values[argument] = mode(buffer) if argument in signature.writes else buffer
+        arrays[argument] = array
+    values |= {scalar: example[scalar] for scalar in signature.scalars}
+    p.call(name, direction, values, f"the example of {name}")
+    (call,) = p.build().calls
+    return call, arrays

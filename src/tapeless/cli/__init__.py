@@ -6,9 +6,13 @@ import sys
 
 
 def main() -> None:
-    from tapeless.cli.app import app
     from tapeless.errors import TapelessError
 
+    try:
+        from tapeless.cli.app import app
+    except ModuleNotFoundError as missing:
+        print(f"error: the commands need {missing.name}: pip install {missing.name}.", file=sys.stderr)
+        sys.exit(2)
     try:
         app()
     except TapelessError as error:

@@ -16,6 +16,7 @@ from tapeless.check.tolerances import TOLERANCES
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
 from tapeless.errors import TapelessError
+from tapeless.models import transformer
 from tapeless.models.presets import PRESETS, preset
 from tapeless.ops import OPS
 
@@ -78,7 +79,8 @@ def check(
 
 def _moderate() -> list[str]:
     """The presets that a fast check of everything takes at full size."""
-    return [name for name, config in PRESETS.items() if config.layers * config.channels**2 < 10_000_000]
+    counted = {name: transformer.evaluation(config, 1, 1).parameters for name, config in PRESETS.items()}
+    return [name for name, parameters in counted.items() if parameters < 200_000_000]
 
 
 def _run(ops: list[str], configurations: tuple[Configuration, ...], fast: bool, quiet: bool) -> list[TensorError]:

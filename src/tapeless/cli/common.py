@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +18,8 @@ from rich.console import Console
 
 from tapeless.models.config import CHOICES, OVERRIDABLE, Config
 
-console = Console(highlight=False)
+# In a pipe or a file there is no terminal whose width would matter.
+console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 
 PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="A preset; `tapeless presets` lists them.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
@@ -74,7 +78,16 @@ def compiling_shown(quiet: bool) -> Iterator[None]:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False))
+    print(json.dumps(_without_nan(document), ensure_ascii=False, allow_nan=False))
+
+
+def _without_nan(document: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(document, dict):
+        return {key: _without_nan(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_without_nan(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
 def size(count: float) -> str:

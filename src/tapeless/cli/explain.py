@@ -15,6 +15,7 @@ from tapeless.cli.common import (
     Json,
     PresetName,
     Time,
+    compiling_shown,
     console,
     flops,
     print_json,
@@ -69,7 +70,8 @@ def explain(
         raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
     norms: Norms = {}
     if values:
-        model = Model(config, batch=batch, time=time)
+        with compiling_shown(quiet=json):
+            model = Model(config, batch=batch, time=time)
         program, norms = model.program, _norms_of_one_step(model)
     else:
         program = transformer.training(config, batch, time, Optimizer(config.optimizer))

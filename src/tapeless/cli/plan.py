@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.execute import dtype_for
 from tapeless.cli.common import (
     Batch,
     Json,
@@ -49,7 +49,7 @@ def plan(
     time = config.context if time is None else time
     check_shape(config, batch, time)
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
-    planned = make_plan(program, dtype or backend_named(backend).DEFAULT_DTYPE)
+    planned = make_plan(program, dtype_for(backend, dtype))
     if json:
         print_json(as_json(name, planned))
     else:

@@ -23,7 +23,8 @@ def presets(json: Json = False) -> None:
         return
     table = Table(box=None, header_style="dim")
     for column in ("preset", "parameters", "layers", "channels", "heads", "hidden", "vocab", "context"):
-        table.add_column(column, justify="left" if column == "preset" else "right")
+        short = column in ("preset", "parameters")
+        table.add_column(column, justify="left" if column == "preset" else "right", no_wrap=short, overflow="fold")
     table.add_column("kind")
     for config, count in counted:
         numbers = (config.layers, config.channels, config.heads, config.width, config.vocab, config.context)

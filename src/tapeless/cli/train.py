@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time as clock
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,7 +53,7 @@ def train(
     check_fits(config)
     if threads is not None:
         blas.set_threads(threads)
-    with compiling_shown(quiet=json):
+    with compiling_shown(quiet=json) if backend == "cpu" else nullcontext():
         model = Model(config, batch=batch, time=LENGTH, backend=backend, dtype=dtype, seed=seed)
     run = Run(out or new_folder(Path("runs"), name), model, settings)
     training, validation = split(seed)
@@ -134,7 +138,10 @@ def _print_result(
         f"\n[bold green]{last.val_accuracy:.2%}[/] of {len(validation):,} held-out expressions right, "
         f"after {seconds:.1f} s. The run is in [bold]{run.folder}[/]."
     )
+    # After `make train` the command is in .venv/bin and not on the PATH.
+    started_as = "python -m tapeless" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
+    command = "tapeless" if shutil.which("tapeless") else started_as
     console.print(
-        "[dim]next:[/] tapeless explain ops-102k --values   [dim]every gradient, with its norm[/]\n"
-        "      tapeless check                       [dim]prove them to twelve digits[/]"
+        f"[dim]next:[/] {command} explain ops-102k --values   [dim]every gradient, with its norm[/]\n"
+        f"      {command} check                       [dim]prove them to twelve digits[/]"
     )

@@ -3,9 +3,9 @@
 An op is a folder under `ops/` whose `reference.py` holds the derivation, a `SPEC`, `forward`, `backward`
 (where there is one), `flops` and `example`. Nothing registers itself: `ops/__init__.py` lists the modules.
 
-A kernel is a plain function. Its arguments come in the order outputs, saved, inputs, scalars, which is the
-order of `Signature.arguments`; a gradient is `d` + the name. It writes into what it is given and returns
-nothing. `add` holds the names of the outputs that the call adds to instead of overwriting.
+A kernel is a plain function. Its arguments come in the order outputs (what is saved for the backward among them),
+what is read, scalars, which is the order of `Signature.arguments`; a gradient is `d` + the name. It writes into what
+it is given and returns nothing. `add` holds the names of the outputs that the call adds to instead of overwriting.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -69,14 +69,18 @@ class Builder:
         if phase not in PHASES:
             raise unknown("phase", phase, PHASES)
         before, self._phase = self._phase, phase
-        yield
-        self._phase = before
+        try:
+            yield
+        finally:
+            self._phase = before
 
     @contextmanager
     def section(self, section: str) -> Iterator[None]:
         before, self._section = self._section, section
-        yield
-        self._section = before
+        try:
+            yield
+        finally:
+            self._section = before
 
     def __getattr__(self, op: str) -> _OpCaller:
         return self.op(op)
