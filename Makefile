@@ -36,5 +36,9 @@ bench: .venv/.test
 scaling: .venv/.run
 	$(BIN)/python benchmarks/scaling.py
 
+# The property tests again with fifty times as many cases, new ones each time: about ten minutes.
+soak: .venv/.test
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/ops tests/program tests/backends -k "random or any_model or property"
+
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

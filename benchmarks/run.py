@@ -61,8 +61,8 @@ def report(results: list[tuple[list[str], dict[str, Any]]]) -> str:
             f"**{result['ratio']:.2f}×**",
             f"{result['step_over_floor']:.2f}",
             f"{ours / 2**20:,.0f} MiB",
-            f"{ours / peaks['torch_eager']:.0%}",
-            f"{ours / peaks['torch_compile']:.0%}",
+            f"{ours / peaks['torch_eager']:.1%}",
+            f"{ours / peaks['torch_compile']:.1%}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [

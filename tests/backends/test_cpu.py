@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import blas, cpu, reference
+from tapeless.backends import blas, cpu
 from tapeless.backends.execute import bind_call, execute
-from tapeless.check.configurations import CONFIGURATIONS, LARGER
-from tapeless.check.lockstep import lockstep, pair
-from tapeless.check.tolerances import LOCKSTEP, TOLERANCES
+from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
+from tapeless.check.lockstep import compare, lockstep, pair
+from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops import OPS
 from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
 from tests.oracles import leaves, torch_loss_and_logits
+from tests.random_cases import cases
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,6 +49,24 @@ def test_the_gradients_of_a_whole_model(configuration):
         assert error <= TOLERANCES["float32 gradients"], (name, error)
     scores = true.logits(inputs)
     assert np.abs(model.logits(inputs) - scores).max() <= 1e-5 * np.abs(scores).max()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("name", "shape"), [("cllm", (2, 128)), ("sunfish", (2, 150)), ("ops-102k", (32, 8))])
+def test_the_gradients_of_a_preset_as_it_starts(name, shape, seed):
+    """At full depth and with its first weights: `cllm` is where float32 loses most."""
+    batch, time = shape
+    model = Model(name, batch=batch, time=time, backend="cpu", seed=seed)
+    true = Model(name, batch=batch, time=time, backend="reference", seed=seed)
+    for key, weight in model.params.items():
+        true.params[key][...] = weight
+    inputs, targets = Configuration(name, name, batch=batch, time=time).batch_of(np.random.default_rng(seed), true)
+    inputs = inputs.astype(np.float32) if true.config.features else inputs
+    true.forward_backward(inputs, targets)
+    model.forward_backward(inputs, targets)
+    for key, gradient in true.grads.items():
+        error = np.linalg.norm(model.grads[key] - gradient) / np.linalg.norm(gradient)
+        assert error <= TOLERANCES["float32 gradients"], (key, error)
 
 
 def test_a_hundred_steps_beside_torch():
@@ -115,7 +134,7 @@ def test_every_kernel_gives_the_same_bits_a_hundred_times(configuration):
         assert len(results) == 1, call.title
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     st.sampled_from([name for name in OPS if name not in ("clip",)]),
     st.integers(0, 10_000),
@@ -128,6 +147,8 @@ def test_every_op_on_random_shapes(name, seed, adding):
     heads = int(rng.integers(1, 4))
     dims = {letter: int(rng.integers(1, 40)) for letter in "BTSRCFVPKN"} | {"H": heads}
     dims["C"] = heads * int(rng.integers(1, 12))
+    if name == "layernorm":  # over one channel dx is zero, over two nearly: differences of equal numbers
+        dims["C"] += 2
     dims["S"] = dims["T"] + int(rng.integers(0, 9)) if name == "attention" else dims["S"]
     dims["P"] = dims["T"] + int(rng.integers(0, 5))
     for direction in ("forward", "backward"):
@@ -160,19 +181,8 @@ def test_every_op_on_random_shapes(name, seed, adding):
         make_consistent(name, arrays, scalars)
         arrays = {a: x.reshape(spec.kernel_shape(a, x.shape)) for a, x in arrays.items()}
         true = {a: x.astype(np.float64) if x.dtype == np.float32 else x.copy() for a, x in arrays.items()}
-        narrow = {a: x.copy() for a, x in arrays.items()}
-        for each, backend in ((arrays, cpu), (true, reference), (narrow, reference)):
-            list(execute([bind_call(call, each, backend)]))
-        for argument in call.writes:
-            if argument.name == "logits":
-                continue
-            scale = np.abs(true[argument.name]).max() or 1.0
-            error = np.abs(arrays[argument.name] - true[argument.name]).max() / scale
-            inherent = np.abs(narrow[argument.name] - true[argument.name]).max() / scale
-            assert error <= LOCKSTEP["float32"] * np.sqrt(max(dims.values())) + 4 * inherent, (
-                call.title,
-                argument.name,
-            )
+        for difference in compare(call, arrays, true, cpu):
+            assert difference.ok, str(difference)
 
 
 def random_array(rng, spec, name, shape, dims):

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.ops.positions.reference import sinusoid
+from tests.random_cases import cases
 
 # Both sides sum the same few numbers of size 1 to 10 in different orders: some units in the last place of 100.
 ROUNDING = 1e-13
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 5)
-steady = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+steady = cases(40)
 
 
 def rng_of(seed: int) -> np.random.Generator:

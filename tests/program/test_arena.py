@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.backends import reference
@@ -24,6 +24,7 @@ from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import ALIGNMENT, Arena, Placement, Plan, make_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import PERSISTENT, Program, gradient_name, write
+from tests.random_cases import cases
 
 BATCH, TIME = 2, 4
 DTYPES = ("float32", "float64", "complex128")
@@ -505,7 +506,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
     return config, draw(st.integers(1, 3)), time
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@cases(60)
 @given(models(), st.sampled_from(["float32", "float64"]))
 def test_any_model_is_sound_in_memory(drawn: tuple[Config, int, int], dtype: str) -> None:
     config, batch, time = drawn

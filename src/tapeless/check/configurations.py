@@ -98,8 +98,9 @@ LARGER = (
     Configuration("ops-102k as it is", "ops-102k", {}, 32, 8),
     Configuration("gpt2-4x256 long", "gpt2-4x256", {"layers": 1, "channels": 64, "vocab": 1500}, 2, 197),
     Configuration("gpt2-4x256 wide", "gpt2-4x256", {"layers": 1, "heads": 8, "vocab": 1031, "chunk": 50}, 3, 70),
-    Configuration("sunfish long", "sunfish", {"layers": 2}, 2, 150),
-    Configuration("cllm long", "cllm", {"layers": 2, "context": 200}, 2, 130),
+    Configuration("sunfish long", "sunfish", {}, 2, 150),
+    Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
+    Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )
 
 

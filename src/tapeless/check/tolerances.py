@@ -13,8 +13,8 @@ TOLERANCES = {
 }
 
 # One call alone, against the reference on the same inputs: this times √(numbers that go into one result),
-# relative to the result's largest element. Eight roundings of the type. To it is added a multiple of what the
-# reference itself loses in the same type on the same inputs: where the terms of a result cancel (the gradient of a
-# query in a nearly uniform attention), no kernel can do better.
+# relative to the result's largest element. Eight roundings of the type. To it is added a multiple of how far
+# the exact result moves when its inputs are off by one rounding: where the terms of a result cancel (the gradient of a
+# query in a nearly uniform attention), no kernel can be expected closer.
 LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53}
 LOCKSTEP_INHERENT = 4.0

@@ -12,7 +12,7 @@ from tapeless.backends.vector import exp, inlined
 
 BLOCK = 16384
 SCALE = float32(2 * sqrt(2 / pi))
-CUBIC = float32(0.044715)
+CUBIC = float32(2 * sqrt(2 / pi) * 0.044715)
 
 
 def forward(y, x) -> list[Run]:
@@ -36,23 +36,26 @@ def gelu_backward(dx, dy, x):
 
 
 @inlined
-def _sigmoid(u):
-    u = float32(-80) if u < float32(-80) else u  # exp(80) is still finite
-    return float32(1) / (float32(1) + exp(-u))
+def _falling(x, square):
+    """exp(−2u), from which sigmoid(2u) = 1 / (1 + exp(−2u)); at most exp(80), which is still finite."""
+    u = x * (SCALE + CUBIC * square)
+    return exp(float32(80) if u < float32(-80) else -u)
 
 
 @inlined
 def _gelu(y, x):
     for i in range(x.size):
-        y[i] = x[i] * _sigmoid(SCALE * x[i] * (float32(1) + CUBIC * x[i] * x[i]))
+        y[i] = x[i] / (float32(1) + _falling(x[i], x[i] * x[i]))
 
 
 @inlined
 def _gelu_backward(dx, dy, x):
+    """s and its slope share a factor s, taken out: for negative x the two nearly cancel."""
     for i in range(x.size):
         square = x[i] * x[i]
-        s = _sigmoid(SCALE * x[i] * (float32(1) + CUBIC * square))
-        dx[i] = dy[i] * (s + x[i] * s * (float32(1) - s) * SCALE * (float32(1) + float32(3) * CUBIC * square))
+        e = _falling(x[i], square)
+        s = float32(1) / (float32(1) + e)
+        dx[i] = dy[i] * s * (float32(1) + x[i] * (e * s) * (SCALE + float32(3) * CUBIC * square))
 
 
 GELU, GELU_BACKWARD = Kernel(gelu), Kernel(gelu_backward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numba import float32, prange
+from numba import float32, float64, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
@@ -28,20 +28,20 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE) -> list[Ru
 
 def layernorm(y, mean, rstd, x, weight, bias, eps):
     for r in prange(x.shape[0]):
-        mean[r], rstd[r] = _row(y[r], x[r], weight, bias, float32(eps))
+        mean[r], rstd[r] = _row(y[r], x[r], weight, bias, eps)
 
 
 @inlined
 def _row(y, x, weight, bias, eps):
-    width = float32(x.size)
-    total = float32(0)
+    """The two sums are in float64: what they lose shifts or stretches a whole row, and every gradient below it."""
+    total = float64(0)
     for c in range(x.size):
-        total += x[c]
-    mean = total / width
-    spread = float32(0)
+        total += float64(x[c])
+    mean = float32(total / x.size)
+    spread = float64(0)
     for c in range(x.size):
-        spread += (x[c] - mean) * (x[c] - mean)
-    rstd = float32(1) / sqrt(spread / width + eps)
+        spread += float64(x[c] - mean) * float64(x[c] - mean)
+    rstd = float32(1 / sqrt(spread / x.size + eps))
     for c in range(x.size):
         y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]
     return mean, rstd
