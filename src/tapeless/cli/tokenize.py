@@ -1,0 +1,103 @@
+"""`tapeless tokenize`"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from tapeless.cli.common import Json, console, own_command, print_json, size
+from tapeless.train.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
+
+
+def tokenize(
+    source: Annotated[str, typer.Argument(help="A text file, a folder, a quoted glob, or stdlib: Python's sources.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="bytes, bpe (learned from the text), or the path of a tokenizer.json.")
+    ] = "bytes",
+    vocab: Annotated[
+        int | None, typer.Option(help=f"Tokens that bpe learns; {DEFAULT_BPE_VOCAB} by default.", show_default=False)
+    ] = None,
+    validation: Annotated[float, typer.Option(help="Share of the text to hold out, in whole documents.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of documents to hold out.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="New folder; data/NAME-TOKENIZER by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Turn text into tokens to train on.
+
+    A file is a document, and stands on one side of the split whole; a single file is cut once, at a line end.
+    In a folder, hidden, binary and empty files are left out. Text must be UTF-8.
+
+    Example: tapeless tokenize stdlib --tokenizer bpe --vocab 4096 --out data/python
+    """
+    started = time.perf_counter()
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    quiet = json or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done)
+
+        prepared = prepare(
+            source,
+            out or _default_folder(source, tokenizer),
+            tokenizer=tokenizer,
+            vocab=vocab,
+            validation=validation,
+            seed=seed,
+            progress=show,
+        )
+    seconds = time.perf_counter() - started
+    if json:
+        print_json({"folder": str(prepared.folder), **_summary(prepared), "seconds": seconds})
+    else:
+        _print(prepared, seconds)
+
+
+def _default_folder(source: str, tokenizer: str) -> Path:
+    """data/stdlib-bpe, data/shakespeare-bytes, …: named by the source and the tokenizer."""
+    plain = [Path(given).resolve().stem.strip(".*?[]") for given in (source, tokenizer)]
+    return Path("data") / f"{plain[0] or 'text'}-{plain[1] or 'json'}"
+
+
+def _summary(prepared: Prepared) -> dict[str, Any]:
+    summary = asdict(prepared.meta)
+    for name in ("training", "validation"):
+        summary[name]["tokens_per_byte"] = summary[name]["tokens"] / summary[name]["bytes"]
+    return summary
+
+
+def _print(prepared: Prepared, seconds: float) -> None:
+    meta = prepared.meta
+    table = Table(box=None, header_style="dim")
+    for heading in ("", "documents", "text", "tokens", "tokens per byte", "shards"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, split in (("to train on", meta.training), ("held out", meta.validation)):
+        ratio = f"{split.tokens / split.bytes:.3f}"
+        counts = (f"{split.documents:,}", size(split.bytes), f"{split.tokens:,}", ratio, f"{len(split.shards)}")
+        table.add_row(name, *counts)
+    console.print(table)
+    if meta.skipped:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(meta.skipped.items()))
+        console.print(f"[dim]left out: {reasons}[/]")
+    folder = escape(str(prepared.folder))
+    console.print(
+        f"\n[bold]{meta.tokenizer}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
+        f"The tokens are in [bold]{folder}[/]."
+    )
+    console.print(f"[dim]next:[/] {own_command()} train gpt2-4x256 --data {folder}", soft_wrap=True)
