@@ -1,0 +1,397 @@
+"""Checkpoints that can be relied on: whole or not there, hashed throughout, and never the old lost for the new.
+
+A checkpoint is a folder `step-00000500` with a safetensors file per group of tensors, `state.json`, and
+`manifest.json`, which holds the size and SHA-256 of each and a SHA-256 of its own content. It is written as
+`.partial-…` and renamed once all of it is on the disk. Where the step is saved again, the new one is first
+`step-00000500.new`, which counts as a checkpoint like any other, and then takes the name of the old.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EACCES, EDQUOT, EIO, ENOSPC, EPERM, EROFS
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tapeless.errors import TapelessError, unknown
+from tapeless.ops.contract import Array
+from tapeless.train import disk
+
+FORMAT = 1
+MANIFEST, STATE, BEST, TENSORS = "manifest.json", "state.json", "best.json", ".safetensors"
+NAME = re.compile(r"step-(\d{8,})(\.new)?", re.ASCII)
+STEM = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+FILE = re.compile(r"state\.json|[A-Za-z0-9_-]{1,100}\.safetensors", re.ASCII)
+PARTIAL = ".partial-"
+LARGEST_MANIFEST = 1 << 20
+REMEDIES = {
+    **dict.fromkeys((ENOSPC, EDQUOT), "free some space"),
+    **dict.fromkeys((EROFS, EACCES, EPERM), "make the folder writable"),
+    EIO: "see what ails the disk",
+}
+
+
+class _UnusableError(Exception):
+    """What keeps a checkpoint from being used, as the rest of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found whole."""
+
+    step: int
+    state: Mapping[str, Any]
+    path: Path
+    stems: tuple[str, ...]  # of its safetensors files
+
+    def read(self, stem: str, into: Mapping[str, Array]) -> None:
+        """Copy the tensors of a file into the arrays of the same names; refused before any of them is changed."""
+        stored = self._file(stem)
+        where = f"{stem} of {self.path}"
+        differing = {"lacks": into.keys() - stored.keys(), "has the unknown": stored.keys() - into.keys()}
+        for problem, names in differing.items():
+            if names:
+                listed = ", ".join(map(repr, sorted(names)[:3])) + (", …" if len(names) > 3 else "")
+                raise TapelessError(f"{where} {problem} {listed}: it is of another model.")
+        for name, array in into.items():
+            if stored[name].shape != array.shape:
+                raise TapelessError(
+                    f"{where} has {name!r} in shape {stored[name].shape}, not {array.shape}: it is of another model."
+                )
+            if stored[name].dtype != array.dtype:
+                raise TapelessError(
+                    f"{where} has {name!r} as {stored[name].dtype}, not {array.dtype}: "
+                    f"make the model with dtype={str(stored[name].dtype)!r}."
+                )
+        for name, array in into.items():
+            array[...] = stored[name]
+
+    def tensors(self, stem: str) -> dict[str, Array]:
+        """The tensors of a file, in memory of their own."""
+        return {name: array.copy() for name, array in self._file(stem).items()}
+
+    def _file(self, stem: str) -> disk.Tensors:
+        if stem not in self.stems:
+            raise unknown(f"file of {self.path}", stem, self.stems)
+        return disk.read_safetensors(self.path / (stem + TENSORS))
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Array]],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 3,
+    best: bool = False,
+) -> Path:
+    """Save a checkpoint; when this returns it is whole and on the disk. Then all but the newest `keep` and the best go.
+
+    Where it fails, a TapelessError says which checkpoint is the newest whole one.
+    """
+    _check(step, tensors, keep)
+    content = _state_content(state)
+    try:
+        disk.make_folder(folder)
+        _remove_stale(folder)
+        _finish_replacements(folder)
+        path = _write(folder, step, tensors, content, best)
+    except OSError as error:
+        raise TapelessError(_failure(folder, step, error)) from None
+    _prune(folder, step, keep)
+    return path
+
+
+def verify(path: Path) -> None:
+    """Refuse a checkpoint that is not whole, naming the file and what is wrong with it."""
+    load(path)
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint, verified first."""
+    try:
+        return _load(path)
+    except _UnusableError as fault:
+        raise TapelessError(f"{path} {fault}: take another checkpoint.") from None
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and a message for each newer one that cannot be used."""
+    return _first_whole([path for _, path in _found(folder)])
+
+
+def best(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The best checkpoint, or the newest whole one with a message why."""
+    found = _found(folder)
+    standing = _standing_best(folder)
+    if standing is None and found:
+        taken, messages = newest(folder)
+        instead = f"{taken.path.name} is taken." if taken else "there is none to take."
+        return taken, [*messages, f"{folder} has no record of a best checkpoint; {instead}"]
+    of_best = [path for step, path in found if step == standing]
+    return _first_whole([*of_best, *(path for _, path in found if path not in of_best)])
+
+
+def _first_whole(paths: list[Path]) -> tuple[Checkpoint | None, list[str]]:
+    faults = []
+    taken = None
+    for path in paths:
+        try:
+            taken = _load(path)
+            break
+        except _UnusableError as fault:
+            faults.append(f"{path.name} {fault}")
+    instead = f"{taken.path.name} is taken instead." if taken else "no whole checkpoint is left."
+    return taken, [f"{fault}; {instead}" for fault in faults]
+
+
+def _found(folder: Path) -> list[tuple[int, Path]]:
+    """Every checkpoint by its name, newest first; of one step, the replacement before what it replaces."""
+    try:
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
+    except OSError:
+        return []
+    matches = [match for match in map(NAME.fullmatch, names) if match]
+    found = [(int(match[1]), folder / match[0]) for match in matches]
+    return sorted(found, key=lambda item: item[0], reverse=True)  # stable: ".new" stays first
+
+
+# What is saved.
+
+
+def _check(step: int, tensors: Mapping[str, Mapping[str, Array]], keep: int) -> None:
+    for name, value, least in (("step", step, 0), ("keep", keep, 1)):
+        if type(value) is not int or value < least:
+            raise TapelessError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+    for stem, arrays in tensors.items():
+        if not STEM.fullmatch(stem):
+            raise TapelessError(f"{stem!r} cannot name a file of a checkpoint: use letters, digits, - and _.")
+        disk.check_storable(arrays)
+
+
+def _state_content(state: Mapping[str, Any]) -> bytes:
+    for fault in _not_plain(dict(state), "state"):
+        raise TapelessError(f"{fault}: it would not come back from JSON as it was.")
+    return json.dumps(dict(state), indent=2).encode() + b"\n"
+
+
+def _not_plain(value: Any, where: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if type(key) is not str:
+                yield f"{where} has the key {key!r}, which is no text"
+            yield from _not_plain(inner, f"{where}[{key!r}]")
+    elif type(value) is list:
+        for place, inner in enumerate(value):
+            yield from _not_plain(inner, f"{where}[{place}]")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            yield f"{where} is {float(value)}"
+    elif value is not None and type(value) not in (bool, int, str):
+        yield f"{where} is of type {type(value).__name__}"
+
+
+def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Array]], state: bytes, is_best: bool) -> Path:
+    partial = _partial(folder)
+    try:
+        disk.perform(os.mkdir, partial)
+        files = {stem + TENSORS: arrays for stem, arrays in tensors.items()}
+        written = {name: disk.write_safetensors(partial / name, arrays) for name, arrays in files.items()}
+        written[STATE] = disk.write_file(partial / STATE, [state])
+        listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in written.items()}
+        disk.write_file(partial / MANIFEST, [disk.sealed({"format": FORMAT, "step": step, "files": listed})])
+        disk.fsync_folder(partial)
+        _record_best(folder, step, is_best)
+        return _place(partial, folder / f"step-{step:08}")
+    finally:
+        if partial.exists():
+            disk.remove_folder(partial)
+
+
+def _partial(folder: Path) -> Path:
+    return folder / f"{PARTIAL}{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _place(partial: Path, path: Path) -> Path:
+    if path.exists():
+        replacement = path.with_name(path.name + ".new")
+        disk.rename(partial, replacement)
+        _replace(replacement)
+    else:
+        disk.rename(partial, path)
+    return path
+
+
+def _replace(replacement: Path) -> None:
+    """Let the replacement, which is whole, take the name of what it replaces."""
+    path = replacement.with_suffix("")
+    retired = _partial(path.parent)
+    try:
+        if path.exists():
+            disk.perform(os.rename, path, retired)
+        disk.rename(replacement, path)
+    finally:
+        disk.remove_folder(retired)
+
+
+def _finish_replacements(folder: Path) -> None:
+    """What a process that was killed between the two renames left."""
+    for _, path in _found(folder):
+        if path.suffix != ".new":
+            continue
+        try:
+            _checked(path)
+        except _UnusableError:
+            _retire(path)
+        else:
+            _replace(path)
+
+
+def _failure(folder: Path, step: int, error: OSError) -> str:
+    whole, _ = newest(folder)
+    standing = f"The checkpoint of step {whole.step} is intact" if whole else "There is no earlier checkpoint"
+    remedy = REMEDIES.get(error.errno or 0, "remove the cause")
+    again = "resume the run" if whole else "start the run again"
+    return f"cannot save the checkpoint at step {step} in {folder}: {error.strerror}. {standing}; {remedy} and {again}."
+
+
+# What is removed.
+
+
+def _prune(folder: Path, step: int, keep: int) -> None:
+    """Of the checkpoints up to this step, only the newest and the best stay. What cannot be removed is left.
+
+    Newer ones than the one just saved are damaged, or another's choice: they are not ours to remove.
+    """
+    earlier = [(number, path) for number, path in _found(folder) if number <= step]
+    kept = {number for number, _ in earlier[:keep]} | {_standing_best(folder)}
+    for number, path in earlier:
+        if number not in kept:
+            with suppress(OSError):
+                _retire(path)
+
+
+def _retire(path: Path) -> None:
+    """Renamed before its files go: what bears the name of a checkpoint is whole to the end."""
+    retired = _partial(path.parent)
+    disk.perform(os.rename, path, retired)
+    disk.remove_folder(retired)
+
+
+def _remove_stale(folder: Path) -> None:
+    """What processes that are no more left half-written. Our own earlier saves are over, so theirs goes too."""
+    for path in list(folder.iterdir()):
+        if path.name.startswith(PARTIAL) and not _belongs_to_another(path.name):
+            disk.remove_folder(path)
+
+
+def _belongs_to_another(name: str) -> bool:
+    process = name.removeprefix(PARTIAL).split("-")[0]
+    if not re.fullmatch(r"[1-9]\d{0,8}", process, re.ASCII) or int(process) == os.getpid():
+        return False
+    try:
+        os.kill(int(process), 0)  # signal 0 only asks
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it lives, as somebody else's
+    return True
+
+
+# Which one is the best.
+
+
+def _record_best(folder: Path, step: int, is_best: bool) -> None:
+    """Named before it is in place, with the one before it: whichever moment is the last, the record holds true."""
+    standing = _standing_best(folder)
+    if is_best:
+        record = {"step": step, "before": None if standing == step else standing}
+    elif step in _named_best(folder) and standing != step:
+        record = {"step": standing, "before": None}  # an earlier save named this step and did not get to place it
+    else:
+        return
+    disk.replace_file(folder / BEST, disk.sealed(record))
+
+
+def _named_best(folder: Path) -> list[int]:
+    try:
+        record = disk.unsealed((folder / BEST).read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [step for step in (record.get("step"), record.get("before")) if type(step) is int]
+
+
+def _standing_best(folder: Path) -> int | None:
+    steps = {step for step, _ in _found(folder)}
+    return next((step for step in _named_best(folder) if step in steps), None)
+
+
+# How a checkpoint is known to be whole.
+
+
+def _load(path: Path) -> Checkpoint:
+    manifest = _checked(path)
+    try:
+        state = json.loads((path / STATE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise _UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
+    stems = tuple(name.removesuffix(TENSORS) for name in manifest["files"] if name != STATE)
+    return Checkpoint(manifest["step"], state, path, stems)
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """The manifest, once every file is found to be what it says."""
+    manifest = _manifest(path)
+    try:
+        for name, listed in manifest["files"].items():
+            _check_size(path / name, listed["size"])
+        for name, listed in manifest["files"].items():
+            with (path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != listed["sha256"]:
+                    raise _UnusableError(f"is damaged ({name}: its SHA-256 is not the one of the manifest)")
+    except OSError as error:
+        raise _UnusableError(f"is damaged ({name}: {error.strerror})") from None
+    return manifest
+
+
+def _check_size(path: Path, size: int) -> None:
+    found = path.stat().st_size
+    if found != size:
+        raise _UnusableError(f"is damaged ({path.name}: {found:,} bytes instead of {size:,})")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        with (path / MANIFEST).open("rb") as file:
+            manifest = disk.unsealed(file.read(LARGEST_MANIFEST))
+    except FileNotFoundError:
+        raise _UnusableError(f"is not a checkpoint (there is no {MANIFEST} in it)") from None
+    except NotADirectoryError:
+        raise _UnusableError("is not a checkpoint (it is no folder)") from None
+    except OSError as error:
+        raise _UnusableError(f"is damaged ({MANIFEST}: {error.strerror})") from None
+    except ValueError:
+        raise _UnusableError(f"is damaged ({MANIFEST}: it does not agree with its own SHA-256)") from None
+    version = manifest.get("format")
+    if type(version) is int and version > FORMAT:
+        raise _UnusableError(f"is of format {version}, newer than the {FORMAT} that this version of tapeless reads")
+    if version != FORMAT or not _is_manifest(manifest):
+        raise _UnusableError(f"is not a checkpoint ({MANIFEST}: it says something else than a manifest does)")
+    return manifest
+
+
+def _is_manifest(manifest: dict[str, Any]) -> bool:
+    files = manifest.get("files")
+    return (
+        type(manifest.get("step")) is int
+        and isinstance(files, dict)
+        and STATE in files
+        and all(FILE.fullmatch(name) for name in files)  # no path that leads out of the folder
+        and all(isinstance(listed, dict) and set(listed) == {"size", "sha256"} for listed in files.values())
+        and all(type(listed["size"]) is int for listed in files.values())
+    )
