@@ -1,0 +1,254 @@
+"""What a run measures of itself, and metrics.jsonl, the file it is kept in: one JSON object per line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import inf, isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.backends.execute import bind, execute
+from tapeless.errors import TapelessError, unknown
+from tapeless.model import Model
+from tapeless.ops.contract import Array
+from tapeless.program.call import Call, member_offsets
+from tapeless.train.disk import write_whole
+
+FILE = "metrics.jsonl"
+PIECE = 1 << 16  # elements looked at together: what is computed on the way stays in the cache
+PHASES = ("data", "forward_backward", "update", "evaluate", "save")
+
+
+def layer_of(weight_name: str) -> str:
+    """The section of the program a weight belongs to: "embedding", "blocks.0", …, "head"."""
+    parts = weight_name.split(".")
+    if parts[0] == "blocks":
+        return ".".join(parts[:2])
+    return "head" if parts[0] in ("norm", "head") else "embedding"
+
+
+def gradient_norms(model: Model) -> dict[str, float]:
+    """The norm of each layer's gradients, as they are before clipping; summed in float64."""
+    squares: dict[str, float] = {}
+    for name, gradient in model.grads.items():
+        flat, layer = gradient.reshape(-1), layer_of(name)
+        total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
+        squares[layer] = squares.get(layer, 0.0) + total
+    return {layer: sqrt(total) for layer, total in squares.items()}
+
+
+def update_ratios(model: Model, lr: float) -> dict[str, float]:
+    """How far the update just made moved each layer, as a share of where it was: ‖Δw‖ / ‖w before‖.
+
+    No copy of the weights is kept for it: the step is worked out again from the optimizer's state, piece by piece.
+    So it belongs right after `update`, before new gradients or another update.
+    """
+    call = model.program.phase("update")[0]
+    region = call["weights"].buffer
+    weights = model.arena.array(region)
+    moved: dict[str, float] = {}
+    before: dict[str, float] = {}
+    for member, start in zip(region.members, member_offsets(region.members)[0], strict=True):
+        layer = layer_of(member.name)
+        for inside in _pieces(member.elements):
+            piece = slice(start + inside.start, start + inside.stop)
+            step = _step(model, call, piece, lr)
+            moved[layer] = moved.get(layer, 0.0) + _square(step)
+            before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
+    return {layer: sqrt(moved[layer] / before[layer]) if before[layer] else inf for layer in moved}
+
+
+def _step(model: Model, call: Call, piece: slice, lr: float) -> Array:
+    """What the update added to these weights, in float64: the ops' formulas, solved for the difference."""
+
+    def state(name: str) -> Array:
+        array: Array = model.arena.array(call[name])[piece].astype(np.float64)
+        return array
+
+    if call.op == "sgd":
+        return -lr * float(model.arena.array(call["scale"])[0]) * state("gradients")
+    if call.op == "momentum":
+        return -lr * state("m")
+    constants = dict(call.scalars)
+    number = int(model.arena.array(call["step"])[0])
+    size = np.sqrt(state("v") / (1 - constants["beta2"] ** number)) + constants["eps"]
+    step: Array = -lr / (1 - constants["beta1"] ** number) * state("m") / size
+    for start, stop in constants["decayed"]:
+        if start <= piece.start < stop:
+            # now = (1 − shrink)·before + step, where only `now` is left to be read
+            shrink = lr * constants["decay"]
+            step = (step - shrink * state("weights")) / (1 - shrink)
+    return step
+
+
+def dead_units(model: Model, inputs: Any) -> dict[str, float]:
+    """The share of each layer's ReLU units that no position of `inputs` activates; empty for other activations.
+
+    `inputs` are one batch or several, one after the other: over few rows a unit that is merely choosy looks dead.
+    """
+    calls = model.program.phase("forward")
+    if not any(call.op == "relu" for call in calls):
+        return {}
+    inputs = np.asarray(inputs)
+    if inputs.ndim == 0 or len(inputs) % model.batch or not len(inputs):
+        raise TapelessError(
+            f"dead units are counted over whole batches of {model.batch}, not over inputs of shape {inputs.shape}."
+        )
+    bound = bind(calls, model.arena, model.backend_module)
+    targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
+    active: dict[str, Array] = {}
+    for start in range(0, len(inputs), model.batch):
+        model.feed(inputs[start : start + model.batch], targets)
+        for call in execute(bound):
+            if call.op == "relu":
+                rows = model.arena.array(call["y"]).reshape(-1, call["y"].shape[-1])
+                awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
+                awake |= (rows > 0).any(axis=0)
+    return {layer: float(1 - awake.mean()) for layer, awake in active.items()}
+
+
+def _pieces(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
+
+
+def _square(array: Array) -> float:
+    wide = array.astype(np.float64, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(wide @ wide)
+
+
+class Phases:
+    """Where the time goes: `with phases("data"): …`, then `shares()` of all time since it was last asked."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._start()
+
+    def _start(self) -> None:
+        self._spent = dict.fromkeys(PHASES, 0.0)
+        self._since = self._clock()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        if name not in PHASES:
+            raise unknown("phase", name, PHASES)
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            self._spent[name] += self._clock() - begun
+
+    def shares(self) -> dict[str, float]:
+        """Of each phase, and of what belongs to none as "other": together 1."""
+        whole, spent = self._clock() - self._since, self._spent
+        self._start()
+        shares = {name: seconds / whole if whole else 0.0 for name, seconds in spent.items()}
+        return shares | {"other": max(0.0, 1.0 - sum(shares.values()))}
+
+
+class Recorder:
+    """Appends to a run's metrics, and where it is asked to, to event files for TensorBoard."""
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        self._path = folder / FILE
+        self._events = None
+        if tensorboard:
+            from tapeless.train.tensorboard import Events
+
+            self._events = Events(folder / "tensorboard")
+        if self._path.exists():
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):  # torn by a kill: the next line must not be glued to it
+                self._rewrite(read_metrics(folder))
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        line = json.dumps(_plain({"kind": kind, "step": step, **values}), ensure_ascii=False, allow_nan=False)
+        try:
+            _append(self._path, f"{line}\n".encode())
+        except OSError as error:
+            raise TapelessError(f"cannot record step {step} in {self._path}: {error.strerror}.") from None
+        if self._events:
+            self._events.add(kind, step, values)
+
+    def cut_after(self, step: int) -> None:
+        """Forget what was recorded beyond a step: the run goes on from an earlier checkpoint."""
+        if self._path.exists():
+            self._rewrite(line for line in read_metrics(self._path.parent) if line["step"] <= step)
+        if self._events:
+            self._events.cut_after(step)
+
+    def _rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_whole(self._path, text.encode())
+
+    def close(self) -> None:
+        if self._events:
+            self._events.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics. A last line that was torn by a kill is left out; any other damage is an error."""
+    path = folder / FILE
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    rows = content.split(b"\n")
+    last = rows.pop()  # empty where the file ends as it should
+    lines = []
+    for number, row in enumerate(rows, 1):
+        line = _parsed(row)
+        if line is None:
+            raise TapelessError(
+                f"line {number} of {path} is not a line of metrics: {_start_of(row)}; repair or remove that line."
+            )
+        lines.append(line)
+    whole = _parsed(last)  # a line that lacks nothing but its end
+    return lines if whole is None else [*lines, whole]
+
+
+def _append(path: Path, line: bytes) -> None:
+    """The whole line or, on a full disk, nothing of it."""
+    with path.open("ab", buffering=0) as file:
+        start = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(start)
+            raise
+
+
+def _parsed(row: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(row)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError too
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return None
+    step = line.get("step")
+    return line if isinstance(step, int) and not isinstance(step, bool) else None
+
+
+def _start_of(row: bytes) -> str:
+    return repr(row[:40].decode("utf-8", "replace")) + (" …" if len(row) > 40 else "")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars as Python's, and null for NaN and infinity, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not isfinite(value) else value
