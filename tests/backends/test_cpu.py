@@ -151,6 +151,9 @@ def test_every_op_on_random_shapes(name, seed, adding):
         dims["C"] += 2
     dims["S"] = dims["T"] + int(rng.integers(0, 9)) if name == "attention" else dims["S"]
     dims["P"] = dims["T"] + int(rng.integers(0, 5))
+    dims["D"] = dims["C"] // heads
+    if name in ("linear", "unembed") and rng.integers(2):  # one row has kernels of its own
+        dims["R"] = 1
     for direction in ("forward", "backward"):
         if direction == "backward" and spec.backward is None:
             continue
@@ -190,6 +193,8 @@ def random_array(rng, spec, name, shape, dims):
         return rng.integers(0, dims["V"], shape)
     if name == "targets":
         return rng.integers(-1, dims["V"], shape)
+    if name == "position":
+        return np.array([int(rng.integers(0, dims["P"] - dims["T"] + 1))])
     if name == "step":
         return np.array([int(rng.integers(1, 50))])
     if name in ("count", "scale", "lr", "limit", "norm"):

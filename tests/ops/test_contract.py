@@ -307,6 +307,7 @@ def test_flops_is_a_count(name: str, direction: str) -> None:
         ("embedding", "forward"),
         ("last_position", "forward"),
         ("last_position", "backward"),
+        ("remember", "forward"),
     }
     assert (count == 0) == ((name, direction) in free)
 

@@ -6,9 +6,12 @@ from types import ModuleType
 NAMES = (
     "embedding",
     "positions",
+    "positions_at",
     "linear",
     "layernorm",
     "attention",
+    "remember",
+    "cached_attention",
     "gelu",
     "relu",
     "tanh",

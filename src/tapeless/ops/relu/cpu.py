@@ -33,8 +33,9 @@ def relu_backward(dx, dy, x):
 
 @inlined
 def _pass_where_positive(out, values, x):
+    """NaN is not ≤ 0 and passes, so that it is noticed."""
     for i in range(x.size):
-        out[i] = values[i] if x[i] > 0 else float32(0)
+        out[i] = float32(0) if x[i] <= 0 else values[i]
 
 
 RELU, RELU_BACKWARD = Kernel(relu), Kernel(relu_backward)

@@ -1,0 +1,67 @@
+"""Greedy decoding beside Hugging Face's `generate`, in turns, as ratios: `python benchmarks/decoding.py [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from statistics import median
+from typing import Any
+
+from tapeless.backends import blas
+from tapeless.bench.decode import NEW, PROMPT
+from tapeless.bench.race import Work, contenders, race
+
+NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
+
+
+def measured(preset: str, turns: int, threads: int | None) -> dict[str, Any]:
+    """Medians over the turns of each; a ratio is the median of the turns' own ratios."""
+    work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {})
+    with contenders(NAMES, work) as runners:
+        for _ in race(runners, turns):
+            pass
+        ours, peer, floor = runners
+        calls = ours.profile(20)["calls"]
+    read = floor.about["bytes_per_token"]
+    return {
+        "preset": preset,
+        "threads": work.threads,
+        "prompt": PROMPT,
+        "new": NEW,
+        "turns": turns,
+        "ratio": median(theirs / mine for theirs, mine in zip(peer.times, ours.times, strict=True)),
+        "over_floor": median(mine / least for mine, least in zip(ours.times, floor.times, strict=True)),
+        "ms_per_token": {runner.name: median(runner.times) / NEW for runner in runners},
+        "bytes_per_token": read,
+        "read_gbytes": read / (median(floor.times) / NEW) / 1e6,
+        "same_tokens": ours.about["tokens"] == peer.about["tokens"],
+        "decoder_bytes": ours.about["arena_bytes"],
+        "calls": calls,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("preset", nargs="?", default="gpt2-124m")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="for everyone; all cores by default")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    result = measured(options.preset, options.turns, options.threads)
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(f"{result['preset']}: {PROMPT} tokens read, {NEW} made, {result['threads']} threads")
+    for name, ms in result["ms_per_token"].items():
+        print(f"  {name:<22}{ms:8.2f} ms a token")
+    print(f"  Hugging Face / ours   {result['ratio']:8.2f}×    the same tokens: {result['same_tokens']}")
+    print(
+        f"  ours / floor          {result['over_floor']:8.2f}     reading weights at {result['read_gbytes']:.1f} GB/s"
+    )
+    print("one token, call by call (ms):")
+    for row in result["calls"]:
+        print(f"  {row['call']:<28}{row['where']:<12}{row['ms']:8.3f}")
+
+
+if __name__ == "__main__":
+    main()

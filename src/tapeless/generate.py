@@ -1,0 +1,219 @@
+"""Sampling: one token after the other, each drawn from the scores of what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Set
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tapeless.backends.execute import Run, bind
+from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.inputs import as_array, check_seed, spelled
+from tapeless.models.config import Config, check_size
+from tapeless.models.decoding import CHUNK, check_decodable, decoding, reading
+from tapeless.ops.contract import Array
+from tapeless.program.arena import Arena, make_plan
+
+if TYPE_CHECKING:
+    from tapeless.model import Model
+
+
+def generate(
+    model: Model,
+    tokens: Any,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: Collection[int] | None = None,
+    on_slide: Callable[[], None] | None = None,
+) -> Iterator[int]:
+    """Up to `count` tokens that follow `tokens`, one sequence of ids of any length, each as soon as it is drawn.
+
+    Temperature 0 takes the likeliest; above, scores are divided by it, `top_k` keeps that many of the likeliest, and
+    `top_p` the fewest of those that hold this part of their mass. It ends before a token of `stop`. When the context
+    is full, the last half of it is read again from the start, and `on_slide` is called each time.
+    """
+    check_decodable(model.config)
+    window = checked_prompt(model.config, tokens)
+    check_size("count", count)
+    check_sampling(temperature, top_k, top_p, seed)
+    ends = checked_stop(model.config, stop)
+    rng = np.random.default_rng(seed)
+
+    def draw(scores: Array) -> int:
+        return choose(scores, temperature, top_k, top_p, rng)
+
+    return _continue(model, window, int(count), draw, ends, on_slide)
+
+
+def _continue(
+    model: Model,
+    window: list[int],
+    count: int,
+    draw: Callable[[Array], int],
+    ends: frozenset[int],
+    on_slide: Callable[[], None] | None,
+) -> Iterator[int]:
+    decoder, context = Decoder(model), model.config.context
+    for number in range(count):
+        slides = len(window) > context
+        if slides:  # positions are absolute: what is kept moves to the front, so all of it is read again
+            window = window[-max(1, context // 2) :]
+            if on_slide is not None:
+                on_slide()
+        if slides or number == 0:
+            decoder.read(window[:-1])
+        token = draw(decoder.step(window[-1]))
+        if token in ends:
+            return
+        yield token
+        window.append(token)
+
+
+class Decoder:
+    """A model that reads on. It has a cache of its own and borrows the model's weights as they are at each step."""
+
+    def __init__(self, model: Model) -> None:
+        config = model.config
+        check_decodable(config)
+        self.context, self.position = config.context, 0
+        self.chunk = min(CHUNK, config.context)
+        plans = [
+            make_plan(program, model.dtype, lent=True) for program in (reading(config, self.chunk), decoding(config))
+        ]
+        # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
+        # there is written anew each time a program runs.
+        self.plan = max(plans, key=lambda plan: plan.peak_bytes)
+        block = Arena(self.plan).block
+        self.reading, self.decoding = (Arena(plan, block=block, lender=model.arena) for plan in plans)
+        self._reading, self._decoding = (_runs(arena, model) for arena in (self.reading, self.decoding))
+
+    def read(self, tokens: list[int]) -> None:
+        """Forget everything, then read these.
+
+        Tokens that do not fill the first chunk are padded. What the padding leaves in the cache is beyond every
+        position that any query sees, until the position that belongs there is read and overwrites it. Later chunks end
+        with the last token and read some positions twice rather than any beyond the context.
+        """
+        if len(tokens) > self.context:
+            raise TapelessError(f"{len(tokens)} tokens are more than the {self.context} positions of this model.")
+        for end in range(self.chunk, len(tokens) + self.chunk, self.chunk):
+            start = max(0, min(end, len(tokens)) - self.chunk)
+            part = tokens[start : start + self.chunk]
+            self._run(self._reading, self.reading, start, part + [0] * (self.chunk - len(part)))
+        self.position = len(tokens)
+
+    def step(self, token: int) -> Array:
+        """Read one more token; the scores of what may follow it, as float64."""
+        if self.position == self.context:
+            raise TapelessError(f"all {self.context} positions of this model are taken; read what to keep again.")
+        self._run(self._decoding, self.decoding, self.position, [token])
+        self.position += 1
+        scores = _named(self.decoding, "scores").reshape(-1).real.astype(np.float64)
+        if not np.isfinite(scores).all():
+            raise NonFiniteError(
+                "the model's scores are not finite: its weights hold NaN, infinity or too large values."
+            )
+        return scores
+
+    def _run(self, runs: list[Run], arena: Arena, position: int, tokens: list[int]) -> None:
+        _named(arena, "tokens")[0, :] = tokens
+        _named(arena, "position")[0] = position
+        for run in runs:
+            run()
+
+
+def _runs(arena: Arena, model: Model) -> list[Run]:
+    return [run for _, runs in bind(arena.plan.program.calls, arena, model.backend_module) for run in runs]
+
+
+def _named(arena: Arena, name: str) -> Array:
+    return arena.array(arena.plan.placements[name].buffer)
+
+
+def choose(scores: Array, temperature: float, top_k: int | None, top_p: float | None, rng: np.random.Generator) -> int:
+    """One token. Of equal scores the lower id counts as the likelier."""
+    if temperature == 0:
+        return int(np.argmax(scores))
+    ids, masses = likeliest(scores, temperature, top_k, top_p)
+    edges = np.cumsum(masses)
+    index = int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))
+    return int(ids[min(index, len(ids) - 1)])  # the product may round up to the last edge
+
+
+def likeliest(scores: Array, temperature: float, top_k: int | None, top_p: float | None) -> tuple[Array, Array]:
+    """The ids that may be drawn, and their probabilities up to a common factor."""
+    ids = np.arange(len(scores))
+    if top_k is not None and top_k < len(scores):
+        ids = _largest(scores, top_k)
+    with np.errstate(over="ignore", under="ignore"):  # a low temperature leaves the unlikely with exactly nothing
+        masses = np.exp((scores[ids] - scores[ids].max()) / temperature)
+    if top_p is not None and top_p < 1:
+        kept = _nucleus(scores[ids], masses, top_p)
+        ids, masses = ids[kept], masses[kept]
+    return ids, masses
+
+
+def _largest(scores: Array, count: int) -> Array:
+    """The ids of the `count` largest scores, without sorting the rest."""
+    least = np.partition(scores, -count)[-count]
+    above = np.flatnonzero(scores > least)
+    return np.concatenate([above, np.flatnonzero(scores == least)[: count - len(above)]])
+
+
+def _nucleus(scores: Array, masses: Array, share: float) -> Array:
+    """The fewest that hold this share of all the mass, likeliest first.
+
+    Those below (1 − share) / n of the mass, n being how many there are, hold less than 1 − share together: they are
+    never needed, and need not be sorted.
+    """
+    wanted = share * masses.sum()
+    found = np.flatnonzero(masses >= (masses.sum() - wanted) / len(masses))
+    found = found[np.argsort(-scores[found], kind="stable")]
+    return found[: int(np.searchsorted(np.cumsum(masses[found]), wanted)) + 1]
+
+
+def checked_prompt(config: Config, tokens: Any) -> list[int]:
+    array = as_array("tokens", tokens)
+    if array.ndim != 1 or array.size == 0:
+        raise TapelessError(f"tokens must be one sequence of at least one id, not of shape {spelled(array.shape)}.")
+    return _checked_ids(config, "tokens", array)
+
+
+def checked_stop(config: Config, stop: Any) -> frozenset[int]:
+    if stop is None:
+        return frozenset()
+    array = as_array("stop", list(stop) if isinstance(stop, Set) else stop)
+    if array.ndim != 1:
+        raise TapelessError(f"stop must be a collection of token ids, or None, not {stop!r}.")
+    return frozenset(_checked_ids(config, "stop", array))
+
+
+def _checked_ids(config: Config, what: str, array: Array) -> list[int]:
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise TapelessError(f"{what} must be integers, not {array.dtype}.")
+    outside = array[(array < 0) | (array >= config.vocab)]
+    if outside.size:
+        raise TapelessError(f"{what} hold {outside[0]}; they must lie between 0 and {config.vocab - 1}.")
+    return [int(token) for token in array]
+
+
+def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any) -> None:
+    if not (_is_number(temperature) and 0 <= temperature < inf):
+        raise TapelessError(
+            f"temperature must be 0 (always the likeliest) or a finite number above, not {temperature!r}."
+        )
+    if top_k is not None:
+        check_size("top_k", top_k)
+    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
+        raise TapelessError(f"top_p must be above 0 and at most 1, or None for no limit, not {top_p!r}.")
+    check_seed(seed)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

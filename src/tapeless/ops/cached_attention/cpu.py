@@ -1,0 +1,95 @@
+"""Attention over the cache on the CPU: a head is one thread's, and its past is read once, from end to end.
+
+One query has its own kernel: to it the BLAS would give half of the memory's speed.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numba import float32, intp, prange, uintp
+
+from tapeless.backends import blas
+from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
+from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import inlined
+from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
+
+R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
+
+
+def forward(y, q, keys, values, position) -> list[Run]:
+    batch, heads, held, _ = keys.shape
+    work = q.shape[1] * keys.size
+    workers = min(batch * heads, blas.threads()) if work >= THREADED_WORK else 1
+    scratch = np.empty((workers, q.shape[1], _row_length(held)), np.float32)
+    arguments = (y, q, keys, values, position, scratch)
+    if q.shape[1] == 1:
+        return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
+    _link()
+    run = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
+    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
+
+
+def one_query(y, q, keys, values, position, scratch):
+    batch, heads, _, width = keys.shape
+    workers, seen, scale = scratch.shape[0], position[0] + 1, float32(1.0 / sqrt(width))
+    for worker in prange(workers):
+        row = scratch[worker, 0, :seen]
+        for head in range(worker, batch * heads, workers):
+            b, h = head // heads, head % heads
+            low = h * width
+            _match(row, q[b, 0, low : low + width], keys[b, h], scale)  # (1)
+            _softmax(row, row.size)
+            _mix(y[b, 0, low : low + width], row, values[b, h])  # (2)
+
+
+@inlined
+def _match(scores, q, keys, scale):
+    for j in range(scores.size):
+        key, total = keys[j], float32(0)
+        for c in range(q.size):
+            total += q[c] * key[c]
+        scores[j] = total * scale
+
+
+@inlined
+def _mix(y, weights, values):
+    """Four positions at a time, so that the sum is loaded and stored once for four."""
+    y[:] = float32(0)
+    whole = weights.size // 4 * 4
+    for j in range(0, whole, 4):
+        first, second, third, fourth = values[j], values[j + 1], values[j + 2], values[j + 3]
+        one, two, three, four = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for c in range(y.size):
+            y[c] += (one * first[c] + two * second[c]) + (three * third[c] + four * fourth[c])
+    for j in range(whole, weights.size):
+        value, weight = values[j], weights[j]
+        for c in range(y.size):
+            y[c] += weight * value[c]
+
+
+def queries(y, q, keys, values, position, scratch):
+    """Rows of q and y lie any distance apart. No product reaches beyond the last query's own position."""
+    batch, heads, held, width = keys.shape
+    workers, time, ld = scratch.shape
+    before, scale = position[0], float32(1.0 / sqrt(width))
+    for worker in prange(workers):
+        strip = scratch[worker]
+        strip_at = uintp(strip.ctypes.data)
+        for head in range(worker, batch * heads, workers):
+            b, h = head // heads, head % heads
+            q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + h * width * 4)
+            y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + h * width * 4)
+            keys_at = uintp(keys.ctypes.data) + uintp(head * held * width * 4)
+            values_at = uintp(values.ctypes.data) + uintp(head * held * width * 4)
+            ldq, ldy = intp(q.strides[1] // 4), intp(y.strides[1] // 4)
+            m, n, w, zero, one = intp(time), intp(before + time), intp(width), float32(0), float32(1)
+            sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld))  # (1)
+            for t in range(time):
+                _softmax(strip[t, : before + time], before + t + 1)
+            sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy)  # (2)
+
+
+ONE_QUERY, QUERIES = Kernel(one_query), Kernel(queries)

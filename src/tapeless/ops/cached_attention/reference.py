@@ -1,0 +1,69 @@
+"""Attention of the newest T positions over a cache of all positions so far.
+
+Per head, with the keys and values of this head from the cache, query t stands at `position` + t and sees every
+position up to itself:
+
+(1)  s_tj = q_t · keys_j / √D                    for j ≤ position + t
+(2)  y_t = Σ_j p_tj values_j,   p_t = softmax(s_t)
+
+The new positions' own keys and values must be in the cache already (`remember`). What lies in the cache beyond
+position + t is never looked at, be it old, padding or NaN. Forward only.
+"""
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from tapeless.ops.attention.reference import pairs
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+
+
+def _refuse(dims: Dims, scalars: Scalars) -> str | None:
+    if dims["C"] != dims["H"] * dims["D"]:
+        return f"C={dims['C']} channels are not H={dims['H']} heads of D={dims['D']}"
+    if dims["T"] > dims["P"]:
+        return f"T={dims['T']} queries have no place in a cache of P={dims['P']}"
+    return None
+
+
+SPEC = Spec(
+    name="cached_attention",
+    shapes={"y": "B T C", "q": "B T C", "keys": "B H P D", "values": "B H P D", "position": "1"},
+    dtypes={"position": "int64"},
+    forward=Signature(
+        writes={"y": "softmax(q·keysᵀ/√D)·values, over the positions so far"},
+        reads=("q", "keys", "values", "position"),
+    ),
+    refuse=_refuse,
+)
+
+
+def forward(y: Array, q: Array, keys: Array, values: Array, position: Array) -> None:
+    batch, heads, _, width = keys.shape
+    time = q.shape[1]
+    split = q.reshape(batch, time, heads, width)
+    mixed = np.empty_like(split)
+    for t in range(time):
+        seen = int(position[0]) + t + 1
+        scores = np.einsum("bhd,bhjd->bhj", split[:, t], keys[:, :, :seen]) / sqrt(width)  # (1)
+        weights = np.exp(scores - scores.real.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        mixed[:, t] = np.einsum("bhj,bhjd->bhd", weights, values[:, :, :seen])  # (2)
+    y[...] = mixed.reshape(y.shape)
+
+
+def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
+    """With a full cache, which is the most it can be: how full it is stands in a buffer."""
+    seen = pairs({"T": dims["T"], "S": dims["P"]}, causal=True)
+    return dims["B"] * seen * (4 * dims["C"] + 6 * dims["H"])
+
+
+def example(rng: np.random.Generator) -> dict[str, Any]:
+    batch, heads, held, width, time = 2, 3, 7, 2, 4
+    return {
+        "q": rng.normal(size=(batch, time, heads * width)),
+        "keys": rng.normal(size=(batch, heads, held, width)),
+        "values": rng.normal(size=(batch, heads, held, width)),
+        "position": np.array([2]),
+    }
