@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling clean
+.PHONY: train test lint bench scaling stdlib soak clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -35,6 +35,10 @@ bench: .venv/.test
 # How the step's cost grows, drawn to docs/scaling.svg: about two minutes.
 scaling: .venv/.run
 	$(BIN)/python benchmarks/scaling.py
+
+# A GPT of ten million parameters on Python's standard library, beside PyTorch: docs/stdlib.md. About half an hour.
+stdlib: .venv/.test
+	$(BIN)/python benchmarks/stdlib.py
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test

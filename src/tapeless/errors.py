@@ -12,6 +12,10 @@ class ProgramError(TapelessError):
     """The list of calls is not sound. Names the buffer, the call and the source line."""
 
 
+class NonFiniteError(TapelessError):
+    """NaN or infinity where a number should be. Nothing was changed by it."""
+
+
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest the nearest, else list them."""
     names = sorted(known)

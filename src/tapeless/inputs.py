@@ -81,8 +81,9 @@ def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
     return array
 
 
-def checked_targets(config: Config, value: Any, batch: int, time: int) -> Array:
-    """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but not everywhere."""
+def checked_targets(config: Config, value: Any, batch: int, time: int, empty: bool = False) -> Array:
+    """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but unless `empty` is allowed
+    (one of several batches that are added up) not everywhere."""
     array = as_array("targets", value)
     if config.readout == "last" and array.shape == (batch, time):
         array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
@@ -98,9 +99,19 @@ def checked_targets(config: Config, value: Any, batch: int, time: int) -> Array:
         array = _checked_ids("targets", array, (batch,), -1, config.vocab)
     else:
         array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
-    if (array < 0).all():
+    if not empty and (array < 0).all():
         raise TapelessError("all targets are −1, so there is nothing to learn from; give at least one.")
     return array
+
+
+def checked_count(count: Any, targets: Array) -> int:
+    """How many targets the mean is over: those of this batch, or more, where several batches are added up."""
+    here = int(np.count_nonzero(targets >= 0))
+    if count is None:
+        return here
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < max(1, here):
+        raise TapelessError(f"count must be a whole number of at least the {max(1, here)} targets here, not {count!r}.")
+    return int(count)
 
 
 def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int) -> Array:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.execute import Run, arguments_of, backend_named, bind, dtype_for, execute
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.generate import generate
 from tapeless.inputs import (
     check_seed,
     check_shape,
     check_update,
+    checked_count,
     checked_inputs,
     checked_targets,
     inputs_name,
@@ -65,7 +67,8 @@ class Model:
         self.arena = Arena(self.plan)
         self._zero = self._runs(self.program.phase("zero"), self.arena)
         self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
-        self._update = self._runs(self.program.phase("clip", "update"), self.arena)
+        self._clip = self._runs(self.program.phase("clip"), self.arena)
+        self._update = self._runs(self.program.phase("update"), self.arena)
         evaluation = transformer.evaluation(self.config, self.batch, self.time)
         beside = Arena(make_plan(evaluation, self.dtype, beside=self.plan), block=self.arena.block)
         self._evaluation = self._runs(evaluation.calls, beside)
@@ -74,6 +77,8 @@ class Model:
         weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
         self.grads: Mapping[str, Array] = MappingProxyType({name: self._array(gradient_name(name)) for name in weights})
+        state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
+        self.state: Mapping[str, Array] = MappingProxyType({each.name: self.arena.array(each) for each in state})
         self.steps = 0
         self._initialise(seed)
 
@@ -94,13 +99,16 @@ class Model:
     def parameters(self) -> int:
         return self.program.parameters
 
-    def forward_backward(self, inputs: Any, targets: Any, *, accumulate: bool = False) -> float:
+    def forward_backward(
+        self, inputs: Any, targets: Any, *, accumulate: bool = False, count: int | None = None
+    ) -> float:
         """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features).
 
-        `accumulate` adds to the gradients that are there instead of starting from zero: after several calls they are
-        the sum of the gradients of each batch's own mean.
+        `accumulate` adds to the gradients that are there instead of starting from zero. Loss and gradients are means
+        over this batch's targets; with `count`, the number of targets in all the batches that are added up, they are
+        this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
-        self.feed(inputs, targets)
+        self.feed(inputs, targets, count)
         if not accumulate:
             _run(self._zero)
         _run(self._forward_backward)
@@ -118,10 +126,25 @@ class Model:
         return loss
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
-        """One optimizer step with the gradients as they are; returns their global norm before clipping."""
+        """One optimizer step with the gradients as they are; returns their global norm before clipping.
+
+        Gradients that are not finite, or too large to be squared, are refused: nothing has changed then.
+        """
         self.prepare_update(lr, clip)
+        _run(self._clip)
+        norm = float(self._array("gradient_norm")[0])
+        if not norm * float(self._array("scale")[0]) < self._largest_norm:
+            self.steps -= 1
+            raise NonFiniteError(
+                f"the gradients have a norm of {norm:g} in {self.dtype}: the weights were not changed."
+            )
         _run(self._update)
-        return float(self._array("gradient_norm")[0])
+        return norm
+
+    @property
+    def _largest_norm(self) -> float:
+        """Adam squares gradients in the model's own type."""
+        return float(np.sqrt(np.finfo(self.dtype).max))
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
@@ -155,6 +178,10 @@ class Model:
         scores = _named(arena, "scores").copy()
         return scores[:, -1] if self.config.readout == "last" else scores
 
+    def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
+        """Up to `count` tokens that follow `tokens`; the options are those of `tapeless.generate.generate`."""
+        return list(generate(self, tokens, count, **options))
+
     def trace(self, inputs: Any, targets: Any, *, lr: float | None = None) -> Iterator[tuple[Call, dict[str, Array]]]:
         """Zero, forward and backward, call by call, each with its arrays by argument name, right after it ran.
 
@@ -171,13 +198,14 @@ class Model:
         walk = execute(bind(calls, self.arena, self.backend_module))
         return ((call, arguments_of(call, self.arena)) for call in walk)
 
-    def feed(self, inputs: Any, targets: Any) -> None:
+    def feed(self, inputs: Any, targets: Any, count: int | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
         array = checked_inputs(self.config, inputs, (self.batch, self.time), self.dtype)
-        wanted = checked_targets(self.config, targets, self.batch, self.time)
+        wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
+        counted = checked_count(count, wanted)
         self._array(inputs_name(self.config))[...] = array
         self._array("targets")[...] = wanted
-        self._array("count")[0] = np.count_nonzero(wanted >= 0)
+        self._array("count")[0] = counted
 
 
 def _named(arena: Arena, name: str) -> Array:

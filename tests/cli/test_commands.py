@@ -155,16 +155,22 @@ def test_train_ends_with_one_line(tmp_path):
     assert wanted <= set(result)
     assert result["steps"] == 125
     run = tmp_path / result["run"]
-    assert {path.name for path in run.iterdir()} == {"run.json", "metrics.jsonl", "weights.safetensors"}
-    line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    assert line["val_accuracy"] == result["val_accuracy"]
+    assert {path.name for path in run.iterdir()} == {"config.toml", "metrics.jsonl", "checkpoints"}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    assert evaluations[-1]["accuracy"] == result["val_accuracy"]
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert len(steps) == 13
+    wanted = {"loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "tokens_per_second", "phases"}
+    assert wanted <= set(steps[0])
+    assert sum(steps[-1]["phases"].values()) == pytest.approx(1)
 
 
 def test_train_for_people_shows_examples(tmp_path):
     done = tapeless("train", "--epochs", "1", "--layers", "1", "--channels", "16", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "held-out expressions" in done.stdout
-    assert "epoch   1" in done.stdout
+    assert "epoch  1.00" in done.stdout
     assert "tapeless explain" in done.stdout
 
 
@@ -184,6 +190,29 @@ MISTAKES = {
     ("train", "--batch", "5000"): "4,000 examples",
     ("train", "--vocab", "10"): "vocab=10",
     ("train", "--clip", "-1"): "clip must be",
+    ("train", "--steps", "0"): "steps must be",
+    ("train", "--steps", "5", "--epochs", "1"): "choose one",
+    ("train", "--schedule", "cosin"): "did you mean 'cosine'",
+    ("train", "--warmup", "9", "--steps", "9"): "warmup=9",
+    ("train", "--seed", "-1"): "seed must be",
+    ("train", "--accumulate", "0"): "accumulate must be",
+    ("train", "--keep", "0"): "keep must be",
+    ("train", "--validation", "1"): "validation must be",
+    ("train", "gpt2-4x256", "--data", "nowhere.txt"): "nowhere.txt",
+    ("train", "nowhere.toml"): "nowhere.toml",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--vocab", "100"): "vocabulary of 257",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--time", "2000"): "1024 positions",
+    ("train", "ops-102k", "--data", "stdlib"): "answers once",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--no-causal"): "sees the words",
+    ("train", "--resume", "nowhere"): "nowhere is not there",
+    ("train", "--from", "nowhere"): "nowhere is not there",
+    ("train", "--resume", "a", "--out", "b"): "leave out",
+    ("train", "--backend", "gpu"): "unknown backend",
+    ("train", "--beta1", "1"): "beta1 must be",
+    ("sample", "nowhere"): "nowhere is not there",
+    ("doctor", "nowhere"): "nowhere",
+    ("import", "nowhere"): "nowhere",
+    ("export", "nowhere", "there"): "nowhere is not there",
 }
 
 
@@ -206,14 +235,29 @@ def test_an_unknown_option_suggests_the_nearest():
 def test_a_run_folder_is_never_written_into_twice(tmp_path):
     first = tapeless("train", "--epochs", "1", "--channels", "8", "--out", "mine", "--json", folder=tmp_path)
     assert first.returncode == 0, first.stderr
-    before = {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    before = {path: path.read_bytes() for path in (tmp_path / "mine").rglob("*") if path.is_file()}
     again = tapeless("train", "--epochs", "1", "--out", "mine", folder=tmp_path)
     assert again.returncode == 2
     assert "exists already" in again.stderr
-    assert {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+    assert {path: path.read_bytes() for path in (tmp_path / "mine").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("command", ["presets", "explain", "plan", "check", "train"])
+COMMANDS = [
+    "presets",
+    "explain",
+    "plan",
+    "check",
+    "tokenize",
+    "train",
+    "doctor",
+    "sample",
+    "import",
+    "export",
+    "bench",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command):
     done = tapeless(command, "--help")
     assert done.returncode == 0

@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.train.loop import Epoch, Settings, Step, evaluate, final_scores, targets_for, train
-from tapeless.train.operations import LENGTH, WORDS, all_expressions, spell, split
+from tapeless.train.loop import Evaluated, Step, Trainer, train
+from tapeless.train.operations import (
+    LENGTH,
+    WORDS,
+    Operations,
+    all_expressions,
+    evaluate,
+    final_scores,
+    spell,
+    split,
+    targets_for,
+)
+from tapeless.train.settings import Settings
 
 
 def test_the_example_of_the_founding_document():
@@ -47,16 +58,19 @@ def test_the_split_follows_the_seed():
     assert (split(3)[0].tokens != split(4)[0].tokens).any()
 
 
+def trainer(seed: int, epochs: float, **fields: Any) -> Trainer:
+    model = Model("ops-102k", batch=32, time=LENGTH, seed=seed, **fields)
+    settings = Settings(data="operations", epochs=epochs, lr=1e-3, seed=seed)
+    return Trainer(model, Operations(model.config, seed), settings)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_ops_102k_learns_the_task_within_ten_epochs(seed):
     """Adam, learning rate 0.001, batch 32: at least 99.5 % of the held-out expressions."""
-    model = Model("ops-102k", batch=32, time=LENGTH, seed=seed)
-    training, validation = split(seed)
-    settings = Settings(epochs=10, batch=32, lr=1e-3, seed=seed)
     best = 0.0
-    for event in train(model, training, validation, settings):
-        if isinstance(event, Epoch):
-            best = max(best, event.val_accuracy)
+    for event in train(trainer(seed, 10.0)):
+        if isinstance(event, Evaluated):
+            best = max(best, event.measured.accuracy or 0.0)
             if best >= 0.995:
                 break
     assert best >= 0.995
@@ -64,11 +78,22 @@ def test_ops_102k_learns_the_task_within_ten_epochs(seed):
 
 def test_training_is_the_same_for_the_same_seed():
     def losses() -> list[float]:
-        model = Model("ops-102k", batch=32, time=LENGTH, seed=5, layers=1, channels=16)
-        events = train(model, *split(5), Settings(epochs=1, seed=5))
+        events = train(trainer(5, 1.0, layers=1, channels=16))
         return [event.loss for event in events if isinstance(event, Step)]
 
     assert losses() == losses()
+    assert len(losses()) == 125
+
+
+def test_an_epoch_holds_every_expression_once():
+    batches = Operations(Model("ops-102k", time=LENGTH).config, 3).batches(32)
+    seen = np.concatenate([next(batches)[0] for _ in range(batches.steps_per_epoch)])
+    assert len(np.unique(seen, axis=0)) == 125 * 32
+    assert batches.epoch == 0
+    again = np.concatenate([next(batches)[0] for _ in range(batches.steps_per_epoch)])
+    assert batches.epoch == 1
+    assert (seen != again).any()
+    assert sorted(map(tuple, seen)) == sorted(map(tuple, again))
 
 
 @pytest.mark.parametrize("name", ["ops-102k", "cllm"])
@@ -79,5 +104,5 @@ def test_evaluation_agrees_with_the_loss_the_model_is_trained_by(name):
     rows = slice(0, 40)
     part = type(validation)(validation.tokens[rows], validation.answers[rows])
     loss, accuracy = evaluate(model, part)
-    assert loss == pytest.approx(model.loss(part.tokens, targets_for(model, part.answers)), rel=1e-12)
+    assert loss == pytest.approx(model.loss(part.tokens, targets_for(model.config, part.answers)), rel=1e-12)
     assert accuracy == np.mean(final_scores(model, part.tokens).argmax(axis=1) == part.answers)

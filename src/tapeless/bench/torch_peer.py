@@ -23,7 +23,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     torch.set_num_threads(work.threads)
     torch.manual_seed(0)
     config = preset(work.preset).override(**work.fields)
-    model = _transformer(config)
+    model = transformer(config)
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if weight.ndim != 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -46,7 +46,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     return step, {"torch": torch.__version__}, None
 
 
-def _transformer(c: Config) -> Any:
+def transformer(c: Config) -> Any:
     import torch
     import torch.nn.functional as F  # noqa: N812
     from torch import nn

@@ -9,10 +9,14 @@ import typer
 import tapeless
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
+from tapeless.cli.doctor import doctor
 from tapeless.cli.explain import explain
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
+from tapeless.cli.sample import sample
+from tapeless.cli.tokenize import tokenize
 from tapeless.cli.train import train
+from tapeless.cli.weights import export, import_
 
 app = typer.Typer(
     help="Transformers trained with no autograd tape: the backward pass is written by hand, and proven.",
@@ -20,8 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (presets, explain, plan, check, train, bench):
-    app.command()(command)
+for command in (presets, explain, plan, check, tokenize, train, doctor, sample, import_, export, bench):
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,11 +6,12 @@ import inspect
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Annotated, Any, Optional
 
 import typer
@@ -28,28 +29,59 @@ Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per se
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
-_TYPES: dict[str, Any] = {"int": int, "int | None": int, "float": float, "str": str, "bool": bool}
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
+_SHORT = {"batch": "-B", "time": "-T"}
+PRESET_HELP = {
+    "layers": "Blocks.",
+    "channels": "Width of the residual stream.",
+    "heads": "Attention heads; they divide the channels.",
+    "vocab": "Words it knows, or classes it tells apart.",
+    "context": "The most positions it can read.",
+    "hidden": "Width of the feed-forward; by default four times the channels.",
+    "causal": "Positions see only those before them.",
+    "tied": "The head is the token embedding.",
+    "recompute": "Keep only each block's ends: less memory, more time.",
+    "attention_bias": "Biases in the attention's products.",
+    "features": "Real numbers per position instead of tokens.",
+    "norm_eps": "What the norms add to the variance.",
+    "chunk": "Rows of logits that exist at a time.",
+}
 
 
 def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
+    return _with_fields(command, "changes", [each for each in fields(Config) if each.name in OVERRIDABLE])
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every setting of a training; those that were set arrive as `settings`."""
+    from tapeless.train.settings import Settings
+
+    return _with_fields(command, "settings", list(fields(Settings)))
+
+
+def _with_fields(command: Callable[..., None], arrive_as: str, candidates: list[Field[Any]]) -> Callable[..., None]:
     taken = inspect.signature(command, eval_str=True)
-    own = [parameter for name, parameter in taken.parameters.items() if name != "changes"]
-    names = [field.name for field in fields(Config) if field.name in OVERRIDABLE and field.name not in taken.parameters]
+    own = [parameter for name, parameter in taken.parameters.items() if name != arrive_as]
+    chosen = [each for each in candidates if each.name not in taken.parameters]
+    names = [each.name for each in chosen]
 
     def wrapped(**values: Any) -> None:
-        changes = {name: values.pop(name) for name in names if values[name] is not None}
-        command(**{name: value for name, value in values.items() if name not in names}, changes=changes)
+        given = {name: values.pop(name) for name in names if values[name] is not None}
+        command(**{name: value for name, value in values.items() if name not in names}, **{arrive_as: given})
 
-    types = {field.name: _TYPES[str(field.type)] for field in fields(Config) if field.name in names}
     options = []
-    for name in names:
-        switch = name.replace("_", "-")
-        flags = f"--{switch}/--no-{switch}" if types[name] is bool else f"--{switch}"
-        choices = " or ".join(CHOICES[name]) if name in CHOICES else None
-        option = typer.Option(flags, help=choices, rich_help_panel="Preset fields", show_default=False)
-        annotation: Any = Annotated[Optional[types[name]], option]  # noqa: UP045
-        options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    for each in chosen:
+        kind = _TYPES[str(each.type).split(" | ")[0]]
+        switch = each.name.replace("_", "-")
+        flags = [f"--{switch}/--no-{switch}" if kind is bool else f"--{switch}", _SHORT.get(each.name, "")]
+        text = each.metadata.get("help") or PRESET_HELP.get(each.name) or " or ".join(CHOICES[each.name]) + "."
+        panel = each.metadata.get("panel", "Preset fields")
+        option = typer.Option(*filter(None, flags), help=text, rich_help_panel=panel, show_default=False)
+        annotation: Any = Annotated[Optional[kind], option]  # noqa: UP045
+        options.append(
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
     parameters = [*own, *options]
     wrapped.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -119,3 +151,9 @@ def bars(values: list[float], width: int) -> str:
     top = max(values) or 1
     stretches = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
     return "".join(" ▁▂▃▄▅▆▇█"[round(8 * max(stretch) / top)] for stretch in stretches)
+
+
+def own_command() -> str:
+    """How this program was started: after `make train` it is in .venv/bin and not on the PATH."""
+    started_as = "python -m tapeless" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
+    return "tapeless" if shutil.which("tapeless") else started_as

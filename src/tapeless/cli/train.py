@@ -2,128 +2,276 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import signal
 import sys
 import time as clock
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tapeless.backends import blas
-from tapeless.cli.common import Json, Seed, Threads, bars, compiling_shown, console, print_json, with_preset_fields
-from tapeless.model import DEFAULT_BACKEND, Model
-from tapeless.models.presets import preset
-from tapeless.train.loop import Epoch, Settings, Step, final_scores
-from tapeless.train.loop import train as steps_of
-from tapeless.train.operations import LENGTH, TRAINING, WORDS, Split, check_fits, spell, split
-from tapeless.train.run import Run, new_folder
+from tapeless.cli.common import (
+    Json,
+    bars,
+    compiling_shown,
+    console,
+    own_command,
+    print_json,
+    with_preset_fields,
+    with_settings,
+)
+from tapeless.cli.display import Display
+from tapeless.errors import TapelessError
+from tapeless.generate import generate
+from tapeless.model import Model
+from tapeless.train.loop import Evaluated, Finished
+from tapeless.train.operations import WORDS, Operations, final_scores, spell
+from tapeless.train.run import new_folder, open_run
+from tapeless.train.session import NotSaved, Session
+from tapeless.train.session import resume as resume_session
+from tapeless.train.session import start as start_session
+from tapeless.train.settings import read_request
+from tapeless.train.text import Text
+
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
+RETRY_SECONDS = 20.0
 
 
+@with_settings
 @with_preset_fields
 def train(
-    name: Annotated[str, typer.Argument(metavar="[PRESET]", help="A preset that reads tokens.")] = "ops-102k",
-    epochs: Annotated[int, typer.Option(help="Passes over the training split.")] = 10,
-    batch: Annotated[int, typer.Option("--batch", "-B", help="Examples per step.")] = 32,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    clip: Annotated[float | None, typer.Option(help="Largest global gradient norm.")] = None,
-    seed: Seed = 0,
-    backend: Annotated[str, typer.Option(help="Where it runs: cpu or reference.")] = DEFAULT_BACKEND,
-    threads: Threads = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="[PRESET|FILE.toml]", help="What to train; `tapeless presets` lists the presets.")
+    ] = "ops-102k",
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
+    base: Annotated[Path | None, typer.Option("--from", help="Start from the weights of this run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
+    settings: dict[str, Any],
 ) -> None:
-    """Train a model on the operations task: `Max(1,6,2)` → `6`.
+    """Train a model, on the operations task (`Max(1,6,2)` → `6`) or on text.
 
-    Five operations over three digits: 5,000 expressions, 4,000 to train on and 1,000 held out.
+    A run is a folder: its configuration, metrics and checkpoints. Ctrl-C saves and leaves; --resume goes on.
 
-    Example: tapeless train ops-102k --epochs 5 --lr 2e-3
+    Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
-    settings = Settings(epochs, batch, lr, clip, seed)
-    settings.validate(TRAINING)
-    config = preset(name).override(**changes)
-    check_fits(config)
-    if threads is not None:
-        blas.set_threads(threads)
-    with compiling_shown(quiet=json) if backend == "cpu" else nullcontext():
-        model = Model(config, batch=batch, time=LENGTH, backend=backend, dtype=dtype, seed=seed)
-    run = Run(out or new_folder(Path("runs"), name), model, settings)
-    training, validation = split(seed)
+    if settings.get("threads") is not None:
+        blas.set_threads(settings["threads"])
+    session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
-    if not json:
-        console.print(
-            f"[bold]{name}[/]  {model.parameters:,} parameters, {model.backend} backend, {model.dtype}; "
-            f"{len(training):,} expressions to train, {len(validation):,} held out"
-        )
-    history, losses = _follow(model, training, validation, settings, run, quiet=json)
-    run.save_weights(model)
-    last, seconds = history[-1], clock.perf_counter() - started
-    if json:
-        print_json(
-            {
-                "preset": name,
-                "backend": model.backend,
-                "steps": last.steps,
-                "train_loss": last.train_loss,
-                "train_accuracy": last.train_accuracy,
-                "val_loss": last.val_loss,
-                "val_accuracy": last.val_accuracy,
-                "seconds": seconds,
-                "run": str(run.folder),
-            }
-        )
+    try:
+        status = _follow(session, shown=not json)
+    finally:
+        session.recorder.close()
+    _print_end(session, status, clock.perf_counter() - started, json)
+    if status.code:
+        raise typer.Exit(status.code)
+
+
+def _assemble(
+    name: str,
+    resume: Path | None,
+    base: Path | None,
+    out: Path | None,
+    quiet: bool,
+    changes: dict[str, Any],
+    settings: dict[str, Any],
+) -> Session:
+    if resume is not None and (base is not None or out is not None):
+        raise TapelessError("--resume goes on in the same folder with the same weights: leave out --from and --out.")
+    if resume is not None:
+        with compiling_shown(quiet):
+            session = resume_session(resume, changes, settings)
+        told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
-        _print_result(model, validation, history, losses, seconds, run)
+        request = read_request(name).override(changes, settings)
+        started_from = open_run(base) if base else None
+        stem = Path(name).stem if name.endswith(".toml") else name
+        folder = out or new_folder(Path("runs"), stem if base is None else f"{base.name}-tuned")
+        with _preparing_shown(quiet) as progress, compiling_shown(quiet):
+            session = start_session(request, folder, base=started_from, progress=progress)
+        told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
+        if session.trainer.settings.accumulate > 1:
+            told += f" × {session.trainer.settings.accumulate}"
+    if not quiet:
+        model = session.model
+        about = (
+            f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {_data_line(session)}; {told}"
+        )
+        console.print(f"[bold]{model.config.name}[/]  {about}")
+        for message in session.messages:
+            console.print(f"[yellow]{escape(message)}[/]")
+    return session
 
 
-def _follow(
-    model: Model, training: Split, validation: Split, settings: Settings, run: Run, quiet: bool
-) -> tuple[list[Epoch], list[float]]:
-    """Walk the training, with a progress bar for people and a line of metrics per epoch for machines."""
-    history: list[Epoch] = []
-    losses: list[float] = []
+def _data_line(session: Session) -> str:
+    task = session.trainer.task
+    if isinstance(task, Operations):
+        return f"{len(task.training):,} expressions to train, {len(task.validation):,} held out"
+    assert isinstance(task, Text)
+    return f"{len(task.data.training):,} tokens to train, {len(task.data.validation):,} held out"
+
+
+@contextmanager
+def _preparing_shown(quiet: bool) -> Iterator[Any]:
     columns = (
-        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+        TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("step {task.completed}/{task.total}  loss {task.fields[loss]:.4f}"),
+        TextColumn("{task.percentage:.0f} %"),
         TimeRemainingColumn(),
     )
-    total = settings.epochs * (len(training) // settings.batch)
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("", total=total, epoch=1, epochs=settings.epochs, loss=float("nan"))
-        for event in steps_of(model, training, validation, settings):
-            if isinstance(event, Step):
-                losses.append(event.loss)
-                progress.update(task, advance=1, loss=event.loss, epoch=len(history) + 1)
-                continue
-            history.append(event)
-            run.record(asdict(event))
-            if not quiet:
-                progress.console.print(_line(event))
-    return history, losses
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield report
 
 
-def _line(epoch: Epoch) -> str:
-    return (
-        f"epoch {epoch.number:>3}   loss {epoch.train_loss:.4f}  right {epoch.train_accuracy:7.2%}   "
-        f"held out: {epoch.val_loss:.4f}  [bold]{epoch.val_accuracy:7.2%}[/]   [dim]‖d‖ {epoch.gradient_norm:.2f}[/]"
-    )
+class Status:
+    """How it ended."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.failed = False  # the end could not be saved
+        self.reason = ""
+        self.evaluations: list[Evaluated] = []
+        self.losses: list[float] = []
+
+    def stopping(self) -> str | None:
+        return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
+
+    @property
+    def code(self) -> int:
+        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed)
 
 
-def _print_result(
-    model: Model, validation: Split, history: list[Epoch], losses: list[float], seconds: float, run: Run
-) -> None:
-    last = history[-1]
-    console.print(f"\n[dim]loss over {last.steps:,} steps, from {losses[0]:.2f} to {losses[-1]:.4f}[/]")
-    console.print(f"[cyan]{bars(losses, min(console.width - 2, 100))}[/]\n")
+def _follow(session: Session, shown: bool) -> Status:
+    status = Status()
+    with Display(session, shown) as display, _signals(status, display):
+        status.losses, status.evaluations = display.losses, display.evaluations
+        for event in session.walk(status.stopping):
+            display.show(event)
+            if isinstance(event, NotSaved):
+                status.failed = not _saved_after_all(session, event, status, display)
+            elif isinstance(event, Evaluated) and session.trainer.settings.sample is not None:
+                display.say(f"[cyan]{escape(_continuation(session, session.trainer.settings.sample))}[/]")
+            elif isinstance(event, Finished):
+                status.reason = event.reason
+    return status
+
+
+@contextmanager
+def _signals(status: Status, display: Display) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks for an end after the batch at hand; the second ends at once."""
+
+    def ask(number: int, frame: Any) -> None:
+        status.signal = number
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        display.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
+
+    before = {each: signal.signal(each, ask) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _saved_after_all(session: Session, event: NotSaved, status: Status, display: Display) -> bool:
+    """The training is in memory until the user decides. In a log nobody can be asked: it goes on and tries again at
+    the next checkpoint and, where there is no next, until there is room or somebody stops it."""
+    asked = display.live and sys.stdin.isatty()
+    while True:
+        if asked:
+            answer = console.input("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ").strip().lower()
+            if answer.startswith("c"):
+                return session.trainer.step < session.trainer.steps
+            if answer.startswith("q"):
+                status.signal = status.signal or signal.SIGINT
+                return False
+        elif session.trainer.step < session.trainer.steps or status.signal is not None:
+            return status.signal is None
+        else:
+            clock.sleep(RETRY_SECONDS)
+        try:
+            session.save(event.best)
+            return True
+        except TapelessError as error:
+            display.say(f"[red]{escape(str(error))}[/]")
+
+
+def _continuation(session: Session, prompt: str, count: int = 48) -> str:
+    tokenizer = session.trainer.task.tokenizer
+    if tokenizer is None:
+        raise TapelessError("a sample needs a tokenizer, and this data has none: leave --sample out.")
+    tokens = tokenizer.encode(prompt) or [tokenizer.end]
+    made = list(generate(session.model, tokens, count, temperature=0.8, seed=session.trainer.step))
+    return prompt + tokenizer.decode(made)
+
+
+def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
+    measured = status.evaluations[-1].measured if status.evaluations else None
+    if json:
+        found = vars(measured) if measured else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
+        last = status.losses[-1] if status.losses else None
+        print_json(
+            {
+                "preset": session.request.preset,
+                "backend": session.model.backend,
+                "steps": session.trainer.step,
+                "train_loss": last if found["train_loss"] is None else found["train_loss"],
+                "train_accuracy": found["train_accuracy"],
+                "val_loss": found["loss"],
+                "val_accuracy": found["accuracy"],
+                "best_val_loss": session.trainer.best,
+                "stopped": status.reason,
+                "seconds": seconds,
+                "run": str(session.run.folder),
+            }
+        )
+        return
+    command = own_command()
+    if status.code:
+        saved = "It could not be saved." if status.failed else "Saved. Go on with:"
+        console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. {saved}")
+        if not status.failed:
+            console.print(f"{command} train --resume {session.run.folder}", soft_wrap=True, markup=False)
+        return
+    console.print(f"[dim]{escape(status.reason)}[/]")
+    if len(status.losses) > 1:
+        losses = status.losses
+        console.print(f"\n[dim]loss over {len(losses):,} steps, from {losses[0]:.2f} to {losses[-1]:.4f}[/]")
+        console.print(f"[cyan]{bars(losses, min(console.width - 2, 100))}[/]\n")
+    task = session.trainer.task
+    if isinstance(task, Operations):
+        _print_answers(session.model, task)
+    elif isinstance(task, Text) and task.tokenizer and session.model.config.causal:
+        prompt = session.trainer.settings.sample or "def "
+        console.print("[dim]a sample, from the weights as they are now[/]")
+        console.print(f"[cyan]{escape(_continuation(session, prompt, 96))}[/]\n")
+    if measured and measured.accuracy is not None:
+        console.print(f"[bold green]{measured.accuracy:.2%}[/] of what was held out is right, after {seconds:.1f} s.")
+    elif measured:
+        console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
+    console.print(f"The run is in [bold]{session.run.folder}[/].")
+    _print_next(session, command)
+
+
+def _print_answers(model: Model, task: Operations) -> None:
+    validation = task.validation
     answered = final_scores(model, validation.tokens).argmax(axis=1)
     right = [i for i in range(len(validation)) if answered[i] == validation.answers[i]]
     wrong = [i for i in range(len(validation)) if answered[i] != validation.answers[i]]
@@ -131,17 +279,30 @@ def _print_result(
     for index in [*right[:5], *wrong[:5]]:
         good = answered[index] == validation.answers[index]
         mark = "[green]✓[/]" if good else f"[red]✗ it is {WORDS[validation.answers[index]]}[/]"
-        table.add_row(spell(validation.tokens[index]), "=", f"[bold]{WORDS[answered[index]]}[/]", mark)
+        said = WORDS[answered[index]] if answered[index] < len(WORDS) else f"word {answered[index]}"
+        table.add_row(spell(validation.tokens[index]), "=", f"[bold]{said}[/]", mark)
     console.print("[dim]held-out expressions, never trained on[/]")
     console.print(table)
-    console.print(
-        f"\n[bold green]{last.val_accuracy:.2%}[/] of {len(validation):,} held-out expressions right, "
-        f"after {seconds:.1f} s. The run is in [bold]{run.folder}[/]."
-    )
-    # After `make train` the command is in .venv/bin and not on the PATH.
-    started_as = "python -m tapeless" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
-    command = "tapeless" if shutil.which("tapeless") else started_as
-    console.print(
-        f"[dim]next:[/] {command} explain ops-102k --values   [dim]every gradient, with its norm[/]\n"
-        f"      {command} check                       [dim]prove them to twelve digits[/]"
-    )
+    console.print()
+
+
+def _print_next(session: Session, command: str) -> None:
+    folder = session.run.folder
+    lines = [(f"{command} doctor {folder}", "how the training went, in plain words")]
+    if isinstance(session.trainer.task, Text):
+        lines += [(f"{command} sample {folder} --prompt 'import '", "let it write")]
+    else:
+        lines += [
+            (f"{command} explain {session.request.preset} --values", "every gradient, with its norm"),
+            (f"{command} check", "prove them to twelve digits"),
+            (f"{command} train gpt2-4x256 --layers 2 --channels 128 --data stdlib", "a GPT that learns Python"),
+        ]
+    width = max(len(line) for line, _ in lines)
+    beside = 9 + width + max(len(what) for _, what in lines) <= console.width
+    for index, (line, what) in enumerate(lines):
+        start = "next:" if index == 0 else "     "
+        if beside:
+            console.print(f"[dim]{start}[/] {line:<{width}}   [dim]{what}[/]")
+        else:
+            console.print(f"[dim]{start} {what}:[/]")
+            console.print(line, soft_wrap=True, markup=False)

@@ -1,38 +1,24 @@
-"""Training as a plain loop that yields what happened: the caller shows it, stores it, or stops."""
+"""Training as a loop that yields what happened. It can be stopped after any batch and goes on bit for bit."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Any
 
 import numpy as np
 
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.train.operations import Split
-
-EVALUATED_AT_ONCE = 500
-
-
-@dataclass(frozen=True)
-class Settings:
-    epochs: int = 10
-    batch: int = 32
-    lr: float = 1e-3
-    clip: float | None = None
-    seed: int = 0
-
-    def validate(self, examples: int) -> None:
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise TapelessError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.batch > examples:
-            raise TapelessError(f"batch={self.batch} is more than the {examples:,} examples there are.")
-        if not 0 < self.lr < float("inf"):
-            raise TapelessError(f"lr must be a finite number above 0, not {self.lr}.")
-        if self.clip is not None and not self.clip > 0:
-            raise TapelessError(f"clip must be above 0, not {self.clip}.")
+from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
+from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
+from tapeless.train.settings import Settings
+from tapeless.train.task import Measured, Task
 
 
 @dataclass(frozen=True)
@@ -41,72 +27,213 @@ class Step:
 
     number: int
     loss: float
+    lr: float
     gradient_norm: float
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """The state of things after an epoch, measured on the whole of both splits."""
+class Logged:
+    """What a line of metrics says besides, for the update just made."""
 
-    number: int
-    steps: int
-    train_loss: float
-    train_accuracy: float
-    val_loss: float
-    val_accuracy: float
-    gradient_norm: float  # mean over the epoch's steps
+    step: Step
+    gradient_norms: dict[str, float]
+    update_ratios: dict[str, float]
+    tokens_per_second: float
+    phases: dict[str, float]
 
 
-def train(model: Model, training: Split, validation: Split, settings: Settings) -> Iterator[Step | Epoch]:
-    settings.validate(len(training))
-    rng = np.random.default_rng([settings.seed, 1])  # the weights were drawn from the seed alone
-    number = 0
-    for epoch in range(1, settings.epochs + 1):
-        order = rng.permutation(len(training))
-        norms = []
-        # A last, smaller batch would need a program of its own; the shuffle sees to it that none is left out
-        # for good.
-        for start in range(0, len(order) - settings.batch + 1, settings.batch):
-            chosen = order[start : start + settings.batch]
-            loss = model.forward_backward(training.tokens[chosen], targets_for(model, training.answers[chosen]))
-            norms.append(model.update(settings.lr, clip=settings.clip))
-            number += 1
-            yield Step(number, loss, norms[-1])
-        train_loss, train_accuracy = evaluate(model, training)
-        val_loss, val_accuracy = evaluate(model, validation)
-        mean_norm = float(np.mean(norms))
-        yield Epoch(epoch, number, train_loss, train_accuracy, val_loss, val_accuracy, mean_norm)
+@dataclass(frozen=True)
+class Evaluated:
+    step: int
+    epoch: float
+    measured: Measured
+    best: bool
+    dead_units: dict[str, float]  # share of ReLU units that no position of a batch wakes, by layer
+    spread: float | None  # of the embeddings, over that at the start; only where the loss could make them collapse
 
 
-def targets_for(model: Model, answers: Array) -> Array:
-    """The answer stands at the last position; every other target is −1."""
-    if model.config.readout == "last":
-        return answers
-    targets = np.full((len(answers), model.time), -1)
-    targets[:, -1] = answers
-    return targets
+@dataclass(frozen=True)
+class Spiked:
+    step: int
+    message: str
 
 
-def evaluate(model: Model, split: Split) -> tuple[float, float]:
-    """Mean loss and accuracy."""
-    losses, right = 0.0, 0
-    for start in range(0, len(split), EVALUATED_AT_ONCE):
-        answers = split.answers[start : start + EVALUATED_AT_ONCE]
-        scores = final_scores(model, split.tokens[start : start + EVALUATED_AT_ONCE])
-        losses += float(_losses(model, scores, answers).sum())
-        right += int((scores.argmax(axis=1) == answers).sum())
-    return losses / len(split), right / len(split)
+@dataclass(frozen=True)
+class SaveDue:
+    """The caller saves: it knows where to, and what to do if the disk is full."""
+
+    best: bool
 
 
-def final_scores(model: Model, tokens: Array) -> Array:
-    scores = model.logits(tokens)
-    return scores if scores.ndim == 2 else scores[:, -1]
+@dataclass(frozen=True)
+class Finished:
+    reason: str
 
 
-def _losses(model: Model, scores: Array, answers: Array) -> Array:
-    picked = scores[np.arange(len(scores)), answers]
-    if model.config.loss == "squared_error":
-        return -picked / model.config.channels  # the scores are minus the squared distances
-    largest = scores.max(axis=1)
-    logsumexp: Array = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
-    return logsumexp - picked
+Event = Step | Logged | Evaluated | Spiked | SaveDue | Finished
+
+
+class Trainer:
+    """A model, what it learns from, and how far it has come."""
+
+    def __init__(self, model: Model, task: Task, settings: Settings) -> None:
+        self.model, self.task, self.settings = model, task, settings
+        self.batches = task.batches(model.batch)
+        # Batches per epoch, over batches per update.
+        self.steps_per_epoch = self.batches.steps_per_epoch / settings.accumulate
+        self.steps = settings.steps or max(1, ceil((settings.epochs or 1) * self.steps_per_epoch))
+        self.schedule = settings.learning_rate(self.steps)
+        self.eval_every = settings.eval_every or (
+            max(1, round(self.steps_per_epoch)) if settings.epochs else max(1, self.steps // 10)
+        )
+        self.save_every = settings.save_every or self.eval_every
+        self.step = 0  # updates made
+        self.added = 0  # batches of the next update whose gradients are already added up
+        self.loss = 0.0  # their part of the loss
+        self.best: float | None = None
+        self.without_better = 0  # evaluations since the best
+        self.first_spread = _spread(model)
+        self.phases = Phases()
+        self.spikes = Spikes()
+        self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
+        self._drawn: list[tuple[Array, Array]] = []
+        self._drawn_from = self.batches.state()
+        self._count = 0
+
+    @property
+    def epoch(self) -> float:
+        return self.step / self.steps_per_epoch
+
+    def batch(self) -> Step | None:
+        """One batch: its share of the gradient and, with the last of an update, the update."""
+        if self.added == 0:
+            self._draw()
+        inputs, targets = self._drawn[self.added]
+        with self.phases("forward_backward"), np.errstate(all="ignore"):  # what NumPy would warn of is caught below
+            share = self.model.forward_backward(inputs, targets, accumulate=self.added > 0, count=self._count)
+        if not isfinite(share):
+            raise self._stopped(f"the loss is {share:g}", [self._drawn[self.added]])
+        self.loss += share
+        self.added += 1
+        if self.added < self.settings.accumulate:
+            return None
+        lr = self.schedule.at(self.step)
+        with self.phases("update"):
+            try:
+                norm = self.model.update(lr, clip=self.settings.clip or None)
+            except NonFiniteError as error:
+                raise self._stopped(str(error).rstrip("."), self._drawn) from None
+        self.step += 1
+        done = Step(self.step, self.loss, lr, norm)
+        self.added, self.loss = 0, 0.0
+        return done
+
+    def _draw(self) -> None:
+        """All batches of the next update: the mean is over the targets of all of them."""
+        with self.phases("data"):
+            self._drawn_from = self.batches.state()
+            self._drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
+            self._count = sum(int(np.count_nonzero(targets >= 0)) for _, targets in self._drawn)
+
+    def _stopped(self, what: str, batches: list[tuple[Array, Array]]) -> NonFiniteError:
+        """Back to before this update, of which no weight has seen anything; then find who began it."""
+        self.added, self.loss = 0, 0.0
+        self.batches.restore(self._drawn_from)
+        reasons = (explain_nonfinite(self.model, inputs, targets) for inputs, targets in batches)
+        reason = next(filter(None, reasons), "No batch of the update shows it by itself: their sum is too large.")
+        return NonFiniteError(f"update {self.step + 1} was stopped: {what}. {reason}")
+
+    def evaluate(self) -> Evaluated:
+        with self.phases("evaluate"):
+            measured = self.task.evaluate(self.model, self.settings.eval_batches)
+        better = self.best is None or measured.loss < self.best
+        self.without_better = 0 if better else self.without_better + 1
+        if better:
+            self.best = measured.loss
+        return Evaluated(self.step, self.epoch, measured, better, self._dead_units(), self._relative_spread())
+
+    def _dead_units(self) -> dict[str, float]:
+        if self.model.config.activation != "relu" or not self._drawn:
+            return {}
+        return dead_units(self.model, self._drawn[-1][0])
+
+    def _relative_spread(self) -> float | None:
+        now = _spread(self.model)
+        return now / self.first_spread if now is not None and self.first_spread else None
+
+    def state(self) -> dict[str, Any]:
+        """With `tensors`, all that the rest of the training depends on."""
+        return {
+            "step": self.step,
+            "added": self.added,
+            "loss": self.loss,
+            "data": self._drawn_from if self.added else self.batches.state(),
+            "best": self.best,
+            "without_better": self.without_better,
+            "updates": self.model.steps,
+            "first_spread": self.first_spread,
+        }
+
+    def tensors(self) -> dict[str, dict[str, Array]]:
+        found = {"weights": dict(self.model.params), "optimizer": dict(self.model.state)}
+        return found | {"gradients": dict(self.model.grads)} if self.added else found
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        for stem, arrays in (("weights", self.model.params), ("optimizer", self.model.state)):
+            if arrays:
+                checkpoint.read(stem, arrays)
+        self.batches.restore(state["data"])
+        self.step, self.model.steps = state["step"], state["updates"]
+        self.best, self.without_better = state["best"], state["without_better"]
+        self.added, self.loss = state["added"], state["loss"]
+        self.first_spread = state["first_spread"]
+        if self.added:
+            self._draw()
+            checkpoint.read("gradients", self.model.grads)
+
+
+def _spread(model: Model) -> float | None:
+    """How far embeddings lie from their mean. A loss that is a distance to embeddings could pull them together."""
+    if model.config.loss != "squared_error":
+        return None
+    table = model.params["tokens.weight"]
+    return float(np.sqrt(np.mean(np.square(table - table.mean(axis=0)))))
+
+
+def train(trainer: Trainer) -> Iterator[Event | None]:
+    """Yields what happened and, when a batch and all that it brought about is done, None: there, and only there, the
+    training may be left, to be restored from its state later."""
+    settings = trainer.settings
+    tokens = trainer.model.batch * trainer.model.time * settings.accumulate
+    mark, logged_at = time.perf_counter(), trainer.step
+    while trainer.step < trainer.steps:
+        done = trainer.batch()
+        if done is None:
+            yield None
+            continue
+        yield done
+        spike = trainer.spikes.see(done.number, done.loss)
+        if spike:
+            norms = norms_by_layer(gradient_norms(trainer.model), usual_norms(trainer.norms))
+            yield Spiked(done.number, f"{spike} {norms}")
+        last = done.number == trainer.steps
+        if done.number % settings.log_every == 0 or last:
+            speed = tokens * (done.number - logged_at) / (time.perf_counter() - mark)
+            trainer.norms.append(gradient_norms(trainer.model))
+            ratios = update_ratios(trainer.model, done.lr)
+            yield Logged(done, trainer.norms[-1], ratios, speed, trainer.phases.shares())
+            mark, logged_at = time.perf_counter(), done.number
+        evaluated = trainer.evaluate() if last or done.number % trainer.eval_every == 0 else None
+        if evaluated:
+            yield evaluated
+        if last or done.number % trainer.save_every == 0 or (evaluated and evaluated.best):
+            yield SaveDue(bool(evaluated and evaluated.best))
+            mark, logged_at = time.perf_counter(), done.number  # evaluating and saving are not training
+        if settings.patience is not None and trainer.without_better >= settings.patience:
+            yield Finished(
+                f"stopped early: {trainer.without_better} evaluations were no better than {trainer.best:.4f}"
+            )
+            return
+        yield None
+    yield Finished(f"all {trainer.steps:,} updates are done")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.ops.contract import Array
+from tapeless.train.task import Measured
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
@@ -23,6 +26,7 @@ OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
 WORDS = ("pad", "end", *DIGITS, *OPERATIONS, "(", ")", ",")
 LENGTH = 8  # Max ( 1 , 6 , 2 )
 TRAINING = 4000
+EVALUATED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,88 @@ def check_fits(config: Config) -> None:
         raise TapelessError(f"the operations task has {len(WORDS)} words, so vocab={config.vocab} is too small.")
     if config.context < LENGTH:
         raise TapelessError(f"an expression has {LENGTH} tokens, so context={config.context} is too short.")
+
+
+class Operations:
+    """The task as a trainer sees it: batches to learn from, and a measure of what was learned."""
+
+    tokenizer = None  # its words are single tokens
+
+    def __init__(self, config: Config, seed: int) -> None:
+        check_fits(config)
+        self.config, self.seed = config, seed
+        self.training, self.validation = split(seed)
+
+    def batches(self, batch: int) -> OperationBatches:
+        return OperationBatches(self.config, self.training, batch, self.seed)
+
+    def evaluate(self, model: Model, batches: int) -> Measured:
+        """Both splits whole: they are small."""
+        train_loss, train_accuracy = evaluate(model, self.training)
+        loss, accuracy = evaluate(model, self.validation)
+        return Measured(loss, accuracy, train_loss, train_accuracy)
+
+
+class OperationBatches:
+    """Endless, each epoch in an order of its own. A last, smaller batch would need a program of its own; the shuffle
+    sees to it that no expression is left out for good."""
+
+    def __init__(self, config: Config, examples: Split, batch: int, seed: int) -> None:
+        if batch > len(examples):
+            raise TapelessError(f"batch={batch} is more than the {len(examples):,} examples there are.")
+        self.config, self.examples, self.batch, self.seed = config, examples, batch, seed
+        self.steps_per_epoch = len(examples) // batch
+        self.epoch, self.position = 0, 0
+        self._order = self._shuffled()
+
+    def _shuffled(self) -> Array:
+        return np.random.default_rng([self.seed, 1, self.epoch]).permutation(len(self.examples))
+
+    def __next__(self) -> tuple[Array, Array]:
+        if self.position == self.steps_per_epoch:
+            self.epoch, self.position = self.epoch + 1, 0
+            self._order = self._shuffled()
+        chosen = self._order[self.position * self.batch :][: self.batch]
+        self.position += 1
+        return self.examples.tokens[chosen], targets_for(self.config, self.examples.answers[chosen])
+
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+        self._order = self._shuffled()
+
+
+def targets_for(config: Config, answers: Array) -> Array:
+    """The answer stands at the last position; every other target is −1."""
+    if config.readout == "last":
+        return answers
+    targets = np.full((len(answers), LENGTH), -1)
+    targets[:, -1] = answers
+    return targets
+
+
+def evaluate(model: Model, examples: Split) -> tuple[float, float]:
+    """Mean loss and accuracy."""
+    losses, right = 0.0, 0
+    for start in range(0, len(examples), EVALUATED_AT_ONCE):
+        answers = examples.answers[start : start + EVALUATED_AT_ONCE]
+        scores = final_scores(model, examples.tokens[start : start + EVALUATED_AT_ONCE])
+        losses += float(_losses(model, scores, answers).sum())
+        right += int((scores.argmax(axis=1) == answers).sum())
+    return losses / len(examples), right / len(examples)
+
+
+def final_scores(model: Model, tokens: Array) -> Array:
+    scores = model.logits(tokens)
+    return scores if scores.ndim == 2 else scores[:, -1]
+
+
+def _losses(model: Model, scores: Array, answers: Array) -> Array:
+    picked = scores[np.arange(len(scores)), answers]
+    if model.config.loss == "squared_error":
+        return -picked / model.config.channels  # the scores are minus the squared distances
+    largest = scores.max(axis=1)
+    logsumexp: Array = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
+    return logsumexp - picked

@@ -1,46 +1,120 @@
-"""A run: a folder with the configuration, the metrics as JSON lines, and at the end the weights."""
+"""A run: a folder with the resolved configuration, the tokenizer, the metrics and the checkpoints."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
-from dataclasses import asdict
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.train.loop import Settings
+from tapeless.models.config import Config
+from tapeless.models.presets import preset
+from tapeless.train import checkpoint
+from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.disk import write_whole
+from tapeless.train.settings import Request, as_toml, request_from
+
+CONFIGURATION = "config.toml"
 
 
+@dataclass(frozen=True)
 class Run:
-    def __init__(self, folder: Path, model: Model, settings: Settings) -> None:
-        """Make the folder; one that is there already is never written into."""
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            raise TapelessError(f"{folder} exists already: choose another folder with --out.") from None
-        except OSError as error:
-            raise TapelessError(f"cannot make the run folder {folder}: {error.strerror}.") from None
-        self.folder = folder
-        configuration = {
-            "model": asdict(model.config),
-            "backend": model.backend,
-            "dtype": model.dtype,
-            "optimizer": asdict(model.optimizer) if model.optimizer else None,
-            "training": asdict(settings),
-        }
-        _write_whole(folder / "run.json", json.dumps(configuration, indent=2).encode() + b"\n")
+    folder: Path
 
-    def record(self, metrics: Mapping[str, Any]) -> None:
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
 
-    def save_weights(self, model: Model) -> None:
-        from safetensors.numpy import save
+    @property
+    def data(self) -> Path:
+        """The tokens that were made from the run's text."""
+        return self.folder / "data"
 
-        _write_whole(self.folder / "weights.safetensors", save(dict(model.params)))
+    def request(self) -> Request:
+        return _read(self.folder)[0]
+
+    def config(self) -> Config:
+        return _read(self.folder)[1]
+
+    def tokenizer_spec(self) -> str | Path | None:
+        """What `load_tokenizer` takes; None where the run knows no text."""
+        kind = self.request().settings.tokenizer
+        return {"none": None, "bytes": "bytes"}.get(kind, self.folder / "tokenizer.json")
+
+    def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
+        """`best` or `newest`, with a message for every damaged one that had to be passed over."""
+        found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
+        if found is None:
+            said = f" ({' '.join(messages)})" if messages else ""
+            raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
+        return found, messages
+
+    def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
+        """A model with the weights of a checkpoint, for reading out or sampling; it cannot be trained further."""
+        found, messages = self.checkpoint(which)
+        model = Model(self.config(), optimizer=None, **how)
+        read_weights(found, model)
+        return model, found, messages
+
+
+def read_weights(found: Checkpoint, model: Model) -> None:
+    """Into a model of any type: what was trained in float64 can be sampled in float32."""
+    stored = found.tensors("weights")
+    if {name: array.shape for name, array in stored.items()} != {n: a.shape for n, a in model.params.items()}:
+        raise TapelessError(f"the weights in {found.path} do not belong to this model: names or shapes differ.")
+    for name, array in stored.items():
+        model.params[name][...] = array
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Run]:
+    """A new folder; one that is there already is never written into. Of a run that never began nothing stays behind."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise TapelessError(f"{folder} exists already: choose another folder with --out, or --resume it.") from None
+    except OSError as error:
+        raise TapelessError(f"cannot make the run folder {folder}: {error.strerror}.") from None
+    try:
+        yield Run(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in missing:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def write_configuration(made: Run, request: Request, config: Config) -> None:
+    write_whole(made.folder / CONFIGURATION, as_toml(request, config).encode())
+
+
+def open_run(folder: Path) -> Run:
+    if not (folder / CONFIGURATION).is_file():
+        what = "is not a run: it has no config.toml" if folder.is_dir() else "is not there"
+        raise TapelessError(
+            f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
+        )
+    _read(folder)
+    return Run(folder)
+
+
+def _read(folder: Path) -> tuple[Request, Config]:
+    path = folder / CONFIGURATION
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TapelessError(f"{path} is not valid TOML: {error}.") from None
+    request = request_from(document, str(path))
+    return request, preset(request.preset).override(**request.model)
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -49,13 +123,3 @@ def new_folder(parent: Path, name: str) -> Path:
     while (parent / f"{name}-{number:03}").exists():
         number += 1
     return parent / f"{name}-{number:03}"
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Beside, flushed, then renamed: a reader sees the whole file or none."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

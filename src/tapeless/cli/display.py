@@ -1,0 +1,86 @@
+"""What a person sees of a training: a live line on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+from tapeless.cli.common import console
+from tapeless.train.loop import Evaluated, Event, Logged, Spiked, Step
+from tapeless.train.session import NotSaved, Saved, Session
+
+WIDE, MEDIUM = 100, 64  # columns from which there is room for everything, and for a bar
+QUIET_SECONDS = 10.0  # between lines of a log
+
+
+class Display:
+    def __init__(self, session: Session, shown: bool) -> None:
+        self.session, self.shown = session, shown
+        self.losses: list[float] = []
+        self.evaluations: list[Evaluated] = []
+        self.live = shown and console.is_terminal
+        self._said = time.perf_counter()
+        self._progress = Progress(*_columns(), console=console, transient=True, disable=not self.live)
+        trainer = session.trainer
+        self._task = self._progress.add_task(
+            "", total=trainer.steps, completed=trainer.step, loss=float("nan"), lr=0.0, norm=0.0, speed=""
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        if self.shown:
+            self._progress.console.print(text, markup=True)
+
+    def show(self, event: Event | Saved | NotSaved) -> None:
+        if isinstance(event, Step):
+            self.losses.append(event.loss)
+            values: dict[str, Any] = {"loss": event.loss, "lr": event.lr, "norm": event.gradient_norm}
+            self._progress.update(self._task, completed=event.number, **values)
+        elif isinstance(event, Logged):
+            speed = f"{event.tokens_per_second:,.0f} tok/s"
+            self._progress.update(self._task, speed=speed)
+            if not self.live and time.perf_counter() - self._said > QUIET_SECONDS:
+                self._said = time.perf_counter()
+                step = event.step
+                self.say(f"step {step.number:,}/{self.session.trainer.steps:,}   loss {step.loss:.4f}   {speed}")
+        elif isinstance(event, Evaluated):
+            self.evaluations.append(event)
+            self.say(self._line(event))
+        elif isinstance(event, Spiked):
+            self.say(f"[yellow]step {event.step}: {event.message}[/]")
+        elif isinstance(event, NotSaved):
+            self.say(f"[red]{event.message}[/]")
+
+    def _line(self, event: Evaluated) -> str:
+        found = event.measured
+        trained = self.losses[-1] if found.train_loss is None and self.losses else found.train_loss
+        parts = [f"epoch {event.epoch:>5.2f}   step {event.step:>6,}"]
+        if trained is not None:
+            parts.append(f"loss {trained:.4f}")
+        parts.append(f"held out [bold]{found.loss:.4f}[/]")
+        if found.accuracy is not None:
+            parts.append(f"right [bold]{found.accuracy:7.2%}[/]")
+        return "   ".join(parts) + ("  [green]best[/]" if event.best else "")
+
+
+def _columns() -> list[ProgressColumn]:
+    """As many as fit: a line that wraps would fill the screen with itself."""
+    counted: list[Any] = [TextColumn("{task.completed:,.0f}/{task.total:,.0f}  loss {task.fields[loss]:.4f}")]
+    if console.width < MEDIUM:
+        return counted
+    counted = [counted[0], BarColumn(bar_width=None), TimeRemainingColumn()]
+    if console.width < WIDE:
+        return counted
+    details = TextColumn("lr {task.fields[lr]:.1e}  ‖d‖ {task.fields[norm]:.2f}  {task.fields[speed]}")
+    return [counted[0], counted[1], details, counted[2]]

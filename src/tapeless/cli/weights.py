@@ -1,0 +1,80 @@
+"""`tapeless import` and `tapeless export`: GPT-2 weights in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tapeless.cli.common import Json, console, own_command, print_json
+from tapeless.errors import TapelessError
+from tapeless.model import Model
+from tapeless.models import hugging_face
+from tapeless.train import checkpoint
+from tapeless.train.data.tokenizer import load_tokenizer
+from tapeless.train.run import making, new_folder, open_run, write_configuration
+from tapeless.train.settings import Request, Settings
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(help="A GPT-2 folder: config.json, model.safetensors, tokenizer.json.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Take GPT-2 weights into a run, to sample from or to train further.
+
+    Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
+    """
+    config = hugging_face.read_config(folder)
+    model = Model(config, backend="reference", dtype="float32", time=1, optimizer=None)
+    hugging_face.read_weights(folder, model.params)
+    tokenizer = hugging_face.tokenizer_of(folder)
+    if tokenizer is not None:
+        known = load_tokenizer(tokenizer).vocab
+        if known > config.vocab:
+            raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
+    with making(out or new_folder(Path("runs"), folder.resolve().name)) as made:
+        request = Request("gpt2-124m", {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
+        write_configuration(made, request, config)
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+        state = {"step": 0, "from": str(folder)}
+        checkpoint.save(made.checkpoints, 0, {"weights": dict(model.params)}, state, best=True)
+    if json:
+        print_json({"run": str(made.folder), "parameters": model.parameters, "tokenizer": tokenizer is not None})
+        return
+    command = own_command()
+    words = (
+        "with its tokenizer" if tokenizer else "without a tokenizer: it can be trained on tokens, but not write text"
+    )
+    console.print(f"{model.parameters:,} parameters in [bold]{made.folder}[/], {words}.")
+    console.print(
+        f"[dim]next:[/] {command} train --from {made.folder} --data YOUR.txt   [dim]train it further[/]\n"
+        f"      {command} sample {made.folder} --prompt 'Once'   [dim]let it write[/]"
+    )
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run of a GPT.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to make.")],
+    newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a run's weights as a GPT-2 folder that `transformers` loads as it is.
+
+    Example: tapeless export runs/gpt2-4x256-001 my-gpt
+    """
+    opened = open_run(run)
+    model, found, messages = opened.model("newest" if newest else "best", backend="reference", dtype="float32", time=1)
+    tokenizer = opened.folder / "tokenizer.json"
+    has_tokenizer = tokenizer.exists()
+    hugging_face.write_folder(folder, model.config, model.params, tokenizer if has_tokenizer else None)
+    if json:
+        print_json({"folder": str(folder), "step": found.step, "tokenizer": has_tokenizer, "messages": messages})
+        return
+    for message in messages:
+        console.print(f"[yellow]{message}[/]")
+    console.print(f"the weights after update {found.step:,} are in [bold]{folder}[/]:")
+    console.print(f"[dim]transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})[/]")

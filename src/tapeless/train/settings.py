@@ -1,0 +1,216 @@
+"""What a run was asked for: a preset or a TOML file, then what the command line changes, resolved once and kept."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tapeless.errors import TapelessError, unknown
+from tapeless.inputs import check_seed
+from tapeless.models.config import OVERRIDABLE, Config, Optimizer, check_size
+from tapeless.models.presets import PRESETS
+from tapeless.train.schedules import Schedule
+
+OPERATIONS = "operations"
+
+
+def option(default: Any, panel: str, text: str) -> Any:
+    return field(default=default, metadata={"panel": panel, "help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One field, one option of `tapeless train`, one key of the TOML file. None means: what suits the data."""
+
+    data: str | None = option(None, "Data", "A text file, folder or glob, `stdlib`, tokenised data, or `operations`.")
+    tokenizer: str = option("bytes", "Data", "For text: `bytes`, `bpe` (trained on it), or a tokenizer.json.")
+    validation: float = option(0.1, "Data", "Share of the documents that is held out.")
+    batch: int | None = option(None, "Data", "Sequences at a time.")
+    time: int | None = option(None, "Data", "Positions per sequence.")
+    accumulate: int = option(1, "Data", "Batches whose gradients are added up for one update.")
+    steps: int | None = option(None, "Length", "Updates.")
+    epochs: float | None = option(None, "Length", "Passes over the data, instead of steps.")
+    patience: int | None = option(None, "Length", "Stop after so many evaluations without a better one.")
+    lr: float | None = option(None, "Learning rate", "Its highest value.")
+    schedule: str | None = option(None, "Learning rate", "constant, step, exponential, cosine or linear.")
+    warmup: int | None = option(None, "Learning rate", "Updates over which it rises; a twentieth, at most 100.")
+    floor: float = option(0.1, "Learning rate", "cosine and linear: where they end, as a share of lr.")
+    every: int = option(1000, "Learning rate", "step and exponential: updates until it is multiplied by `rate`.")
+    rate: float = option(0.5, "Learning rate", "step and exponential: what it is multiplied by.")
+    clip: float | None = option(None, "Optimizer", "Largest global gradient norm; 0 for no clipping.")
+    momentum: float = option(0.9, "Optimizer", "For momentum.")
+    beta1: float = option(0.9, "Optimizer", "For adam and adamw.")
+    beta2: float | None = option(None, "Optimizer", "For adam and adamw.")
+    eps: float = option(1e-8, "Optimizer", "For adam and adamw.")
+    decay: float | None = option(None, "Optimizer", "Weight decay of adamw, on matrices.")
+    eval_every: int | None = option(None, "Reports", "Updates between evaluations.")
+    eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
+    log_every: int = option(10, "Reports", "Updates between lines of metrics.")
+    sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
+    tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
+    save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
+    keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
+    seed: int = option(0, "Machine", "Seed of weights and data.")
+    backend: str = option("cpu", "Machine", "cpu or reference.")
+    dtype: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
+    threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
+
+    def validate(self) -> None:
+        _check_types(self)
+        check_seed(self.seed)
+        if self.steps is not None and self.epochs is not None:
+            raise TapelessError(f"steps={self.steps} and epochs={self.epochs:g} were both given: choose one.")
+        for name in ("batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
+        for name in ("log_every", "save_every", "keep"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
+        if self.epochs is not None and not 0 < self.epochs < float("inf"):
+            raise TapelessError(f"epochs must be above 0, not {self.epochs!r}.")
+        if not 0 < self.validation < 1:
+            raise TapelessError(f"validation must be a share between 0 and 1, not {self.validation!r}.")
+        if self.clip is not None and not 0 <= self.clip < float("inf"):
+            raise TapelessError(f"clip must be above 0, or 0 for no clipping, not {self.clip!r}.")
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise TapelessError(f"lr must be a finite number above 0, not {self.lr!r}.")
+        self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
+
+    def suited(self, config: Config) -> Settings:
+        """With every None that has a value for this kind of data filled in."""
+        known = OPERATIONS_DEFAULTS if self.data == OPERATIONS else TEXT_DEFAULTS
+        missing: dict[str, Any] = {name: value for name, value in known.items() if getattr(self, name) is None}
+        if self.epochs is not None:
+            missing.pop("steps", None)
+        if self.steps is not None:
+            missing.pop("epochs", None)
+        if self.data != OPERATIONS and self.time is None:
+            missing["time"] = min(config.context, TEXT_TIME)
+        return replace(self, **missing)
+
+    def learning_rate(self, steps: int) -> Schedule:
+        return Schedule(
+            self.schedule or "constant",
+            lr=1.0 if self.lr is None else self.lr,
+            steps=steps,
+            warmup=min(100, steps // 20) if self.warmup is None else self.warmup,
+            floor=self.floor,
+            every=self.every,
+            rate=self.rate,
+        )
+
+    def optimizer(self, name: str) -> Optimizer:
+        chosen = {key: getattr(self, key) for key in ("momentum", "beta1", "beta2", "eps", "decay")}
+        return Optimizer(name, **{key: value for key, value in chosen.items() if value is not None})
+
+
+OPERATIONS_DEFAULTS: dict[str, Any] = {"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0}
+# What small GPTs are usually trained with.
+TEXT_DEFAULTS: dict[str, Any] = {
+    "batch": 8,
+    "steps": 1000,
+    "lr": 1e-3,
+    "schedule": "cosine",
+    "clip": 1.0,
+    "beta2": 0.99,
+    "decay": 0.1,
+}
+TEXT_TIME = 256
+TYPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool}
+
+
+def _check_types(settings: Settings) -> None:
+    for each in fields(settings):
+        value, names = getattr(settings, each.name), str(each.type).split(" | ")
+        if value is None and "None" in names:
+            continue
+        wanted = TYPES[names[0]]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and names[0] != "bool"):
+            article = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[names[0]]
+            raise TapelessError(f"{each.name} must be {article}, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A preset's name, the model's fields that differ from it, and the settings."""
+
+    preset: str
+    model: Mapping[str, Any]
+    settings: Settings
+
+    def override(self, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Request:
+        if "steps" in settings and self.settings.epochs is not None:
+            settings = {"epochs": None, **settings}
+        if "epochs" in settings and self.settings.steps is not None:
+            settings = {"steps": None, **settings}
+        changed = Request(self.preset, {**self.model, **model}, replace(self.settings, **settings))
+        changed.settings.validate()
+        return changed
+
+
+def read_request(name: str) -> Request:
+    """From a preset's name or a TOML file."""
+    if not name.endswith(".toml"):
+        if name not in PRESETS:
+            if Path(name).exists():
+                raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
+            raise unknown("preset", name, PRESETS)
+        return Request(name, {}, Settings())
+    path = Path(name)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TapelessError(f"{path} is not valid TOML: {error}.") from None
+    return request_from(document, str(path))
+
+
+def request_from(document: Mapping[str, Any], where: str) -> Request:
+    settings = {key: value for key, value in document.items() if key not in ("preset", "model")}
+    known = [each.name for each in fields(Settings)]
+    for key in settings:
+        if key not in known:
+            raise TapelessError(f"{where}: {unknown('key', key, [*known, 'preset', 'model'])}")
+    name, model = document.get("preset", "ops-102k"), document.get("model", {})
+    if not isinstance(name, str) or name not in PRESETS:
+        raise TapelessError(f"{where}: {unknown('preset', name, PRESETS)}")
+    if not isinstance(model, dict):
+        raise TapelessError(f"{where}: model must be a table of preset fields, not {model!r}.")
+    for key in model:
+        if key not in OVERRIDABLE:
+            raise TapelessError(f"{where}: {unknown('field', key, OVERRIDABLE)}")
+    request = Request(name, model, Settings(**settings))
+    try:
+        request.settings.validate()
+    except TapelessError as error:
+        raise TapelessError(f"{where}: {error}") from None
+    return request
+
+
+def as_toml(request: Request, config: Config) -> str:
+    """The resolved request, every field of the model included: a run does not change when a preset does."""
+    lines = [f"preset = {json.dumps(request.preset)}"]
+    for each in fields(Settings):
+        value = getattr(request.settings, each.name)
+        if value is not None:
+            lines.append(f"{each.name} = {_toml(value)}")
+    lines += ["", "[model]"]
+    for key in OVERRIDABLE:
+        value = getattr(config, key)
+        if value is not None:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str | bool | float) -> str:
+    if isinstance(value, str):
+        # TOML has JSON's escapes, but wants DEL escaped, and knows no surrogates: those are no text in the first place.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)

@@ -1,0 +1,318 @@
+"""The loop: accumulation, learning rates, evaluation, early ends, and what is caught before it does harm."""
+
+import json
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tapeless import Model
+from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.train import disk
+from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
+from tapeless.train.metrics import read_metrics
+from tapeless.train.session import NotSaved, Saved, resume, start
+from tapeless.train.settings import Request, Settings
+from tapeless.train.task import Measured
+
+FIELDS: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6}
+
+
+class Given:
+    """A task whose batches, and whose measurements, are given."""
+
+    tokenizer = None
+
+    def __init__(self, batches, measured=()):
+        self.given, self.measured = batches, list(measured)
+
+    def batches(self, batch):
+        given = self.given
+
+        class Stream:
+            epoch, steps_per_epoch, at = 0, len(given), 0
+
+            def __next__(self):
+                self.at += 1
+                return given[(self.at - 1) % len(given)]
+
+            def state(self):
+                return {"at": self.at}
+
+            def restore(self, state):
+                self.at = state["at"]
+
+        return Stream()
+
+    def evaluate(self, model, batches):
+        return Measured(self.measured.pop(0) if self.measured else 1.0)
+
+
+def random_batches(rng, count, batch):
+    """Ignored targets are spread unevenly: of every four batches one has no target, one nearly none."""
+    made = []
+    for number in range(count):
+        tokens, targets = rng.integers(0, 11, (batch, 6)), rng.integers(0, 11, (batch, 6))
+        targets[:, 1:][rng.random((batch, 5)) < (0.9, 0.0, 1.0, 0.4)[number % 4]] = -1
+        targets[:, 0] = -1 if number % 4 == 2 else 5
+        made.append((tokens, targets))
+    return made
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["gpt2-4x256", "cllm"])
+def test_accumulation_is_the_big_batch(name, backend):
+    batches = random_batches(np.random.default_rng(0), 8, 2)
+    big = [tuple(np.concatenate(part) for part in zip(*batches[i : i + 4], strict=True)) for i in (0, 4)]
+    settings = Settings(steps=6, lr=1e-2, clip=0.1, schedule="linear")
+
+    def trained(batch, accumulate, given):
+        model = Model(name, batch=batch, time=6, backend=backend, optimizer="adamw", seed=1, **FIELDS)
+        trainer = Trainer(model, Given(given), replace(settings, accumulate=accumulate))
+        steps = [event for event in train(trainer) if isinstance(event, Step)]
+        return model, steps
+
+    small, small_steps = trained(2, 4, batches)
+    whole, whole_steps = trained(8, 1, big)
+    tolerance = 1e-12 if backend == "reference" else 2e-5
+    for one, other in zip(small_steps, whole_steps, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=tolerance)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=tolerance)
+        assert one.lr == other.lr
+    for key, weight in whole.params.items():
+        assert np.abs(small.params[key] - weight).max() <= tolerance * max(1, np.abs(weight).max()), key
+
+
+def test_accumulation_agrees_with_torch():
+    """Four batches with unevenly ignored targets, summed as torch would sum them, to 1e-12."""
+    batches = random_batches(np.random.default_rng(3), 4, 2)
+    model = Model("gpt2-4x256", batch=2, time=6, backend="reference", optimizer="sgd", **FIELDS)
+    trainer = Trainer(model, Given(batches), Settings(steps=1, lr=0.1, accumulate=4))
+    from tests.oracles import leaves, torch_loss_and_logits
+
+    params = leaves(model.params)
+    count = sum(int((targets >= 0).sum()) for _, targets in batches)
+    for tokens, targets in batches:
+        here = int((targets >= 0).sum())
+        if here:
+            loss, _ = torch_loss_and_logits(model.config, params, tokens, targets)
+            (loss * here / count).backward()
+    torch.optim.SGD(params.values(), lr=0.1).step()
+    for _ in range(4):
+        trainer.batch()
+    for key, weight in params.items():
+        assert np.abs(model.params[key] - weight.detach().numpy()).max() <= 1e-12, key
+
+
+def test_the_rate_follows_the_schedule():
+    settings = Settings(steps=10, lr=0.5, schedule="step", every=3, rate=0.1, warmup=2)
+    model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), settings)
+    rates = [event.lr for event in train(trainer) if isinstance(event, Step)]
+    assert rates == [trainer.schedule.at(step) for step in range(10)]
+    assert rates[:3] == pytest.approx([0.5 / 3, 1 / 3, 0.5])
+    assert rates[5] == pytest.approx(0.05)
+
+
+def events_of(measured, **changes):
+    model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
+    settings = replace(Settings(steps=10, lr=1e-3, eval_every=1, save_every=4, log_every=5), **changes)
+    return list(train(Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2), measured), settings)))
+
+
+def test_it_stops_early_and_says_why():
+    events = events_of([3.0, 2.0, 2.1, 2.2, 2.3, 1.0], patience=3)
+    assert [event.number for event in events if isinstance(event, Step)] == [1, 2, 3, 4, 5]
+    assert isinstance(events[-1], Finished)
+    assert "3 evaluations were no better than 2.0000" in events[-1].reason
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
+
+
+def test_what_is_due_when():
+    events = events_of([5.0] * 10, eval_every=4)
+    at, step = [], 0
+    for event in events:
+        step = event.number if isinstance(event, Step) else step
+        if isinstance(event, SaveDue | Evaluated | Logged):
+            at.append((type(event).__name__, step))
+    assert at == [
+        ("Evaluated", 4), ("SaveDue", 4), ("Logged", 5), ("Evaluated", 8), ("SaveDue", 8),
+        ("Logged", 10), ("Evaluated", 10), ("SaveDue", 10),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_nan_is_caught_before_any_weight_changes(backend):
+    model = Model("gpt2-4x256", batch=2, time=6, backend=backend, **FIELDS)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9, accumulate=2))
+    for _ in range(4):
+        trainer.batch()
+    model.params["blocks.0.mlp.up.weight"][2, 3] = np.inf
+    before = {name: weight.copy() for name, weight in model.params.items()}
+    moments = {name: moment.copy() for name, moment in model.state.items()}
+    with pytest.raises(NonFiniteError, match=r"update 3 was stopped: .*blocks\.0\.mlp\.up\.weight"):
+        trainer.batch()
+    assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())
+    assert all(np.array_equal(model.state[name], moment) for name, moment in moments.items())
+    assert (trainer.step, trainer.added, model.steps) == (2, 0, 2)
+    assert trainer.state()["data"] == {"at": 4}  # the batch that showed it comes again
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
+def test_no_activation_swallows_nan(activation, backend):
+    fields = FIELDS | {"activation": activation}
+    model = Model("gpt2-4x256", batch=2, time=6, backend=backend, **fields)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9))
+    trainer.batch()
+    model.params["blocks.0.mlp.up.bias"][3] = np.nan
+    with pytest.raises(NonFiniteError, match=r"blocks\.0\.mlp\.up\.bias"):
+        trainer.batch()
+
+
+def test_gradients_that_overflow_are_caught_where_they_are_added_up(monkeypatch):
+    """Each batch is finite, and so is the loss; the square of the gradient is not."""
+    model = Model("gpt2-4x256", batch=2, time=6, backend="cpu", optimizer="adam", **FIELDS)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9))
+    trainer.batch()
+    before = {name: weight.copy() for name, weight in model.params.items()}
+    right = model.forward_backward
+
+    def enormous(*arguments, **named):
+        loss = right(*arguments, **named)
+        model.grads["norm.weight"][0] = 1e30
+        return loss
+
+    monkeypatch.setattr(model, "forward_backward", enormous)
+    with pytest.raises(NonFiniteError, match=r"norm of 1e\+30.*No batch of the update shows it by itself"):
+        trainer.batch()
+    assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())
+
+
+def test_a_spike_is_reported_with_the_norms_of_the_layers():
+    model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 1, 2)), Settings(steps=70, lr=1e-3))
+    spikes = []
+    for event in train(trainer):
+        if isinstance(event, Step) and event.number == 60:
+            for weight in model.params.values():
+                weight *= 30
+        if isinstance(event, Spiked):
+            spikes.append(event)
+    assert [spike.step for spike in spikes] == [61]
+    assert "blocks.0" in spikes[0].message
+    assert "usually" in spikes[0].message
+
+
+def request(**changes):
+    settings = Settings(data="operations", batch=500, epochs=1.0, lr=1e-3, save_every=2, eval_every=4, **changes)
+    return Request("ops-102k", {"layers": 1, "channels": 8, "heads": 2}, settings)
+
+
+def test_the_best_and_the_last_checkpoints_stay(tmp_path, monkeypatch):
+    session = start(request(keep=2), tmp_path / "run")
+    found = lambda model, batches: Measured(1.0 if session.trainer.step == 4 else 2.0)  # noqa: E731
+    monkeypatch.setattr(session.trainer.task, "evaluate", found)
+    saved = [event for event in session.walk(lambda: None) if isinstance(event, Saved)]
+    assert [(event.step, event.best) for event in saved] == [(2, False), (4, True), (6, False), (8, False)]
+    kept = sorted(path.name for path in session.run.checkpoints.glob("step-*"))
+    assert kept == ["step-00000004", "step-00000006", "step-00000008"]
+    assert session.run.checkpoint("best")[0].step == 4
+    assert session.run.checkpoint("newest")[0].step == 8
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    """The save fails, the training is still in memory, the checkpoint before it is whole, and a later save works."""
+    session = start(request(), tmp_path / "run")
+    seen = []
+    right = disk.perform
+
+    def full(operation, *arguments, **named):
+        if operation.__name__ == "write" and session.trainer.step == 4:
+            raise OSError(28, "No space left on device")
+        return right(operation, *arguments, **named)
+
+    monkeypatch.setattr(disk, "perform", full)
+    for event in session.walk(lambda: None):
+        if isinstance(event, Saved | NotSaved):
+            seen.append(event)
+        if isinstance(event, NotSaved):
+            assert "No space left on device" in event.message
+            assert "step 2" in event.message
+            assert session.run.checkpoint("newest")[0].step == 2
+    assert [type(event).__name__ for event in seen] == ["Saved", "NotSaved", "Saved", "Saved"]
+    assert session.run.checkpoint("newest")[0].step == 8
+
+
+def test_a_session_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
+    whole = start(request(), tmp_path / "whole")
+    list(whole.walk(lambda: None))
+    cut = start(request(), tmp_path / "cut")
+    events = list(cut.walk(lambda: "enough" if cut.trainer.step == 3 else None))
+    assert events[-1] == Finished("enough")
+    assert isinstance(events[-2], Saved)
+    again = resume(tmp_path / "cut", {}, {})
+    assert again.trainer.step == 3
+    list(again.walk(lambda: None))
+    for name, weight in whole.model.params.items():
+        assert np.array_equal(again.model.params[name], weight)
+
+    def evaluations(folder):
+        return [(line["step"], line["loss"]) for line in read_metrics(folder) if line["kind"] == "evaluation"]
+
+    assert evaluations(tmp_path / "whole") == evaluations(tmp_path / "cut")
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    session = start(request(), tmp_path / "run")
+    list(session.walk(lambda: "enough" if session.trainer.step == 4 else None))
+    path = tmp_path / "run" / "checkpoints" / "step-00000004" / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    again = resume(tmp_path / "run", {}, {})
+    assert again.trainer.step == 2
+    assert "step-00000004" in again.messages[0]
+    assert all(line["step"] <= 2 for line in read_metrics(tmp_path / "run"))
+    list(again.walk(lambda: None))
+    assert again.trainer.step == 8
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ({"layers": 2}, {}, "layers cannot be changed"),
+        ({}, {"batch": 10}, "batch cannot be changed"),
+        ({}, {"seed": 3}, "seed cannot be changed"),
+        ({}, {"backend": "reference"}, "backend cannot be changed"),
+        ({}, {"lr": -1.0}, "lr must be"),
+        ({}, {"epochs": 0.1}, "is done"),
+    ],
+)
+def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
+    session = start(request(), tmp_path / "run")
+    list(session.walk(lambda: "enough" if session.trainer.step == 3 else None))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(TapelessError, match=message):
+        resume(tmp_path / "run", model, settings)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_metrics_are_finite_and_complete(tmp_path):
+    session = start(request(log_every=1), tmp_path / "run")
+    list(session.walk(lambda: None))
+    lines = read_metrics(tmp_path / "run")
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, 9))
+    for line in steps:
+        assert line["gradient_norm"] == pytest.approx(
+            np.sqrt(sum(norm**2 for norm in line["gradient_norms"].values())), rel=1e-6
+        )
+        assert all(isfinite(ratio) and ratio > 0 for ratio in line["update_ratios"].values())
+        assert set(line["update_ratios"]) == set(line["gradient_norms"]) == {"embedding", "blocks.0", "head"}
+    evaluation = next(line for line in lines if line["kind"] == "evaluation")
+    assert set(evaluation["dead_units"]) == {"blocks.0"}
+    assert json.loads(json.dumps(lines)) == lines
