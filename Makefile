@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib soak clean
+.PHONY: train test lint bench scaling stdlib cllm soak clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -39,6 +39,10 @@ scaling: .venv/.run
 # A GPT of ten million parameters on Python's standard library, beside PyTorch: docs/stdlib.md. About half an hour.
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
+
+# The same model under squared error and under cross-entropy, drawn to docs/cllm.md: about ten minutes.
+cllm: .venv/.test
+	$(BIN)/python benchmarks/cllm.py
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test

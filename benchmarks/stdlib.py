@@ -29,7 +29,7 @@ from tapeless.train.text import Text
 DOCS = Path(__file__).parents[1] / "docs"
 VOCAB, FIELDS = 8192, {"layers": 6, "channels": 320, "heads": 5, "context": 256, "vocab": 8192}
 BATCH, TIME, EVERY, EVALUATED = 8, 128, 100, 20
-PROMPTS = ("import ", "def ", "class Test", "    if ")
+PROMPTS = ("import os\n", "def main(", "class Test", "for name in")
 WIDTH, HEIGHT, MARGIN = 720, 360, 56
 
 
@@ -126,7 +126,7 @@ def _our_name(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--folder", type=Path, default=Path("runs/stdlib-curves"), help="for tokens and curves")
     parser.add_argument("--only", choices=("ours", "torch"))
     arguments = parser.parse_args()
@@ -155,7 +155,7 @@ def report(mine: dict[str, Any], peer: dict[str, Any], steps: int) -> str:
     samples = "\n\n".join(f"```python\n{sample}\n```" for sample in mine["samples"])
     return f"""# A GPT learns the standard library
 
-Made by `make stdlib` on {date.today()}: {mine["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,} learned from the training documents), {steps:,} updates of {BATCH} × {TIME} tokens on two cores, AdamW, cosine schedule. PyTorch starts from the same weights and sees the same batches at the same rates, in float32.
+Made by `make stdlib` on {date.today()}: {mine["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,} learned from the training documents), {steps:,} updates of {BATCH} × {TIME} tokens, AdamW, cosine schedule. PyTorch starts from the same weights and sees the same batches at the same rates, in float32.
 
 ![loss over updates, ours and PyTorch's](stdlib.svg)
 

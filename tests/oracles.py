@@ -64,7 +64,8 @@ def torch_loss_and_logits(
         scores = -torch.cdist(x, table, compute_mode="donot_use_mm_for_euclid_dist").square()
         return F.mse_loss(x[counted], F.embedding(wanted[counted], table)), scores
     logits = F.linear(x, params["tokens.weight" if config.tied else "head.weight"])
-    return F.cross_entropy(logits.flatten(end_dim=-2), wanted.flatten(), ignore_index=-1), logits
+    weights = torch.tensor(config.class_weights, dtype=logits.dtype) if config.class_weights else None
+    return F.cross_entropy(logits.flatten(end_dim=-2), wanted.flatten(), weights, ignore_index=-1), logits
 
 
 def _embedded(config: Config, params: Tensors, inputs: torch.Tensor) -> torch.Tensor:

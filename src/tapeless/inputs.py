@@ -104,14 +104,14 @@ def checked_targets(config: Config, value: Any, batch: int, time: int, empty: bo
     return array
 
 
-def checked_count(count: Any, targets: Array) -> int:
+def checked_count(count: Any, here: float) -> float:
     """How many targets the mean is over: those of this batch, or more, where several batches are added up."""
-    here = int(np.count_nonzero(targets >= 0))
     if count is None:
         return here
-    if isinstance(count, bool) or not isinstance(count, Integral) or count < max(1, here):
-        raise TapelessError(f"count must be a whole number of at least the {max(1, here)} targets here, not {count!r}.")
-    return int(count)
+    # The sum over all batches is added up in another order than that of one of them.
+    if not (_is_number(count) and 0 < count < inf and count >= here * (1 - 1e-9)):
+        raise TapelessError(f"count must be a number of at least the {here:g} targets here, not {count!r}.")
+    return float(count)
 
 
 def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int) -> Array:

@@ -88,6 +88,8 @@ class Model:
             self.params[weight.name][...] = initial_value(self.config, weight, rng)
         if self.config.positions == "sinusoidal":
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
+        if self.config.class_weights:
+            self._array("class_weights")[...] = self.config.class_weights
 
     def _runs(self, calls: tuple[Call, ...], arena: Arena) -> list[Run]:
         return [run for _, runs in bind(calls, arena, self.backend_module) for run in runs]
@@ -100,13 +102,13 @@ class Model:
         return self.program.parameters
 
     def forward_backward(
-        self, inputs: Any, targets: Any, *, accumulate: bool = False, count: int | None = None
+        self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
         """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features).
 
         `accumulate` adds to the gradients that are there instead of starting from zero. Loss and gradients are means
-        over this batch's targets; with `count`, the number of targets in all the batches that are added up, they are
-        this batch's share of the mean over all of them, and the sum is what one big batch would give.
+        over this batch's targets; with `count`, the number of targets in all the batches that are added up (`weigh`
+        tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
         self.feed(inputs, targets, count)
         if not accumulate:
@@ -198,11 +200,18 @@ class Model:
         walk = execute(bind(calls, self.arena, self.backend_module))
         return ((call, arguments_of(call, self.arena)) for call in walk)
 
-    def feed(self, inputs: Any, targets: Any, count: int | None = None) -> None:
+    def weigh(self, targets: Any) -> float:
+        """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
+        valid = np.asarray(targets)
+        valid = valid[valid >= 0]
+        weights = self.config.class_weights
+        return float(len(valid)) if weights is None else float(np.asarray(weights)[valid].sum())
+
+    def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
         array = checked_inputs(self.config, inputs, (self.batch, self.time), self.dtype)
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
-        counted = checked_count(count, wanted)
+        counted = checked_count(count, self.weigh(wanted))
         self._array(inputs_name(self.config))[...] = array
         self._array("targets")[...] = wanted
         self._array("count")[0] = counted

@@ -91,6 +91,8 @@ CONFIGURATIONS = (
     _variant("not recomputed", "sunfish", recompute=False),
     _variant("learned positions", "sunfish", positions="learned", causal=True),
     _variant("pre-norm", "sunfish", norm="pre", activation="tanh"),
+    _variant("class weights", "sunfish", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
+    _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 
 # Shapes at which a fast backend cuts strips, chunks and blocks, uses threads, and holds the vocabulary transposed.
@@ -98,7 +100,20 @@ LARGER = (
     Configuration("ops-102k as it is", "ops-102k", {}, 32, 8),
     Configuration("gpt2-4x256 long", "gpt2-4x256", {"layers": 1, "channels": 64, "vocab": 1500}, 2, 197),
     Configuration("gpt2-4x256 wide", "gpt2-4x256", {"layers": 1, "heads": 8, "vocab": 1031, "chunk": 50}, 3, 70),
-    Configuration("sunfish long", "sunfish", {}, 2, 150),
+    Configuration("sunfish long", "sunfish", {"class_weights": (0.2, 1.8)}, 2, 150),
+    Configuration(
+        "gpt2-4x256 weighted",
+        "gpt2-4x256",
+        {
+            "layers": 1,
+            "vocab": 1200,
+            "channels": 32,
+            "heads": 2,
+            "class_weights": tuple(1 + (word % 7) / 3 for word in range(1200)),
+        },
+        2,
+        40,
+    ),
     Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
     Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )

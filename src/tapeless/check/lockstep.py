@@ -165,6 +165,8 @@ def _example_call(
     known = example | run_forward(name, example, np.float64)
     p, values, arrays = Builder(), {}, {}
     for argument in signature.arguments:
+        if argument in signature.optional and argument.removeprefix("d") not in known:
+            continue
         if argument in known and not isinstance(known[argument], tuple):
             array = np.array(known[argument])
         else:  # a gradient: that of an output is what comes in

@@ -6,10 +6,22 @@ TOLERANCES = {
     "torch autograd": 1e-12,
     "torch optimizers": 1e-12,
     "hugging face gpt2": 1e-10,
+    "definition": 1e-12,
+    # Somebody's own backward, in float64. Against differences, whose own bound must be smaller; how well they must
+    # know a slope to confirm a complex step; outputs for complex input with imaginary part 0 against those for real
+    # input; the backward of a sum of two dy against the sum of the backwards; a gradient this small beside
+    # Σ |dy·y| / |x| is 0 up to rounding.
+    "differences": 1e-8,
+    "confirmed analytic": 1e-6,
+    "complex input unchanged": 1e-12,
+    "linear in dy": 1e-10,
+    "vanishing gradient": 1e-12,
     # float32 against the float64 reference: ‖difference‖ / ‖gradient‖ per tensor of a whole model.
     "float32 gradients": 1e-5,
     # 100 training steps in float32 beside torch in float32: relative difference of the losses.
     "float32 loss curve": 1e-4,
+    # 100 training steps with somebody's own kernel beside ours, both in float64, over the first loss.
+    "float64 loss curve": 1e-9,
 }
 
 # One call alone, against the reference on the same inputs: this times √(numbers that go into one result),

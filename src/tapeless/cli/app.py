@@ -11,6 +11,7 @@ from tapeless.cli.bench import bench
 from tapeless.cli.check import check
 from tapeless.cli.doctor import doctor
 from tapeless.cli.explain import explain
+from tapeless.cli.label import label_app
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
 from tapeless.cli.sample import sample
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for command in (presets, explain, plan, check, tokenize, train, doctor, sample, import_, export, bench):
     app.command(command.__name__.rstrip("_"))(command)
+app.add_typer(label_app, name="label")
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -12,7 +13,10 @@ from tapeless.backends import reference
 from tapeless.backends.execute import backend_named
 from tapeless.check.complex_step import TensorError, check_directions, check_model, check_op
 from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size
+from tapeless.check.everything import check_everything
+from tapeless.check.finding import Finding
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
 from tapeless.errors import TapelessError
@@ -33,17 +37,26 @@ def check(
     backend: Annotated[
         str, typer.Option(help="reference: by complex step. cpu: every call beside the reference.")
     ] = "reference",
+    bugs: Annotated[
+        bool, typer.Option("--bugs", help="Plant every bug of the catalogue and see it caught, and named.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Prove the gradients by complex step, or a backend by the reference.
 
-    Small versions of every preset, every element of every weight, and every op alone. --fast takes the presets
+    Small versions of every preset, every element of every weight, and every op alone; then that every forward is what
+    its definition says, and the optimizer's step and the loop what theirs say. --fast takes the presets
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
     under 200 million parameters. --backend cpu walks one whole training step of every configuration in lockstep with
-    the reference and reports the first call whose result is off.
+    the reference and reports the first call whose result is off. --bugs checks the checkers.
 
     Example: tapeless check gpt2-4x256 ops-102k
     """
+    if bugs:
+        if names or fast or backend != "reference":
+            raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast and --backend.")
+        run_bugs(json)
+        return
     chosen = [preset(name).name for name in names or ()]
     if backend_named(backend) is not reference:
         if fast:
@@ -57,8 +70,9 @@ def check(
         configurations = tuple(c for name in chosen for c in configurations_of(name)) or CONFIGURATIONS
         ops = [] if chosen else [name for name, op in OPS.items() if op.SPEC.backward]
     errors = _run(ops, configurations, fast, quiet=json)
+    findings = _findings(quiet=json) if ops else []
     errors.sort(key=lambda error: error.error if error.error == error.error else float("inf"), reverse=True)
-    ok = all(error.ok for error in errors)
+    ok = all(error.ok for error in errors) and not findings
     if json:
         print_json(
             {
@@ -68,13 +82,35 @@ def check(
                 "tensors": len(errors),
                 "elements": sum(error.elements for error in errors),
                 "configs": len(configurations) + len(ops),
+                "findings": [str(finding) for finding in findings],
                 "report": [vars(error) for error in errors],
             }
         )
     else:
         _print(errors, len(configurations) + len(ops), fast)
+        if ops:
+            _print_findings(findings)
     if not ok:
         raise typer.Exit(1)
+
+
+def _findings(quiet: bool) -> list[Finding]:
+    """What is not a gradient, and no gradient check would see: a forward that is wrong together with its backward, an
+    optimizer's step, the loop, the kernels of the cpu backend."""
+    with console.status("definitions, steps, loop and kernels") as status:
+        if quiet:
+            status.stop()
+        return list(check_everything())
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for finding in findings:
+        console.print(f"[bold red]{escape(str(finding))}[/]")
+    if not findings:
+        console.print(
+            f"[bold green]All {len(OPS)} ops are what their definitions say[/], and so are the optimizers' steps, "
+            f"clipping, accumulation and the loop."
+        )
 
 
 def _moderate() -> list[str]:

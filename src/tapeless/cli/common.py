@@ -50,7 +50,8 @@ PRESET_HELP = {
 
 def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
-    return _with_fields(command, "changes", [each for each in fields(Config) if each.name in OVERRIDABLE])
+    given = (each for each in fields(Config) if each.name in OVERRIDABLE and each.name != "class_weights")
+    return _with_fields(command, "changes", list(given))
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

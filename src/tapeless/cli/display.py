@@ -71,6 +71,8 @@ class Display:
         parts.append(f"held out [bold]{found.loss:.4f}[/]")
         if found.accuracy is not None:
             parts.append(f"right [bold]{found.accuracy:7.2%}[/]")
+        if found.cross_entropy is not None:
+            parts.append(f"cross-entropy {found.cross_entropy:.3f}")
         return "   ".join(parts) + ("  [green]best[/]" if event.best else "")
 
 

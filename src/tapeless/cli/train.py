@@ -30,6 +30,7 @@ from tapeless.cli.display import Display
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
+from tapeless.signal.task import Labelled
 from tapeless.train.loop import Evaluated, Finished
 from tapeless.train.operations import WORDS, Operations, final_scores, spell
 from tapeless.train.run import new_folder, open_run
@@ -68,7 +69,7 @@ def train(
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
     try:
-        status = _follow(session, shown=not json)
+        status = follow(session, shown=not json)
     finally:
         session.recorder.close()
     _print_end(session, status, clock.perf_counter() - started, json)
@@ -96,7 +97,7 @@ def _assemble(
         started_from = open_run(base) if base else None
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or new_folder(Path("runs"), stem if base is None else f"{base.name}-tuned")
-        with _preparing_shown(quiet) as progress, compiling_shown(quiet):
+        with preparing_shown(quiet) as progress, compiling_shown(quiet):
             session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
         if session.trainer.settings.accumulate > 1:
@@ -104,7 +105,7 @@ def _assemble(
     if not quiet:
         model = session.model
         about = (
-            f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {_data_line(session)}; {told}"
+            f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
         )
         console.print(f"[bold]{model.config.name}[/]  {about}")
         for message in session.messages:
@@ -112,16 +113,18 @@ def _assemble(
     return session
 
 
-def _data_line(session: Session) -> str:
+def data_line(session: Session) -> str:
     task = session.trainer.task
     if isinstance(task, Operations):
         return f"{len(task.training):,} expressions to train, {len(task.validation):,} held out"
+    if isinstance(task, Labelled):
+        return f"{len(task.training.labels):,} positions to train, {len(task.validation.labels):,} held out"
     assert isinstance(task, Text)
     return f"{len(task.data.training):,} tokens to train, {len(task.data.validation):,} held out"
 
 
 @contextmanager
-def _preparing_shown(quiet: bool) -> Iterator[Any]:
+def preparing_shown(quiet: bool) -> Iterator[Any]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -157,7 +160,7 @@ class Status:
         return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed)
 
 
-def _follow(session: Session, shown: bool) -> Status:
+def follow(session: Session, shown: bool) -> Status:
     status = Status()
     with Display(session, shown) as display, _signals(status, display):
         status.losses, status.evaluations = display.losses, display.evaluations
@@ -236,6 +239,7 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
                 "train_accuracy": found["train_accuracy"],
                 "val_loss": found["loss"],
                 "val_accuracy": found["accuracy"],
+                "val_cross_entropy": found.get("cross_entropy"),
                 "best_val_loss": session.trainer.best,
                 "stopped": status.reason,
                 "seconds": seconds,
@@ -291,6 +295,8 @@ def _print_next(session: Session, command: str) -> None:
     lines = [(f"{command} doctor {folder}", "how the training went, in plain words")]
     if isinstance(session.trainer.task, Text):
         lines += [(f"{command} sample {folder} --prompt 'import '", "let it write")]
+    elif isinstance(session.trainer.task, Labelled):
+        lines += [(f"{command} label train --resume {folder}", "score what was held out")]
     else:
         lines += [
             (f"{command} explain {session.request.preset} --values", "every gradient, with its norm"),

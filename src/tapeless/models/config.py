@@ -46,6 +46,7 @@ class Config:
     optimizer: str = "adamw"
     norm_eps: float = 1e-5
     chunk: int = 256  # rows of logits that exist at a time
+    class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss; all the same by default
 
     @property
     def width(self) -> int:
@@ -57,6 +58,8 @@ class Config:
             if name not in OVERRIDABLE:
                 raise unknown("field", name, OVERRIDABLE)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
+        if isinstance(plain.get("class_weights"), list):
+            plain["class_weights"] = tuple(plain["class_weights"])
         changed = replace(self, **plain)
         changed.validate()
         return changed
@@ -84,8 +87,21 @@ class Config:
         if self.features and (self.tied or self.loss == "squared_error"):
             wrong = "tied=True" if self.tied else "loss='squared_error'"
             raise TapelessError(f"{wrong} needs a token embedding, and features={self.features} leaves none.")
+        self._check_class_weights()
         if self.loss == "squared_error" and not self.tied:
             raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
+
+
+    def _check_class_weights(self) -> None:
+        if self.class_weights is None:
+            return
+        if self.loss != "cross_entropy":
+            raise TapelessError("class_weights belong to loss='cross_entropy': a squared error knows no classes.")
+        if not isinstance(self.class_weights, tuple) or len(self.class_weights) != self.vocab:
+            raise TapelessError(f"class_weights must be {self.vocab} numbers, one a class, not {self.class_weights!r}.")
+        for weight in self.class_weights:
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+                raise TapelessError(f"class_weights must be finite numbers above 0, not {weight!r}.")
 
 
 OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "name")

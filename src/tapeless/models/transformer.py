@@ -49,7 +49,8 @@ class Net:
     dstream: Buffer  # the gradient of the residual stream at the end of the blocks
     logits: Buffer
     targets: Buffer
-    count: Buffer  # how many targets are not −1
+    count: Buffer  # how many targets are not −1, or the sum of their classes' weights
+    class_weights: Buffer | None
     loss: Buffer
 
 
@@ -96,6 +97,7 @@ def declare(p: Builder, c: Config, batch: int, time: int) -> Net:
         logits=p.workspace("logits", min(c.chunk, batch * final), c.vocab),
         targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "int64"),
         count=p.buffer("input", "count", (1,), "float64"),
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,)) if c.class_weights else None,
         loss=p.buffer("output", "loss", (1,)),
     )
 
@@ -147,7 +149,7 @@ def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
         if n.config.loss == "cross_entropy":
             p.classifier.forward(
                 loss=write(n.loss), logits=write(n.logits),
-                x=state, weight=n.head, targets=n.targets, count=n.count,
+                x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
             )  # fmt: skip
         else:
             p.squared_error.forward(loss=write(n.loss), x=state, table=n.tokens, targets=n.targets, count=n.count)
@@ -157,7 +159,7 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
         p.classifier.backward(
             loss=write(n.loss), dx=write(dstate), dweight=add(n.dhead), logits=write(n.logits),
-            x=state, weight=n.head, targets=n.targets, count=n.count,
+            x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
         )  # fmt: skip
     else:
         p.squared_error.backward(

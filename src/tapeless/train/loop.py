@@ -92,13 +92,15 @@ class Trainer:
         self.loss = 0.0  # their part of the loss
         self.best: float | None = None
         self.without_better = 0  # evaluations since the best
-        self.first_spread = _spread(model)
+        targets = next(task.batches(model.batch))[1]
+        self._aims = targets[targets >= 0]  # a sample of what is predicted, the same in a resumed run
+        self.first_spread = _spread(model, self._aims)
         self.phases = Phases()
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
         self._drawn: list[tuple[Array, Array]] = []
         self._drawn_from = self.batches.state()
-        self._count = 0
+        self._count = 0.0
 
     @property
     def epoch(self) -> float:
@@ -133,7 +135,7 @@ class Trainer:
         with self.phases("data"):
             self._drawn_from = self.batches.state()
             self._drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
-            self._count = sum(int(np.count_nonzero(targets >= 0)) for _, targets in self._drawn)
+            self._count = sum(self.model.weigh(targets) for _, targets in self._drawn)
 
     def _stopped(self, what: str, batches: list[tuple[Array, Array]]) -> NonFiniteError:
         """Back to before this update, of which no weight has seen anything; then find who began it."""
@@ -158,7 +160,7 @@ class Trainer:
         return dead_units(self.model, self._drawn[-1][0])
 
     def _relative_spread(self) -> float | None:
-        now = _spread(self.model)
+        now = _spread(self.model, self._aims)
         return now / self.first_spread if now is not None and self.first_spread else None
 
     def state(self) -> dict[str, Any]:
@@ -193,11 +195,12 @@ class Trainer:
             checkpoint.read("gradients", self.model.grads)
 
 
-def _spread(model: Model) -> float | None:
-    """How far embeddings lie from their mean. A loss that is a distance to embeddings could pull them together."""
-    if model.config.loss != "squared_error":
+def _spread(model: Model, aims: Array) -> float | None:
+    """How far embeddings lie from their mean, each counted as often as it is predicted. A loss that is a distance to
+    embeddings could pull them together; words that are never predicted stay where they are and would hide it."""
+    if model.config.loss != "squared_error" or not len(aims):
         return None
-    table = model.params["tokens.weight"]
+    table = model.params["tokens.weight"][aims]
     return float(np.sqrt(np.mean(np.square(table - table.mean(axis=0)))))
 
 

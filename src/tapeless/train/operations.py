@@ -94,8 +94,9 @@ class Operations:
     def evaluate(self, model: Model, batches: int) -> Measured:
         """Both splits whole: they are small."""
         train_loss, train_accuracy = evaluate(model, self.training)
-        loss, accuracy = evaluate(model, self.validation)
-        return Measured(loss, accuracy, train_loss, train_accuracy)
+        loss, accuracy, surprise = _means(model, self.validation)
+        beside = surprise if model.config.loss == "squared_error" else None
+        return Measured(loss, accuracy, train_loss, train_accuracy, beside)
 
 
 class OperationBatches:
@@ -140,13 +141,19 @@ def targets_for(config: Config, answers: Array) -> Array:
 
 def evaluate(model: Model, examples: Split) -> tuple[float, float]:
     """Mean loss and accuracy."""
-    losses, right = 0.0, 0
+    loss, accuracy, _ = _means(model, examples)
+    return loss, accuracy
+
+
+def _means(model: Model, examples: Split) -> tuple[float, float, float]:
+    """Loss, accuracy and cross-entropy."""
+    totals = np.zeros(3)
     for start in range(0, len(examples), EVALUATED_AT_ONCE):
         answers = examples.answers[start : start + EVALUATED_AT_ONCE]
         scores = final_scores(model, examples.tokens[start : start + EVALUATED_AT_ONCE])
-        losses += float(_losses(model, scores, answers).sum())
-        right += int((scores.argmax(axis=1) == answers).sum())
-    return losses / len(examples), right / len(examples)
+        totals += score_totals(model.config, scores, answers)
+    loss, accuracy, surprise = totals / len(examples)
+    return float(loss), float(accuracy), float(surprise)
 
 
 def final_scores(model: Model, tokens: Array) -> Array:
@@ -154,10 +161,13 @@ def final_scores(model: Model, tokens: Array) -> Array:
     return scores if scores.ndim == 2 else scores[:, -1]
 
 
-def _losses(model: Model, scores: Array, answers: Array) -> Array:
+def score_totals(config: Config, scores: Array, answers: Array) -> Array:
+    """What scores (N, vocab) are worth, added up over N: the model's own loss, how many are right, and the
+    cross-entropy of the softmax over the scores."""
     picked = scores[np.arange(len(scores)), answers]
-    if model.config.loss == "squared_error":
-        return -picked / model.config.channels  # the scores are minus the squared distances
     largest = scores.max(axis=1)
-    logsumexp: Array = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
-    return logsumexp - picked
+    surprise = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1)) - picked
+    # The scores of a squared-error model are minus the squared distances, its loss is their mean over channels.
+    losses = -picked / config.channels if config.loss == "squared_error" else surprise
+    right = scores.argmax(axis=1) == answers
+    return np.array([losses.sum(dtype=np.float64), right.sum(), surprise.sum(dtype=np.float64)])

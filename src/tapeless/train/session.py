@@ -18,7 +18,7 @@ from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spi
 from tapeless.train.metrics import Recorder
 from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.run import Run, read_weights
-from tapeless.train.settings import OPERATIONS, Request
+from tapeless.train.settings import LABELLED, OPERATIONS, Request
 from tapeless.train.task import Task
 from tapeless.train.text import Text
 
@@ -128,7 +128,7 @@ def start(request: Request, folder: Path, *, base: Run | None = None, progress: 
         task, config = _task(request, config, made, base, progress)
         settings = replace(settings, tokenizer=_tokenizer_kind(task))
         request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
-        trainer = Trainer(_model(request, config), task, settings)
+        trainer = Trainer(make_model(request, config), task, settings)
         if base is not None:
             read_weights(found, trainer.model)
         run.write_configuration(made, request, config)
@@ -151,7 +151,7 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
         raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     config = opened.config()
     task, _ = _task(request, config, opened, None, None)
-    trainer = Trainer(_model(request, config), task, request.settings)
+    trainer = Trainer(make_model(request, config), task, request.settings)
     trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
         raise TapelessError(f"{folder} is done: all {trainer.steps:,} updates were made; give more with --steps.")
@@ -190,6 +190,10 @@ def _task(
     settings = request.settings
     if settings.data == OPERATIONS:
         return Operations(config, settings.seed), config
+    if settings.data == LABELLED and (made.folder / "source.json").exists():
+        from tapeless.train.labelled import resumed_task  # which builds on sessions itself
+
+        return resumed_task(made, settings, config), config
     assert settings.data is not None  # `suited` has seen to both
     assert settings.time is not None
     if config.readout == "last" or not config.causal:
@@ -229,7 +233,7 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
-def _model(request: Request, config: Config) -> Model:
+def make_model(request: Request, config: Config) -> Model:
     settings = request.settings
     time = LENGTH if settings.data == OPERATIONS else settings.time
     return Model(

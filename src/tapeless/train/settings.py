@@ -16,6 +16,7 @@ from tapeless.models.presets import PRESETS
 from tapeless.train.schedules import Schedule
 
 OPERATIONS = "operations"
+LABELLED = "labelled"  # what the run's source.json names
 
 
 def option(default: Any, panel: str, text: str) -> Any:
@@ -207,7 +208,9 @@ def as_toml(request: Request, config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: str | bool | float) -> str:
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, str):
         # TOML has JSON's escapes, but wants DEL escaped, and knows no surrogates: those are no text in the first place.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

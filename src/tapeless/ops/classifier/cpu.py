@@ -23,17 +23,19 @@ DEPTH = 32  # words whose exponentials are summed in float32 before they join th
 WORDS = 64  # of a block of the gradient
 
 
-def forward(loss, logits, x, weight, targets, count) -> list[Run]:
+def forward(loss, logits, x, weight, targets, count, class_weights=None) -> list[Run]:
     runs: list[Run] = []
     for rows, first in _chunks(len(x), len(logits)):
-        runs += _scores_and_loss(loss, logits, x[rows], weight, targets[rows], count, first, gradient=False)[1]
+        given = (targets[rows], count, class_weights)
+        runs += _scores_and_loss(loss, logits, x[rows], weight, given, first, gradient=False)[1]
     return runs
 
 
-def backward(loss, dx, dweight, logits, x, weight, targets, count, add=NONE) -> list[Run]:
+def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights=None, add=NONE) -> list[Run]:
     runs: list[Run] = []
     for rows, first in _chunks(len(x), len(logits)):
-        z, made = _scores_and_loss(loss, logits, x[rows], weight, targets[rows], count, first, gradient=True)
+        given = (targets[rows], count, class_weights)
+        z, made = _scores_and_loss(loss, logits, x[rows], weight, given, first, gradient=True)
         transposed = len(weight) >= TRANSPOSED_FROM
         adds = "dweight" in add or not first
         runs += made
@@ -46,12 +48,12 @@ def _chunks(rows, chunk):
     return [(slice(at, min(at + chunk, rows)), at == 0) for at in range(0, rows, chunk)]
 
 
-def _scores_and_loss(loss, logits, x, weight, targets, count, first, gradient):
+def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
     """The chunk as it will hold dz, and the native calls that fill it."""
     rows, vocab = len(x), len(weight)
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
-        arguments = (loss, np.empty(rows), z, targets, count, first, gradient)
+        arguments = (loss, np.empty(rows), z, *given, first, gradient)
         return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = blas.threads() if z.size >= THREADED else 1
@@ -59,14 +61,19 @@ def _scores_and_loss(loss, logits, x, weight, targets, count, first, gradient):
     shift = np.empty(rows, np.float32)
     runs: list[Run] = [
         bound_gemm(z, weight, x, transpose_b=True),
-        BY_COLUMNS.bind(z.size, loss, shift, z, targets, count, first, tops, totals),
+        BY_COLUMNS.bind(z.size, loss, shift, z, *given, first, tops, totals),
     ]
     if gradient:
-        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, targets, count))
+        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, *given))
     return z, runs
 
 
-def by_rows(loss, row_loss, z, targets, count, first, gradient):
+@inlined
+def _row_weight(target, class_weights):
+    return 1.0 if class_weights is None else float64(class_weights[target])
+
+
+def by_rows(loss, row_loss, z, targets, count, class_weights, first, gradient):
     """Adds the chunk's part to the loss and, where `gradient`, replaces the scores z by dz."""
     for r in prange(z.shape[0]):
         row, target = z[r], targets[r]
@@ -77,10 +84,11 @@ def by_rows(loss, row_loss, z, targets, count, first, gradient):
         else:
             most, picked = largest(row), row[target]
             total = _exponentials(row, most, gradient)
+            factor = _row_weight(target, class_weights)
             if gradient:
-                _scale(row, float32(1.0 / (total * count[0])))
-                row[target] -= float32(1.0 / count[0])
-            row_loss[r] = log(total) + float64(most) - float64(picked)
+                _scale(row, float32(factor / (total * count[0])))
+                row[target] -= float32(factor / count[0])
+            row_loss[r] = factor * (log(total) + float64(most) - float64(picked))
     total = 0.0
     for r in range(z.shape[0]):
         total += row_loss[r]
@@ -108,8 +116,8 @@ def _scale(row, factor):
         row[i] *= factor
 
 
-def by_columns(loss, shift, z, targets, count, first, tops, totals):
-    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is softmax / count.
+def by_columns(loss, shift, z, targets, count, class_weights, first, tops, totals):
+    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is w · softmax / count.
 
     Each thread goes down a band of the vocabulary with a running maximum and sum per column.
     """
@@ -134,8 +142,9 @@ def by_columns(loss, shift, z, targets, count, first, tops, totals):
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
             lse = float64(most) + log(total)
-            chunk_loss += lse - float64(z[targets[k], k])
-            shift[k] = float32(lse + log(count[0]))
+            factor = _row_weight(targets[k], class_weights)
+            chunk_loss += factor * (lse - float64(z[targets[k], k]))
+            shift[k] = float32(lse + log(count[0] / factor))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
 
@@ -160,14 +169,13 @@ def _absorb(z, most, total, high, part):
     most[:] = high
 
 
-def column_gradient(z, shift, targets, count):
+def column_gradient(z, shift, targets, count, class_weights):
     vocab, width = z.shape
     for block in prange((vocab + WORDS - 1) // WORDS):
         _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift)
-    one = float32(1.0 / count[0])
     for k in range(width):
         if targets[k] >= 0:
-            z[targets[k], k] -= one
+            z[targets[k], k] -= float32(_row_weight(targets[k], class_weights) / count[0])
 
 
 @inlined

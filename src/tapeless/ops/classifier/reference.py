@@ -1,12 +1,13 @@
 """Classifier: the vocabulary product and the cross-entropy in one op, a chunk of rows at a time.
 
 (1)  z_r = x_r @ weightᵀ                         V scores for row r
-(2)  lse_r = log Σ_v exp z_rv,   loss = (1/count) Σ_r (lse_r − z_r[target_r])    over rows with target ≥ 0
+(2)  lse_r = log Σ_v exp z_rv,   loss = (1/count) Σ_r w_r (lse_r − z_r[target_r])    over rows with target ≥ 0
 
-`count` is the number of such rows in the whole step; targets of −1 are ignored. There is no log(p + ε): that
-would be biased, and its gradient would not be (3). From ∂lse_r/∂z_rv = exp(z_rv − lse_r) = p_rv:
+`count` is the number of such rows in the whole step; targets of −1 are ignored. w_r is 1, or the weight of the
+target's class where rare classes are to count for more, and `count` is then the sum of the w_r. There is no
+log(p + ε): that would be biased, and its gradient would not be (3). From ∂lse_r/∂z_rv = exp(z_rv − lse_r) = p_rv:
 
-(3)  dz_rv = (p_rv − [v = target_r]) / count     and 0 in the ignored rows
+(3)  dz_rv = w_r (p_rv − [v = target_r]) / count     and 0 in the ignored rows
 (4)  dx = dz @ weight
 (5)  dweight = dzᵀ @ x
 
@@ -40,6 +41,7 @@ SPEC = Spec(
         "weight": "V C",
         "targets": "R",
         "count": "1",
+        "class_weights": "V",
     },
     dtypes={"targets": "int64", "count": "float64"},
     forward=Signature(
@@ -47,7 +49,8 @@ SPEC = Spec(
             "loss": "Σ_R (log Σ_V exp z − z[target]) / count, z = x @ weightᵀ",
             "logits": "z, K rows at a time",
         },
-        reads=("x", "weight", "targets", "count"),
+        reads=("x", "weight", "targets", "count", "class_weights"),
+        optional=("class_weights",),
     ),
     backward=Signature(
         writes={
@@ -56,8 +59,9 @@ SPEC = Spec(
             "dweight": "dzᵀ @ x",
             "logits": "z, then dz, K rows at a time",
         },
-        reads=("x", "weight", "targets", "count"),
+        reads=("x", "weight", "targets", "count", "class_weights"),
         adds=("dweight",),
+        optional=("class_weights",),
     ),
     fused=True,
 )
@@ -74,10 +78,24 @@ def _chunks(logits: Array, x: Array, weight: Array, targets: Array) -> Iterator[
         yield rows, z, lse, np.flatnonzero(targets[rows] >= 0)
 
 
-def forward(loss: Array, logits: Array, x: Array, weight: Array, targets: Array, count: Array) -> None:
+def _row_weights(targets: Array, class_weights: Array | None) -> Array:
+    """w_r, a constant: no gradient goes there. That of an ignored row is never used."""
+    return np.ones(len(targets)) if class_weights is None else class_weights.real[targets]
+
+
+def forward(
+    loss: Array,
+    logits: Array,
+    x: Array,
+    weight: Array,
+    targets: Array,
+    count: Array,
+    class_weights: Array | None = None,
+) -> None:
     loss[...] = 0
     for rows, z, lse, valid in _chunks(logits, x, weight, targets):
-        loss += (lse[valid] - z[valid, targets[rows][valid]]).sum() / count  # (2)
+        picked = targets[rows][valid]
+        loss += (_row_weights(picked, class_weights) * (lse[valid] - z[valid, picked])).sum() / count  # (2)
 
 
 def backward(
@@ -89,6 +107,7 @@ def backward(
     weight: Array,
     targets: Array,
     count: Array,
+    class_weights: Array | None = None,
     add: frozenset[str] = NONE,
 ) -> None:
     loss[...] = 0
@@ -96,12 +115,12 @@ def backward(
         store(dweight, 0, add=False)
     for rows, z, lse, valid in _chunks(logits, x, weight, targets):
         picked = targets[rows][valid]
-        loss += (lse[valid] - z[valid, picked]).sum() / count  # (2)
+        loss += (_row_weights(picked, class_weights) * (lse[valid] - z[valid, picked])).sum() / count  # (2)
         z -= lse[:, None]
         np.exp(z, out=z)  # p
         z[valid, picked] -= 1
         z[targets[rows] < 0] = 0
-        z /= count  # (3)
+        z *= _row_weights(targets[rows], class_weights)[:, None] / count  # (3)
         np.matmul(z, weight, out=dx[rows])  # (4)
         dweight += z.T @ x[rows]  # (5)
 

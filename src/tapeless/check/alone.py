@@ -1,0 +1,176 @@
+"""An op by itself: does it compute what its definition says, is its backward the derivative of that, does it add where
+it is told to add, and does it leave alone what it only reads?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tapeless.backends import reference
+from tapeless.backends.execute import bind_call, execute
+from tapeless.check.complex_step import STEP, relative_error, run_forward
+from tapeless.check.definitions import DEFINITIONS, sinusoid
+from tapeless.check.examples import Example, examples_of
+from tapeless.check.finding import EXACT, Finding, difference
+from tapeless.check.lockstep import compare
+from tapeless.ops import OPS
+from tapeless.ops.contract import Array
+from tapeless.ops.positions import reference as positions
+from tapeless.program.builder import Builder
+from tapeless.program.call import Call, add, update, write
+
+Arrays = dict[str, Array]
+
+
+def check_alone(name: str) -> Iterator[Finding]:
+    """An op of the reference on all its examples. Whatever it raises is a finding as well."""
+    try:
+        for example in examples_of(name):
+            for checker, detail in _faults(name, example):
+                yield Finding(name, checker, detail)
+    except Exception as error:  # a kernel that cannot take its arguments is as wrong as one that takes them badly
+        yield Finding(name, "definition", f"raises {type(error).__name__}: {error}")
+    if name == "positions":
+        found = difference(positions.sinusoid(6, 5), sinusoid(6, 5))
+        if found:
+            yield Finding(name, "definition", f"the sinusoid {found}")
+
+
+def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
+    spec = OPS[name].SPEC
+    defined: Arrays = DEFINITIONS[name](**example)
+    for direction in ("forward", "backward") if spec.backward else ("forward",):
+        call, arrays = call_alone(name, direction, example)
+        before = {key: array.copy() for key, array in arrays.items()}
+        _run(call, arrays, reference)
+        for argument, true in defined.items():  # the loss comes from both directions
+            found = difference(arrays[argument], true) if argument in call.signature.writes else None
+            if found:
+                yield "definition", f"{argument} of {call.title} {found}"
+        if direction == "backward":
+            for gradient, detail in _derivatives(name, example, arrays):
+                yield "complex step", f"{gradient} {detail}"
+        yield from _touched(call, before, arrays)
+        yield from _adding(name, direction, example, arrays)
+
+
+def call_alone(name: str, direction: str, example: Example, adding: bool = False) -> tuple[Call, Arrays]:
+    """A call of an op by itself, and float64 arrays for it: what it reads from the example, a random dy, and where it
+    writes NaN, so that what it leaves unwritten shows. `adding`: it adds wherever it can, to random numbers."""
+    spec, rng = OPS[name].SPEC, np.random.default_rng(1)
+    signature = spec.signature(direction)
+    given = {key: value for key, value in example.items() if isinstance(value, np.ndarray)}
+    shapes = {key: value for key, value in example.items() if isinstance(value, tuple) and key in spec.shapes}
+    known = given | (run_forward(name, example, np.float64) if direction == "backward" else {})
+    dims = spec.dims({key: np.shape(value) for key, value in known.items()} | shapes)
+    p, arrays = Builder(), dict[str, Array]()
+    values: dict[str, Any] = {}
+    for argument in signature.arguments:
+        kind = spec.dtype(argument)
+        if argument in signature.optional and argument.removeprefix("d") not in known:
+            continue
+        letters = spec.letters(argument)
+        shape = shapes.get(argument) or tuple(int(x) if x.isdigit() else dims[x] for x in letters)
+        if argument in known and (argument not in signature.writes or argument in signature.updates):
+            array = known[argument].copy()
+        elif argument in signature.writes and not (adding and argument in signature.adds):
+            array = np.full(shape, np.nan, np.float64 if kind == "float" else kind)
+        else:
+            array = rng.normal(size=shape)
+        arrays[argument] = array
+        buffer = p.buffer("input", argument, array.shape, kind)
+        if argument in signature.updates:
+            values[argument] = update(buffer)
+        elif argument in signature.writes:
+            values[argument] = (add if adding and argument in signature.adds else write)(buffer)
+        else:
+            values[argument] = buffer
+    values |= {scalar: example[scalar] for scalar in signature.scalars}
+    p.call(name, direction, values, f"an example of {name}")
+    (call,) = p.build().calls
+    return call, arrays
+
+
+def _run(call: Call, arrays: Arrays, backend: ModuleType) -> None:
+    for _ in execute([bind_call(call, arrays, backend)]):
+        pass
+
+
+def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[str, str]]:
+    """Each element of each input that takes a gradient, by complex step; and inputs that take none are constants."""
+    spec = OPS[name].SPEC
+    weights: dict[str, Any] = {key[1:]: value for key, value in arrays.items() if key[1:] in spec.forward.writes}
+    weights = {"loss": 1.0} if spec.fused else weights
+    for argument in spec.forward.reads:
+        if argument not in example or spec.dtype(argument) != "float":
+            continue
+        found = arrays.get(f"d{argument}", np.zeros_like(example[argument])).reshape(-1)
+        true = np.empty(found.size)
+        for index in range(found.size):
+            moved = example[argument].astype(complex)
+            moved.reshape(-1)[index] += 1j * STEP
+            outputs = run_forward(name, example | {argument: moved}, np.complex128)
+            true[index] = complex(sum((w * outputs[key]).sum() for key, w in weights.items())).imag / STEP
+        if not np.isfinite(found).all() or relative_error(found, true) > EXACT:
+            yield f"d{argument}", f"is off by {relative_error(found, true):.1e} of its largest element"
+
+
+def _touched(call: Call, before: Arrays, after: Arrays) -> Iterator[tuple[str, str]]:
+    for argument in call.reads:
+        if argument.mode == "read" and not np.array_equal(before[argument.name], after[argument.name]):
+            yield "reads", f"{argument.name}, which {call.title} only reads, is overwritten"
+
+
+def _adding(name: str, direction: str, example: Example, written: Arrays) -> Iterator[tuple[str, str]]:
+    call, arrays = call_alone(name, direction, example, adding=True)
+    added = [argument.name for argument in call.writes if argument.mode == "add"]
+    if not added:
+        return
+    for argument in call.reads:
+        if argument.mode == "read":
+            arrays[argument.name][...] = written[argument.name]
+    start = {output: arrays[output].copy() for output in added}
+    _run(call, arrays, reference)
+    for output in added:
+        found = difference(arrays[output], start[output] + written[output])
+        if found:
+            yield "adding", f"{output} of {call.title}, added to what is there, {found}"
+
+
+def check_backend_alone(name: str, backend: ModuleType) -> Iterator[Finding]:
+    """An op of another backend on the same examples, beside the reference, call by call."""
+    place = f"{name} on {backend.__name__.rpartition('.')[2]}"
+    try:
+        for example in (*examples_of(name), *_long_examples(name)):
+            for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
+                for adding in (False, True):
+                    call, true = call_alone(name, direction, example, adding)
+                    found = {key: _narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+                    before = {key: array.copy() for key, array in found.items()}
+                    for result in compare(call, found, true, backend):
+                        if not result.ok:
+                            yield Finding(place, "lockstep", str(result))
+                    for _, detail in _touched(call, before, found):
+                        yield Finding(place, "reads", detail)
+    except Exception as error:
+        yield Finding(place, "lockstep", f"raises {type(error).__name__}: {error}")
+
+
+def _narrowed(array: Array, dtype: str) -> Array:
+    return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
+
+
+def _long_examples(name: str) -> list[Example]:
+    """Sizes at which a fast kernel cuts strips and blocks, too long for a definition in loops."""
+    rng = np.random.default_rng(2)
+    if name == "attention":
+        q, k, v = (rng.normal(size=(1, 70, 4)) for _ in range(3))
+        return [{"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True}]
+    if name == "linear":
+        return [{"x": rng.normal(size=(67, 5)), "weight": rng.normal(size=(5, 70)), "bias": rng.normal(size=70)}]
+    if name == "layernorm":
+        return [{"x": 50 + rng.normal(size=(37, 8)), "weight": rng.normal(size=8), "bias": np.zeros(8), "eps": 1e-5}]
+    return []

@@ -1,0 +1,28 @@
+"""Every bug, room by room."""
+
+from tapeless.check.bugs import (
+    activations,
+    attention,
+    blocks,
+    cpu,
+    embeddings,
+    linear,
+    loop,
+    losses,
+    norms,
+    optimizers,
+)
+from tapeless.check.bugs.planting import Bug
+
+BUGS: tuple[Bug, ...] = (
+    *linear.BUGS,
+    *activations.BUGS,
+    *norms.BUGS,
+    *attention.BUGS,
+    *embeddings.BUGS,
+    *losses.BUGS,
+    *blocks.BUGS,
+    *optimizers.BUGS,
+    *loop.BUGS,
+    *cpu.BUGS,
+)

@@ -1,0 +1,220 @@
+"""What every op computes, said a second time: element by element, straight from the formula, in no hurry.
+
+A gradient check proves that a backward belongs to its forward. It cannot see that the forward itself is another
+function than the one that was meant: attention without 1/√D, a norm without ε, a loss with one. For that there must be
+a statement of the forward that shares no line with it. These functions take an op's arguments by name and return its
+outputs; of an op that writes into part of something, the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import exp, fsum, log, pi, prod, sqrt, tanh
+from typing import Any
+
+import numpy as np
+
+from tapeless.ops.contract import Array, Shape
+
+Outputs = dict[str, Array]
+
+
+def _each(shape: Shape, element: Callable[..., Any]) -> Array:
+    """An array whose elements are a function of their indices."""
+    values = [element(*index) for index in product(*map(range, shape))]
+    return np.array(values, float).reshape(shape) if prod(shape) else np.zeros(shape)
+
+
+def _softmax(scores: Sequence[float]) -> tuple[list[float], float]:
+    """The weights, and the log of the sum of exponentials."""
+    most = max(scores)
+    total = fsum(exp(score - most) for score in scores)
+    return [exp(score - most) / total for score in scores], most + log(total)
+
+
+def _dot(a: Array, b: Array) -> float:
+    return fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def embedding(tokens: Array, weight: Array) -> Outputs:
+    return {"y": _each((len(tokens), weight.shape[1]), lambda r, c: weight[int(tokens[r]), c])}
+
+
+def positions(table: Array, y: Shape) -> Outputs:
+    return {"y": _each(y, lambda b, t, c: table[t, c])}
+
+
+def positions_at(table: Array, position: Array, y: Shape) -> Outputs:
+    return {"y": _each(y, lambda b, t, c: table[int(position[0]) + t, c])}
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Outputs:
+    shift = np.zeros(weight.shape[1]) if bias is None else bias
+    return {"y": _each((len(x), weight.shape[1]), lambda r, f: _dot(x[r], weight[:, f]) + shift[f])}
+
+
+def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Outputs:
+    rows, width = x.shape
+    mean = _each((rows,), lambda r: fsum(x[r]) / width)
+    rstd = _each((rows,), lambda r: 1 / sqrt(fsum((value - mean[r]) ** 2 for value in x[r]) / width + eps))
+    return {
+        "y": _each((rows, width), lambda r, c: (x[r, c] - mean[r]) * rstd[r] * weight[c] + bias[c]),
+        "mean": mean,
+        "rstd": rstd,
+    }
+
+
+def attention(q: Array, k: Array, v: Array, lse: Shape, causal: bool) -> Outputs:
+    (batch, queries, channels), keys, heads = q.shape, k.shape[1], lse[1]
+    width = channels // heads
+    y, sums = np.zeros(q.shape), np.zeros(lse)
+    for b, h, i in product(range(batch), range(heads), range(queries)):
+        own = slice(h * width, (h + 1) * width)
+        seen = [j for j in range(keys) if not causal or keys - 1 - j >= queries - 1 - i]  # not after it, from the end
+        weights, sums[b, h, i] = _softmax([_dot(q[b, i, own], k[b, j, own]) / sqrt(width) for j in seen])
+        y[b, i, own] = sum(weight * v[b, j, own] for weight, j in zip(weights, seen, strict=True))
+    return {"y": y, "lse": sums}
+
+
+def remember(keys: Array, values: Array, k: Array, v: Array, position: Array) -> Outputs:
+    kept = {"keys": keys.copy(), "values": values.copy()}
+    batch, heads, _, width = keys.shape
+    for b, h, t, d in product(range(batch), range(heads), range(k.shape[1]), range(width)):
+        kept["keys"][b, h, int(position[0]) + t, d] = k[b, t, h * width + d]
+        kept["values"][b, h, int(position[0]) + t, d] = v[b, t, h * width + d]
+    return kept
+
+
+def cached_attention(q: Array, keys: Array, values: Array, position: Array) -> Outputs:
+    batch, heads, _, width = keys.shape
+    y = np.zeros(q.shape)
+    for b, h, t in product(range(batch), range(heads), range(q.shape[1])):
+        own, seen = slice(h * width, (h + 1) * width), range(int(position[0]) + t + 1)
+        weights, _ = _softmax([_dot(q[b, t, own], keys[b, h, j]) / sqrt(width) for j in seen])
+        y[b, t, own] = sum(weight * values[b, h, j] for weight, j in zip(weights, seen, strict=True))
+    return {"y": y}
+
+
+def gelu(x: Array) -> Outputs:
+    return {"y": _each(x.shape, lambda r, f: gelu_of(float(x[r, f])))}
+
+
+def gelu_of(x: float) -> float:
+    return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
+
+
+def relu(x: Array) -> Outputs:
+    return {"y": _each(x.shape, lambda r, f: x[r, f] if x[r, f] > 0 else 0.0)}
+
+
+def tanh_(x: Array) -> Outputs:
+    return {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))}
+
+
+def residual(x: Array, branch: Array) -> Outputs:
+    return {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])}
+
+
+def last_position(x: Array) -> Outputs:
+    batch, time, channels = x.shape
+    return {"y": _each((batch, 1, channels), lambda b, t, c: x[b, time - 1, c])}
+
+
+def classifier(
+    x: Array, weight: Array, targets: Array, count: Array, logits: Shape, class_weights: Array | None = None
+) -> Outputs:
+    losses = []
+    for row, target in zip(x, targets, strict=True):
+        if target >= 0:
+            scores = [_dot(row, word) for word in weight]
+            factor = 1.0 if class_weights is None else class_weights[target]
+            losses.append(factor * (_softmax(scores)[1] - scores[target]))
+    return {"loss": np.array([fsum(losses) / count[0]])}
+
+
+def squared_error(x: Array, table: Array, targets: Array, count: Array) -> Outputs:
+    errors = [(row - table[target]) ** 2 for row, target in zip(x, targets, strict=True) if target >= 0]
+    return {"loss": np.array([fsum(np.ravel(errors)) / (count[0] * x.shape[1])])}
+
+
+def unembed(x: Array, weight: Array) -> Outputs:
+    return {"y": _each((len(x), len(weight)), lambda r, v: _dot(x[r], weight[v]))}
+
+
+def proximity(x: Array, weight: Array) -> Outputs:
+    return {"y": _each((len(x), len(weight)), lambda r, v: -fsum((x[r] - weight[v]) ** 2))}
+
+
+def zero(y: Shape) -> Outputs:
+    return {"y": np.zeros(y)}
+
+
+def global_norm(gradients: Array) -> Outputs:
+    return {"norm": np.array([sqrt(fsum(g * g for g in gradients))])}
+
+
+def clip(norm: Array, limit: Array) -> Outputs:
+    return {"scale": np.array([1.0 if norm[0] <= limit[0] else limit[0] / norm[0]])}
+
+
+def sgd(weights: Array, gradients: Array, scale: Array, lr: Array) -> Outputs:
+    return {"weights": _each(weights.shape, lambda n: weights[n] - lr[0] * scale[0] * gradients[n])}
+
+
+def momentum(weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float) -> Outputs:
+    moved = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
+    return {"weights": _each(m.shape, lambda n: weights[n] - lr[0] * moved[n]), "m": moved}
+
+
+def adamw(
+    weights: Array, m: Array, v: Array, gradients: Array, scale: Array, lr: Array, step: Array,
+    beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
+) -> Outputs:  # fmt: skip
+    t = int(step[0])
+    first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
+    second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
+
+    def stepped(n: int) -> float:
+        kept = 1 - lr[0] * decay if any(start <= n < stop for start, stop in decayed) else 1.0
+        mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
+        return float(weights[n] * kept - lr[0] * mean / (sqrt(size) + eps))
+
+    return {"weights": _each(weights.shape, stepped), "m": first, "v": second}
+
+
+def sinusoid(positions: int, channels: int) -> Array:
+    """Not an op's output, but what `positions` reads where nothing is learned."""
+
+    def element(t: int, c: int) -> float:
+        angle = t / 10000 ** ((c - c % 2) / channels)
+        return float(np.cos(angle) if c % 2 else np.sin(angle))
+
+    return _each((positions, channels), element)
+
+
+DEFINITIONS: dict[str, Callable[..., Any]] = {
+    "embedding": embedding,
+    "positions": positions,
+    "positions_at": positions_at,
+    "linear": linear,
+    "layernorm": layernorm,
+    "attention": attention,
+    "remember": remember,
+    "cached_attention": cached_attention,
+    "gelu": gelu,
+    "relu": relu,
+    "tanh": tanh_,
+    "residual": residual,
+    "last_position": last_position,
+    "classifier": classifier,
+    "squared_error": squared_error,
+    "unembed": unembed,
+    "proximity": proximity,
+    "zero": zero,
+    "global_norm": global_norm,
+    "clip": clip,
+    "sgd": sgd,
+    "momentum": momentum,
+    "adamw": adamw,
+}

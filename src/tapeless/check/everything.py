@@ -1,0 +1,31 @@
+"""All that `tapeless check` can say about a program, the smallest parts first: the first finding is the nearest to the
+cause."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from tapeless.backends.execute import backend_named
+from tapeless.check.alone import check_alone, check_backend_alone
+from tapeless.check.finding import Finding
+from tapeless.check.steps import check_steps
+from tapeless.check.training import check_training
+from tapeless.check.walk import WALKED, check_program, check_walk
+from tapeless.ops import OPS
+
+
+def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
+    """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
+    and the ops of the cpu backend. `trusted` ops of the reference are not looked at again."""
+    for name in OPS:
+        if name not in trusted:
+            yield from check_alone(name)
+    for configuration in WALKED:
+        yield from check_program(configuration)
+    yield from check_steps()
+    yield from check_training()
+    for configuration in WALKED:
+        yield from check_walk(configuration)
+    cpu = backend_named("cpu")
+    for name in OPS:
+        yield from check_backend_alone(name, cpu)

@@ -1,0 +1,84 @@
+"""Arguments on which an op is checked alone: its own example, and those at which mistakes have hidden.
+
+Lengths that differ, rows that are all ignored, scores that overflow an exp, chunks that do not divide the rows, nearly
+constant rows, the first step of an optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tapeless.ops import OPS
+
+Example = dict[str, Any]
+
+
+def examples_of(name: str) -> list[Example]:
+    rng = np.random.default_rng(0)
+    own = OPS[name].example(rng)
+    further: Callable[[Example, np.random.Generator], list[Example]] = FURTHER.get(name, lambda own, rng: [])
+    return [own, *further(own, rng)]
+
+
+def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
+    q, k, v = (rng.normal(size=(2, 4, 6)) for _ in range(3))
+    same = {"q": q, "k": k, "v": v, "lse": (2, 3, 4)}
+    return [own | {"causal": False}, same | {"causal": True}, same | {"causal": False, "q": 400 * q}]
+
+
+def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
+    nothing = np.full(7, -1)
+    return [
+        own | {"x": 400 * own["x"]},
+        own | {"targets": nothing},  # one of several batches that are added up
+        own | {"count": np.array([11.0]), "logits": (7, 5)},
+        own | {"class_weights": rng.uniform(0.5, 2, size=5)},
+    ]
+
+
+def _squared_error(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"targets": np.full(5, -1)}, own | {"count": np.array([9.0])}]
+
+
+def _layernorm(own: Example, rng: np.random.Generator) -> list[Example]:
+    nearly_constant = 3 + 1e-2 * rng.normal(size=(5, 4))
+    return [{"x": nearly_constant, "weight": rng.normal(size=4), "bias": rng.normal(size=4), "eps": 1e-5}]
+
+
+def _linear(own: Example, rng: np.random.Generator) -> list[Example]:
+    square = {"x": rng.normal(size=(4, 4)), "weight": rng.normal(size=(4, 4)), "bias": rng.normal(size=4)}
+    return [square, {"x": own["x"], "weight": own["weight"]}]
+
+
+def _embedding(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"tokens": np.full(5, 2)}]
+
+
+def _gelu(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [{"x": np.linspace(-8, 8, 20).reshape(4, 5)}]
+
+
+def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
+    limits = ((0.5, 1.0), (3.0, np.inf), (0.0, 1.0))
+    return [{"norm": np.array([norm]), "limit": np.array([limit])} for norm, limit in limits]
+
+
+def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
+    first = {"step": np.array([1]), "m": np.zeros(9), "v": np.zeros(9)}
+    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}]
+
+
+FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
+    "attention": _attention,
+    "classifier": _classifier,
+    "squared_error": _squared_error,
+    "layernorm": _layernorm,
+    "linear": _linear,
+    "embedding": _embedding,
+    "gelu": _gelu,
+    "clip": _clip,
+    "adamw": _adamw,
+}

@@ -1,0 +1,114 @@
+"""The transformer once more, straight from its formulas and one sequence at a time: no ops, no list, no backward.
+
+It says what a model should compute, independently of `models/` and `ops/`, and names every value as the program's
+buffers are named, so that the first value that differs tells where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tapeless.check.definitions import gelu_of, sinusoid
+from tapeless.models.config import Config
+from tapeless.ops.contract import Array
+
+Weights = Mapping[str, Array]
+Values = dict[str, Array]  # by buffer name, each B × T × width
+
+ACTIVATIONS: dict[str, Callable[[Array], Any]] = {
+    "gelu": np.vectorize(gelu_of),
+    "relu": lambda x: x * (x > 0),
+    "tanh": np.tanh,
+}
+
+
+def forward(config: Config, weights: Weights, inputs: Array) -> Values:
+    """Every activation. Also where a model reads out the last position only, all positions are here."""
+    sequences = [_sequence(config, weights, sequence) for sequence in inputs]
+    return {name: np.stack([values[name] for values in sequences]) for name in sequences[0]}
+
+
+def _sequence(c: Config, w: Weights, inputs: Array) -> Values:
+    table = w["positions.weight"] if c.positions == "learned" else sinusoid(c.context, c.channels)
+    start = inputs @ w["input.weight"] + w["input.bias"] if c.features else w["tokens.weight"][inputs]
+    x = start + table[: len(inputs)]
+    values = {"x": x}
+    for n in range(c.layers):
+        block = {name.removeprefix(f"blocks.{n}."): w[name] for name in w if name.startswith(f"blocks.{n}.")}
+        inside, x = _block(c, block, x)
+        values |= {f"blocks.{n}.{name}": value for name, value in inside.items()}
+    if c.norm == "pre":
+        x = values["norm"] = _norm(c, w, "norm", x)
+    values["state"] = x
+    return values
+
+
+def _block(c: Config, w: Weights, x: Array) -> tuple[Values, Array]:
+    s: Values = {}
+    pre = c.norm == "pre"
+    if pre:
+        s["norm1"] = _norm(c, w, "norm1", x)
+    s["attn.qkv"] = _affine(w, "attn.qkv", s["norm1"] if pre else x)
+    s["attn.mix"] = _attention(c, s["attn.qkv"])
+    s["attn.proj"] = _affine(w, "attn.proj", s["attn.mix"])
+    s["sum1"] = x + s["attn.proj"]
+    if pre:
+        s["norm2"] = _norm(c, w, "norm2", s["sum1"])
+    else:
+        s["norm1"] = _norm(c, w, "norm1", s["sum1"])
+    s["mlp.up"] = _affine(w, "mlp.up", s["norm2"] if pre else s["norm1"])
+    s["mlp.act"] = ACTIVATIONS[c.activation](s["mlp.up"])
+    s["mlp.down"] = _affine(w, "mlp.down", s["mlp.act"])
+    s["sum2"] = (s["sum1"] if pre else s["norm1"]) + s["mlp.down"]
+    if not pre:
+        s["norm2"] = _norm(c, w, "norm2", s["sum2"])
+    return s, s["sum2"] if pre else s["norm2"]
+
+
+def _affine(w: Weights, name: str, x: Array) -> Array:
+    y: Array = x @ w[f"{name}.weight"] + w.get(f"{name}.bias", 0.0)
+    return y
+
+
+def _norm(c: Config, w: Weights, name: str, x: Array) -> Array:
+    centred = x - x.sum(axis=-1, keepdims=True) / c.channels
+    spread = np.sqrt((centred**2).sum(axis=-1, keepdims=True) / c.channels + c.norm_eps)
+    y: Array = centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return y
+
+
+def _attention(c: Config, qkv: Array) -> Array:
+    time, width = len(qkv), c.channels // c.heads
+    q, k, v = (qkv[:, part * c.channels :][:, : c.channels].reshape(time, c.heads, width) for part in range(3))
+    y = np.zeros((time, c.heads, width))
+    for t in range(time):
+        seen = t + 1 if c.causal else time
+        scores = np.einsum("hd,shd->sh", q[t], k[:seen]) / np.sqrt(width)
+        weights = np.exp(scores - scores.max(axis=0))
+        y[t] = np.einsum("sh,shd->hd", weights / weights.sum(axis=0), v[:seen])
+    return y.reshape(time, c.channels)
+
+
+def scores(config: Config, weights: Weights, values: Values) -> Array:
+    """Of every word; (B, vocab) where the model answers once."""
+    state = values["state"][:, -1] if config.readout == "last" else values["state"]
+    tokens = weights["tokens.weight"] if config.tied else weights["head.weight"]
+    if config.loss == "cross_entropy":
+        products: Array = state @ tokens.T
+        return products
+    distances: Array = -((state[..., None, :] - tokens) ** 2).sum(axis=-1)
+    return distances
+
+
+def loss(config: Config, weights: Weights, values: Values, targets: Array) -> float:
+    """The mean over the targets that are not −1, each as often as its class weighs."""
+    table = scores(config, weights, values).reshape(-1, config.vocab)
+    rows = [(row, target) for row, target in zip(table, targets.reshape(-1), strict=True) if target >= 0]
+    if config.loss == "squared_error":
+        return float(-sum(row[target] for row, target in rows) / (len(rows) * config.channels))
+    weigh = config.class_weights or (1.0,) * config.vocab
+    losses = [weigh[target] * (np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]) for row, target in rows]
+    return float(sum(losses) / sum(weigh[target] for _, target in rows))

@@ -1,0 +1,179 @@
+"""A model call by call: is the list sound, does every forward call yield what the plain model says, and is every
+gradient, when it is first used, the true one? The first call that goes wrong is named.
+
+A wrong gradient spoils everything behind it, so a list of wrong weights says little. Walking backward from the loss,
+each backward call is judged by what it *reads*: its dy must be the derivative of the loss by its forward partner's
+output, which the complex step gives by moving that output in the middle of the forward pass. The first dy that is wrong
+was made by the call that wrote it last, whose own dy was right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from tapeless.backends.execute import Bound, arguments_of, bind, execute
+from tapeless.check import plain
+from tapeless.check.complex_step import STEP, check_directions
+from tapeless.check.configurations import CONFIGURATIONS, Configuration
+from tapeless.check.finding import EXACT, Finding, difference
+from tapeless.errors import ProgramError
+from tapeless.model import Model
+from tapeless.ops.contract import Array
+from tapeless.program.call import Call, gradient_name
+
+NAMED = re.compile(r"(\w+)\.(?:forward|backward) at (\w+)\.py:\d+")
+# Between them every op, block and branch that a training step can have, and shapes that divide nothing.
+WALKED = tuple(
+    configuration
+    for configuration in CONFIGURATIONS
+    if configuration.name
+    in (
+        "gpt2-4x256",
+        "gpt2-4x256 recomputed",
+        "gpt2-4x256 read at the end",
+        "ops-102k",
+        "cllm",
+        "sunfish",
+    )
+)
+
+
+def place_of(call: Call) -> str:
+    """`layernorm in blocks`: the op, and the file whose line made the call."""
+    return f"{call.op} in {call.source.partition('.')[0]}"
+
+
+def check_program(configuration: Configuration) -> Iterator[Finding]:
+    """What can be seen without computing anything."""
+    try:
+        program = configuration.model("float64").program
+    except ProgramError as error:
+        named = NAMED.search(str(error))
+        yield Finding(f"{named[1]} in {named[2]}" if named else "program", "verifier", str(error))
+        return
+    for call in program.phase("backward"):
+        for argument in call.writes:
+            if argument.view.buffer.kind == "gradient" and argument.mode != "add":
+                detail = f"{argument.view.name} is written, so batches cannot be added up: it must be added to"
+                yield _finding(configuration, "verifier", call, detail)
+
+
+def check_walk(configuration: Configuration) -> Iterator[Finding]:
+    """Stops at the first kind of fault: what stands behind it is its consequence."""
+    model, probe = configuration.model("float64"), configuration.model("complex128")
+    for checker in (_forward, _backward, _weights):
+        found = next(checker(configuration, model, probe), None)
+        if found:
+            yield found
+            return
+
+
+def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array]:
+    rng = np.random.default_rng(configuration.seed)
+    inputs, targets = configuration.batch_of(rng, models[0])
+    configuration.scramble(rng, models[0])
+    for model in models[1:]:
+        for name, weight in models[0].params.items():
+            model.params[name][...] = weight
+    return inputs, targets
+
+
+def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
+    inputs, targets = _prepare(configuration, model)
+    values = plain.forward(model.config, model.params, inputs)
+    expected = np.array([plain.loss(model.config, model.params, values, targets)])
+    last_writer = {call.writes[0].view.name: call for call in model.program.phase("forward")}
+    for call, arrays in model.trace(inputs, targets):
+        written = call.writes[0]
+        if call.phase == "forward" and last_writer[written.view.name] is call and written.view.name in values:
+            true = values[written.view.name][:, -written.view.shape[1] :]  # all positions, or the last
+            found = difference(arrays[written.name].reshape(true.shape), true)
+            if found:
+                yield _finding(configuration, "plain model", call, f"{written.view.name} {found}")
+        if "targets" in arrays:
+            yield from _fed(configuration, arrays, targets)
+            found = difference(arrays["loss"], expected)
+            if found:
+                yield _finding(configuration, "plain model", call, f"the loss {found}")
+    for what, single, true in (
+        ("loss", np.array([model.loss(inputs, targets)]), expected),
+        ("scores", model.logits(inputs), plain.scores(model.config, model.params, values)),
+    ):
+        found = difference(single, true)
+        if found:
+            yield Finding("model", "plain model", f"{configuration.name}: the {what} of an evaluation {found}")
+
+
+def _fed(configuration: Configuration, arrays: dict[str, Array], targets: Array) -> Iterator[Finding]:
+    """What the loss is given: the targets as they came, and how many of them count."""
+    weights = configuration.fields.get("class_weights")
+    each = [1.0 if weights is None else weights[target] for target in targets.reshape(-1) if target >= 0]
+    wanted = {"targets": targets.reshape(-1), "count": np.array([np.sum(each)])}
+    for name, true in wanted.items():
+        if not np.array_equal(arrays[name], true):
+            detail = f"{configuration.name}: the loss is given {name} {arrays[name]}, not {true}"
+            yield Finding("feed in model", "plain model", detail)
+
+
+def _backward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
+    inputs, targets = _prepare(configuration, model, probe)
+    forwards = [call for call in model.program.phase("forward") if call.spec.backward]
+    last_writer: dict[str, Call] = {}
+    # The gradients as they are when read, each along one random direction; judged afterwards, in order.
+    seen: list[tuple[Call, Call, float, Array, float]] = []
+    for call, arrays in model.trace(inputs, targets):
+        if call.direction == "backward" and "dy" in arrays:
+            partner = next(each for each in reversed(forwards) if _are_partners(each, call))
+            forwards.remove(partner)
+            gradient = arrays["dy"].reshape(partner["y"].shape)
+            direction = np.random.default_rng(len(seen)).normal(size=gradient.shape)
+            maker = last_writer[call["dy"].buffer.name]
+            seen.append((partner, maker, float((gradient * direction).sum()), direction, float(np.abs(gradient).max())))
+        last_writer |= {argument.view.buffer.name: call for argument in call.writes}
+    probe.feed(inputs, targets)
+    bound = _to_the_loss(probe)
+    for partner, maker, found, direction, largest in seen:
+        true = _derivative(probe, bound, partner, direction)
+        if not abs(found - true) <= EXACT * max(abs(true), largest * np.sqrt(direction.size)):
+            detail = f"the gradient of {partner['y'].name}, along a random direction, is {found!r}, not {true!r}"
+            yield _finding(configuration, "complex step", maker, detail)
+
+
+def _are_partners(forward: Call, backward: Call) -> bool:
+    mine = {argument.name: argument.view for argument in forward.arguments}
+    return forward.op == backward.op and all(
+        mine[argument.name] == argument.view for argument in backward.reads if argument.name in mine
+    )
+
+
+def _to_the_loss(probe: Model) -> list[Bound]:
+    """The forward pass and the call that yields the loss, which in a training step is the first backward."""
+    calls = probe.program.calls
+    end = next(n for n, call in enumerate(calls) if any(argument.name == "loss" for argument in call.writes))
+    forward = tuple(call for call in calls[: end + 1] if call.phase == "forward" or call is calls[end])
+    return bind(forward, probe.arena, probe.backend_module)
+
+
+def _derivative(probe: Model, bound: list[Bound], moved: Call, direction: Array) -> float:
+    """Of the loss, when the output of one call is moved right after it was computed."""
+    for call in execute(bound):
+        if call.title == moved.title and call["y"] == moved["y"]:
+            arguments_of(call, probe.arena)["y"].reshape(direction.shape)[...] += 1j * STEP * direction
+    return float(arguments_of(call, probe.arena)["loss"][0].imag) / STEP
+
+
+def _weights(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
+    """Every dy was right; so a weight's gradient is wrong by the call that makes it from there."""
+    for error in check_directions(configuration):
+        if not error.ok:
+            name = gradient_name(error.tensor)
+            makers = [c for c in model.program.calls if any(a.view.buffer.name == name for a in c.writes)]
+            backward = [call for call in makers if call.direction == "backward"]
+            yield _finding(configuration, "complex step", backward[0], f"{name} is off by {error.error:.1e}")
+
+
+def _finding(configuration: Configuration, checker: str, call: Call, detail: str) -> Finding:
+    return Finding(place_of(call), checker, f"{configuration.name}: {call.title} at {call.source}: {detail}")

@@ -1,0 +1,145 @@
+"""Random inputs for any op, made from its Spec alone: a new op is covered by the property tests from its first day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from tapeless.ops import OPS
+from tapeless.ops.contract import Array, Dims, Spec, away_from_zero
+
+# The most that each letter of the LEGEND becomes. SMALL is for the reference, where shapes matter and sizes do not.
+# LARGE is for kernels that cut blocks and use threads from some size on; every limit of theirs is crossed.
+SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9}
+LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300, "N": 200_000}
+MOST_ELEMENTS = 200_000  # of one argument
+
+# By name, because integers mean something: a row of a table, a place in a sequence, a count.
+INTEGERS = {
+    "tokens": lambda dims: (0, dims["V"]),
+    "targets": lambda dims: (-1, dims["V"]),
+    "step": lambda dims: (1, 50),
+    "position": lambda dims: (0, dims["P"] - dims["T"] + 1),
+}
+POSITIVE = ("count", "scale", "lr", "limit", "norm", "v", "class_weights")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an op's forward reads (and, where it updates in place, changes), its scalars, and its dimensions."""
+
+    name: str
+    dims: Dims
+    arrays: Mapping[str, Array]
+    scalars: Mapping[str, Any]
+
+    @property
+    def spec(self) -> Spec:
+        spec: Spec = OPS[self.name].SPEC
+        return spec
+
+    def shape(self, argument: str) -> tuple[int, ...]:
+        return tuple(int(x) if x.isdigit() else self.dims[x] for x in self.spec.letters(argument))
+
+    def empty(self, argument: str, dtype: Any) -> Array:
+        """NaN: what is read before it is written, or never written, shows."""
+        return np.full(self.shape(argument), np.nan, dtype if self.spec.dtype(argument) == "float" else np.float64)
+
+    def replaced(self, **arrays: Array) -> Inputs:
+        return Inputs(self.name, self.dims, {**self.arrays, **arrays}, self.scalars)
+
+
+def random_inputs(name: str, rng: np.random.Generator, limits: Mapping[str, int] = SMALL) -> Inputs:
+    spec = OPS[name].SPEC
+    read = {a for s in (spec.forward, spec.backward) if s for a in (*s.reads, *s.updates) if a in spec.shapes}
+    while True:
+        dims, scalars = _random_dims(rng, limits), _random_scalars(rng)
+        scalars["decayed"] = _random_spans(rng, dims["N"])
+        inputs = Inputs(name, dims, {}, scalars)
+        sizes = [int(np.prod(inputs.shape(argument))) for argument in spec.shapes]
+        if spec.refuse(dims, scalars) is None and max(sizes) <= MOST_ELEMENTS:
+            break
+    read -= set(spec.forward.writes) - set(spec.forward.updates)  # what the forward makes, it makes itself
+    read -= {argument for argument in spec.forward.optional if rng.integers(2)}
+    arrays = {argument: _random_array(inputs, argument, rng) for argument in sorted(read)}
+    return inputs.replaced(**arrays)
+
+
+def _random_dims(rng: np.random.Generator, limits: Mapping[str, int]) -> Dims:
+    """Each near its limit half of the time, else of any order of magnitude below."""
+    dims = {letter: round(exp(rng.uniform(0, log(limit)))) for letter, limit in limits.items()}
+    dims |= {letter: int(rng.integers(limit // 2, limit) + 1) for letter, limit in limits.items() if rng.integers(2)}
+    if not rng.integers(4):
+        dims["T"] = 1  # one query alone: the last position, and every step of decoding
+    dims["C"] = dims["H"] * dims["D"]
+    # The queries are the last of the keys, mostly; a cache has a place for every query.
+    dims["S"] = max(1, dims["T"] + int(rng.integers(-2, dims["S"] + 1)))
+    dims["P"] += dims["T"]
+    dims["K"] = min(dims["K"], dims["R"])  # a chunk never has more rows than there are
+    return dims
+
+
+def _random_scalars(rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        "causal": bool(rng.integers(2)),
+        "eps": 10 ** rng.uniform(-5, -1),
+        "momentum": rng.uniform(0.1, 0.95),
+        "beta1": rng.uniform(0.1, 0.95),
+        "beta2": rng.uniform(0.1, 0.99),
+        "decay": rng.uniform(0.05, 0.5),
+    }
+
+
+def _random_spans(rng: np.random.Generator, size: int) -> tuple[tuple[int, int], ...]:
+    edges = np.sort(rng.integers(0, size + 1, 4))
+    return tuple((int(a), int(b)) for a, b in edges.reshape(2, 2) if a < b)
+
+
+def _random_array(inputs: Inputs, argument: str, rng: np.random.Generator) -> Array:
+    shape = inputs.shape(argument)
+    if inputs.spec.dtype(argument) == "int64":
+        return rng.integers(*INTEGERS[argument](inputs.dims), shape)
+    values = away_from_zero(rng, *shape)  # where a ReLU has no derivative
+    return np.abs(values) if argument in POSITIVE else values
+
+
+def forward(inputs: Inputs, dtype: Any = np.float64) -> dict[str, Array]:
+    """The outputs of the reference's forward."""
+    signature = inputs.spec.forward
+    outputs = {output: inputs.empty(output, dtype) for output in signature.writes}
+    for output in signature.updates:
+        outputs[output][...] = inputs.arrays[output]
+    reads = [inputs.arrays.get(argument) for argument in signature.reads]
+    OPS[inputs.name].forward(*outputs.values(), *reads, *(inputs.scalars[scalar] for scalar in signature.scalars))
+    return outputs
+
+
+def backward(
+    inputs: Inputs, dys: Mapping[str, Array], into: Mapping[str, Array] | None = None
+) -> tuple[dict[str, Array], Array | None]:
+    """The gradients by argument, and the loss of an op that yields one. What is in `into` is added to."""
+    spec, signature = inputs.spec, inputs.spec.signature("backward")
+    made = {**inputs.arrays, **forward(inputs), **{f"d{output}": dy for output, dy in dys.items()}}
+    results: dict[str, Array | None] = {output: inputs.empty(output, np.float64) for output in signature.writes}
+    for output in results:
+        if output[1:] in spec.forward.optional and output[1:] not in inputs.arrays:
+            results[output] = None  # of what is not there nobody asks the gradient
+    for output, before in (into or {}).items():
+        results[output] = before.copy()
+    add = {"add": frozenset(into)} if into else {}
+    reads = [made.get(argument) for argument in signature.reads]
+    scalars = [inputs.scalars[scalar] for scalar in signature.scalars]
+    OPS[inputs.name].backward(*results.values(), *reads, *scalars, **add)
+    found = {output: array for output, array in results.items() if array is not None}
+    return {output: array for output, array in found.items() if output[1:] in spec.forward.reads}, found.get("loss")
+
+
+def random_dys(inputs: Inputs, rng: np.random.Generator) -> dict[str, Array]:
+    """A gradient for every output through which one comes back. A fused loss has none: it takes 1 for granted."""
+    backward_signature = inputs.spec.backward
+    reads = backward_signature.reads if backward_signature else ()
+    return {o: rng.normal(size=inputs.shape(o)) for o in inputs.spec.forward.writes if f"d{o}" in reads}

@@ -1,0 +1,140 @@
+"""The kernels of the cpu backend on random shapes beside the reference, each call by itself, within the lockstep table.
+
+Small shapes run on one thread; large ones cross every limit at which a kernel cuts blocks, uses threads or holds the
+vocabulary transposed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapeless.backends import blas, cpu
+from tapeless.check.lockstep import compare
+from tapeless.ops import OPS
+from tapeless.ops.contract import Array
+from tapeless.program.builder import Builder
+from tapeless.program.call import Call, add, update, write
+from tests.properties.random_ops import LARGE, SMALL, Inputs, forward, random_dys, random_inputs
+from tests.random_cases import cases
+
+DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
+every_kernel = pytest.mark.parametrize(("name", "direction"), DIRECTIONS, ids=map(".".join, DIRECTIONS))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_threads():
+    """The suite runs on one thread per worker; here the threaded kernels are meant."""
+    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
+    yield
+    blas.set_threads(None)
+
+
+@every_kernel
+@cases(16)
+@given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
+def test_kernels_at_small_shapes(name: str, direction: str, seed: int, adding: bool) -> None:
+    judge(name, direction, seed, adding, SMALL)
+
+
+@every_kernel
+@cases(16)
+@given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
+def test_kernels_at_large_shapes(name: str, direction: str, seed: int, adding: bool) -> None:
+    judge(name, direction, seed, adding, LARGE)
+
+
+def judge(name: str, direction: str, seed: int, adding: bool, limits: Mapping[str, int]) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = random_inputs(name, rng, limits)
+    while inputs.dims["C"] < 3:  # over one channel a norm's dx is zero, over two nearly: differences of equal numbers
+        inputs = random_inputs(name, rng, limits)
+    call = call_of(inputs, direction, adding)
+    arrays = arrays_of(inputs, call, rng)
+    true = {
+        argument: array.astype(np.float64 if array.dtype == np.float32 else array.dtype)
+        for argument, array in arrays.items()
+    }
+    for difference in compare(call, arrays, true, cpu):
+        assert difference.ok, str(difference)
+
+
+def call_of(inputs: Inputs, direction: str, adding: bool) -> Call:
+    spec, p = inputs.spec, Builder()
+    signature, values = spec.signature(direction), dict[str, Any]()
+    optional = {argument for argument in spec.forward.optional if argument not in inputs.arrays}
+    for argument in signature.arguments:
+        if {argument, argument.removeprefix("d")} & optional:
+            continue
+        buffer = p.buffer("input", argument, inputs.shape(argument), spec.dtype(argument))
+        if argument in signature.updates:
+            values[argument] = update(buffer)
+        elif argument in signature.writes:
+            values[argument] = add(buffer) if adding and argument in signature.adds else write(buffer)
+        else:
+            values[argument] = buffer
+    values |= {scalar: inputs.scalars[scalar] for scalar in signature.scalars}
+    p.call(inputs.name, direction, values, "a random call")
+    (call,) = p.build().calls
+    return call
+
+
+def arrays_of(inputs: Inputs, call: Call, rng: np.random.Generator) -> dict[str, Array]:
+    """What the call reads: the inputs, what the forward saved, a random dy. What it writes is NaN until then."""
+    known = {**forward(inputs), **inputs.arrays, **{f"d{o}": dy for o, dy in random_dys(inputs, rng).items()}}
+    arrays = {}
+    for argument in call.arguments:
+        if argument.mode == "write":
+            array = inputs.empty(argument.name, np.float64)
+        elif argument.mode == "add":
+            array = rng.normal(size=inputs.shape(argument.name))
+        else:
+            array = known[argument.name]
+        if inputs.spec.dtype(argument.name) == "float":
+            array = (
+                among_columns(array.astype(np.float32)) if is_part(inputs, argument.name) else array.astype(np.float32)
+            )
+        arrays[argument.name] = array.copy() if array.base is None else array
+    return arrays
+
+
+def is_part(inputs: Inputs, argument: str) -> bool:
+    """Queries, keys and values are columns of one product, not arrays of their own."""
+    return argument.removeprefix("d") in ("q", "k", "v") and inputs.spec.letters(argument)[-1] == "C"
+
+
+def among_columns(array: Array) -> Array:
+    """The same numbers, in the middle third of a wider array that holds NaN beside them."""
+    width = array.shape[-1]
+    wide = np.full((*array.shape[:-1], 3 * width), np.nan, array.dtype)
+    wide[..., width : 2 * width] = array
+    return wide[..., width : 2 * width]
+
+
+def test_a_loss_alone_asks_its_kernel_for_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward has no memory for one: asked for, it would be written over whatever lies there, and nothing shows."""
+    from tapeless.ops.squared_error import cpu as squared_error
+
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(squared_error.SQUARED_ERROR, "bind", lambda size, *arguments: asked.append(arguments))
+    x, targets, count = np.zeros((3, 4), np.float32), np.zeros(3, np.int64), np.ones(1)
+    squared_error.forward(np.zeros(1, np.float32), x, x, targets, count)
+    squared_error.backward(np.zeros(1, np.float32), x, x, x, targets, count)
+    assert [arguments[-1] for arguments in asked] == [False, True]
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, np.inf])
+def test_clip_leaves_a_norm_at_its_limit_alone(size: float) -> None:
+    """As the reference does: where limit / norm would be 0/0 or ∞/∞, too."""
+    from tapeless.ops.clip import cpu as clip
+
+    scale = np.full(1, np.nan)
+    for run in clip.forward(scale, np.array([size]), np.array([size])):
+        run()
+    assert scale.tolist() == [1.0]
