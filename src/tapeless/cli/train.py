@@ -104,9 +104,7 @@ def _assemble(
             told += f" × {session.trainer.settings.accumulate}"
     if not quiet:
         model = session.model
-        about = (
-            f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
-        )
+        about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
         console.print(f"[bold]{model.config.name}[/]  {about}")
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
@@ -296,7 +294,7 @@ def _print_next(session: Session, command: str) -> None:
     if isinstance(session.trainer.task, Text):
         lines += [(f"{command} sample {folder} --prompt 'import '", "let it write")]
     elif isinstance(session.trainer.task, Labelled):
-        lines += [(f"{command} label train --resume {folder}", "score what was held out")]
+        lines += [(f"{command} label predict {folder} …", "label something with it")]
     else:
         lines += [
             (f"{command} explain {session.request.preset} --values", "every gradient, with its norm"),

@@ -91,7 +91,6 @@ class Config:
         if self.loss == "squared_error" and not self.tied:
             raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
 
-
     def _check_class_weights(self) -> None:
         if self.class_weights is None:
             return

@@ -1,0 +1,243 @@
+"""What labelling runs learn from, what they hold out, and how they turn probabilities into answers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tapeless.errors import TapelessError
+from tapeless.genome.dna import STRANDS, encode, reverse_complement
+from tapeless.genome.output import Cut
+from tapeless.model import Model
+from tapeless.models.presets import preset
+from tapeless.signal import SCALES, Recording, Scores
+from tapeless.signal import predict as plain_predict
+from tapeless.train import labelled, run
+from tapeless.train.labelled import (
+    Source,
+    choose_threshold,
+    make_source,
+    probabilities,
+    read_data,
+    read_source,
+    read_threshold,
+    score,
+    start,
+)
+from tapeless.train.session import resume
+from tapeless.train.settings import Settings
+from tests.signals.made import bursts
+
+TINY = {"layers": 1, "channels": 8, "heads": 2}
+
+
+def source_of(**given):
+    nothing = dict.fromkeys(("fasta", "gff", "feature", "signal", "labels"))
+    return make_source(**{**nothing, "held_out": (), "scales": SCALES, **given})
+
+
+@pytest.fixture
+def genome(tmp_path):
+    """One exon on each strand of each sequence, at bases that differ."""
+    rng = np.random.default_rng(0)
+    letters = {name: "".join("ACGT"[each] for each in rng.integers(0, 4, 1000)) for name in ("a", "b")}
+    (tmp_path / "g.fa").write_text("".join(f">{name}\n{text}\n" for name, text in letters.items()))
+    lines = ["##gff-version 3"]
+    for name in letters:
+        for first, last, strand in ((11, 50, "+"), (201, 260, "-"), (931, 960, "+"), (971, 980, "-")):
+            lines.append(f"{name}\tx\texon\t{first}\t{last}\t.\t{strand}\t.\tID=e{first}")
+    (tmp_path / "g.gff3").write_text("\n".join(lines) + "\n")
+    return letters, source_of(fasta=tmp_path / "g.fa", gff=tmp_path / "g.gff3")
+
+
+@pytest.fixture
+def tones(tmp_path):
+    made = bursts(3000, seed=1)
+    np.save(tmp_path / "signal.npy", 7 * made.signal)
+    np.save(tmp_path / "labels.npy", made.labels)
+    return source_of(signal=tmp_path / "signal.npy", labels=tmp_path / "labels.npy", scales=(3, 10))
+
+
+def test_each_strand_is_labelled_in_its_own_direction(genome):
+    letters, source = genome
+    data = read_data(source, 0.1)
+    plus, minus = data.training[:2]
+    begin = encode(letters["a"][:900].encode())
+    assert np.array_equal(plus.signal[:900], begin)
+    assert np.array_equal(minus.signal[:900], reverse_complement(begin))
+    assert np.flatnonzero(plus.labels).tolist() == list(range(10, 50))
+    assert np.flatnonzero(minus.labels).tolist() == list(range(900 - 260, 900 - 200))
+
+
+def test_both_strands_are_cut_at_the_same_base(genome):
+    """Else a model would be trained on the complement of what it is scored on."""
+    letters, source = genome
+    data = read_data(source, 0.1)
+    assert [len(each.signal) for each in data.training] == [900] * 4
+    assert [len(each.signal) for each in data.validation] == [100] * 4
+    end = encode(letters["a"][900:].encode())
+    assert np.array_equal(data.validation[0].signal[:100], end)
+    assert np.array_equal(data.validation[1].signal[:100], reverse_complement(end))
+    assert np.flatnonzero(data.validation[1].labels).tolist() == list(range(20, 30))
+
+
+def test_whole_sequences_are_held_out_by_name(genome):
+    letters, source = genome
+    data = read_data(Source(source.fasta, source.gff, held_out=("b",)), 0.1)
+    assert [part.name for part in data.parts] == ["b"]
+    assert [len(each.signal) for each in data.training + data.validation] == [1000] * 4
+    assert np.array_equal(data.training[0].signal[:1000], encode(letters["a"].encode()))
+
+
+def test_a_source_comes_back_as_it_was_written(tmp_path, genome, tones):
+    for source in (genome[1], tones, Source("/x", "/y", "CDS", ("ä", "b"), scales=(3.5,))):
+        source.write(tmp_path)
+        assert read_source(tmp_path) == source
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '"x"', "\xff", '{"held_out": 3, "scales": [3]}'])
+def test_a_damaged_source_is_a_sentence(tmp_path, text):
+    (tmp_path / "source.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(TapelessError, match=r"source\.json is damaged"):
+        read_source(tmp_path)
+
+
+def test_a_signal_has_unit_size_in_training_and_validation(tones):
+    data = read_data(tones, 0.25)
+    whole = np.concatenate([each.signal[: len(each.signal)] for each in data.training + data.validation])
+    assert np.isclose(np.std(whole), 1)
+    assert len(data.validation[0].signal) == 750
+    assert data.classes == 2
+
+
+def test_the_size_of_a_complex_signal(tmp_path):
+    rng = np.random.default_rng(0)
+    values = 5 + 3 * (rng.normal(size=500) + 1j * rng.normal(size=500))
+    np.save(tmp_path / "s.npy", values)
+    np.save(tmp_path / "l.npy", np.ones(500, int))
+    found = source_of(signal=tmp_path / "s.npy", labels=tmp_path / "l.npy")
+    assert np.isclose(found.amplitude, 1 / np.std(values))
+
+
+def weighted_model(weights):
+    config = preset("sunfish").override(**TINY, features=4, class_weights=weights)
+    return Model(config, batch=4, time=64, optimizer=None, seed=3)
+
+
+def test_probabilities_are_freed_of_the_class_weights():
+    signal = bursts(300, seed=2).signal
+    model = weighted_model((0.5, 5.0))
+    found = np.concatenate(list(probabilities(model, signal, (3, 10))))
+    plain = np.concatenate([values for _, values in plain_predict(model, signal, scales=(3, 10))])
+    assert np.allclose(found.sum(axis=1), 1)
+    assert np.allclose(found[:, 1] / found[:, 0], plain[:, 1] / plain[:, 0] / 10)
+
+
+def test_no_other_threshold_has_a_higher_f1_on_the_training_data():
+    model = weighted_model((1.0, 1.0))
+    recordings = [bursts(400, seed=seed) for seed in (4, 5)]
+    chosen = choose_threshold(model, recordings, (3, 10))
+    values = np.concatenate([np.concatenate(list(probabilities(model, r.signal, (3, 10)))) for r in recordings])[:, 1]
+    truth = np.concatenate([each.labels for each in recordings])
+
+    def f1(threshold):
+        said = values >= threshold
+        return 2 * np.sum(said & (truth == 1)) / (said.sum() + truth.sum())
+
+    assert f1(chosen) == max(f1(step / (1 << 14)) for step in range(1, 1 << 14))
+
+
+def test_the_threshold_is_a_half_where_nothing_is_to_be_found():
+    made = bursts(200, seed=0)
+    assert choose_threshold(weighted_model((1.0, 1.0)), [Recording(made.signal, 0 * made.labels)], (3, 10)) == 0.5
+
+
+def started(folder, source, **settings):
+    with run.making(folder) as made:
+        return start(made, source, Settings(time=32, batch=4, **settings), TINY)
+
+
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, tones):
+    whole, _ = started(tmp_path / "whole", tones, steps=6)
+    list(whole.walk(lambda: None))
+    stopped, _ = started(tmp_path / "stopped", tones, steps=6)
+    list(stopped.walk(lambda: "enough" if stopped.trainer.step == 3 else None))
+    assert stopped.trainer.step == 3
+    going_on = resume(tmp_path / "stopped", {}, {})
+    list(going_on.walk(lambda: None))
+    for name, weight in whole.model.params.items():
+        assert np.array_equal(weight, going_on.model.params[name]), name
+
+
+def test_more_than_two_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "s.npy", rng.normal(size=800))
+    labels = rng.integers(-1, 3, 800)
+    np.save(tmp_path / "l.npy", labels)
+    source = source_of(signal=tmp_path / "s.npy", labels=tmp_path / "l.npy", scales=(3, 10))
+    session, data = started(tmp_path / "run", source, steps=1, validation=0.5)
+    report = score(session.run, session.model, source, data)
+    assert session.model.config.vocab == 3
+    assert report.threshold is None
+    assert [each.positions for each in report.classes] == [np.sum(labels[400:] == number) for number in range(3)]
+    values = np.concatenate(list(probabilities(session.model, data.validation[0].signal, (3, 10))), dtype=np.float32)
+    expected = Scores(3)
+    expected.add(labels[400:], values)
+    assert report.classes == expected.per_class()
+    assert {path.name for path in (tmp_path / "run").glob("*.svg")} == {
+        "precision-recall-1.svg",
+        "precision-recall-2.svg",
+    }
+
+
+def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monkeypatch):
+    monkeypatch.setattr(labelled, "choose_threshold", lambda *_: 0.3)
+    session, data = started(tmp_path / "run", tones, steps=2)
+    report = score(session.run, session.model, tones, data)
+    held = data.validation[0]
+    said = np.concatenate(list(probabilities(session.model, held.signal, (3, 10))))[:, 1].astype(np.float32) >= 0.3
+    right = np.sum(said & (held.labels == 1))
+    assert report.classes[1].recall == right / np.sum(held.labels == 1)
+    assert report.classes[1].precision == (right / said.sum() if said.any() else None)
+    assert report.classes[0].recall == np.sum(~said & (held.labels == 0)) / np.sum(held.labels == 0)
+    assert read_threshold(tmp_path / "run") == 0.3
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["exons"] is None
+
+
+def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
+    """With the truth for probabilities, every exon is found, on its strand and to the base."""
+    _, source = genome
+    source = Source(source.fasta, source.gff, held_out=("b",))
+    session, data = started(tmp_path / "run", source, steps=1)
+    told = iter([*data.training, *data.validation])
+
+    def truth(*_):
+        labels = np.array(next(told).labels, float)
+        return iter([np.stack((1 - labels, labels), axis=1)])
+
+    monkeypatch.setattr(labelled, "probabilities", truth)
+    monkeypatch.setattr(labelled, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
+    report = score(session.run, session.model, source, data)
+    assert report.exons is not None
+    for strand in (*STRANDS, "both"):
+        assert report.exons[strand].exact.f1 == 1, strand
+    assert report.classes[1].f1 == 1
+    lines = (tmp_path / "run" / "held-out.gff3").read_text().splitlines()[2:]
+    found = {tuple(line.split("\t")[index] for index in (0, 3, 4, 6)) for line in lines}
+    assert found == {
+        ("b", "11", "50", "+"),
+        ("b", "201", "260", "-"),
+        ("b", "931", "960", "+"),
+        ("b", "971", "980", "-"),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"threshold": 2}', '{"threshold": "x"}', "{}"])
+def test_damaged_scores_are_a_sentence(tmp_path, text):
+    (tmp_path / "scores.json").write_text(text)
+    with pytest.raises(TapelessError, match=r"scores\.json is damaged"):
+        read_threshold(tmp_path)
+
+
+def test_without_scores_the_threshold_is_a_half(tmp_path):
+    assert read_threshold(tmp_path) == 0.5

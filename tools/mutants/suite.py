@@ -1,0 +1,77 @@
+"""Which tests of the suite judge a mutant, and in which order: what most likely fails, and fails fast, comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+COLLECTED = (
+    "tests/properties",
+    "tests/ops",
+    "tests/check/test_complex_step.py",
+    "tests/models/test_torch_autograd.py",
+    "tests/models/test_optimizers.py",
+    "tests/models/test_decoding.py",
+    "tests/test_model.py",
+    "tests/program/test_arena.py",
+    "tests/program/test_verify.py",
+    "tests/backends/test_cpu.py",
+)
+# What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
+# say least about a formula.
+WITHOUT = (
+    "test_a_missing_numba", "test_the_same_kernels_on_numpys_blas", "test_kernels_from_the_cache", "test_flops",
+    "test_any_model", "test_planning_allocates_nothing", "test_full_size",
+)  # fmt: skip
+
+# No training step has these: what they compute is held to the model that reads everything every time.
+DECODING = ("positions_at", "remember", "cached_attention")
+
+# Each line is one round: parts of the tests' names, of which all must be there. {op} is the mutated op.
+REFERENCE = (
+    ("test_every_op.py", "[{op}"),
+    ("test_complex_step.py", "test_every_op_is_proven", "[{op}"),
+    ("tests/ops/test_ops.py", "{op}"),
+    ("test_every_op.py", "test_{op}"),
+    ("tests/ops/test_contract.py", "[{op}"),
+    ("tests/ops/test_ops.py",),
+    ("tests/ops/test_contract.py",),
+    ("test_torch_autograd.py",),
+    ("test_optimizers.py",),
+    ("test_every_model.py",),
+)
+CPU = (
+    ("test_cpu_kernels.py", "small_shapes[{op}."),
+    ("test_cpu_kernels.py", "large_shapes[{op}."),
+    ("test_cpu_kernels.py", "test_a_loss_alone"),
+    ("test_cpu_kernels.py", "test_{op}"),
+    ("test_cpu.py", "test_every_call_of_a_step_is_within_the_table"),
+    ("test_cpu.py", "test_the_gradients_of_a_whole_model"),
+    ("test_cpu.py", "test_training_twice"),
+)
+MODELS = (
+    ("test_torch_autograd.py", "[ops-102k]"),
+    ("test_torch_autograd.py", "[gpt2-4x256]"),
+    ("test_torch_autograd.py", "[cllm]"),
+    ("test_torch_autograd.py", "[sunfish]"),
+    ("test_torch_autograd.py",),
+    ("test_optimizers.py",),
+    ("tests/test_model.py",),
+    ("test_arena.py", "recomputation"),
+    ("test_arena.py", "poisoned"),
+    ("test_every_model.py",),
+    ("test_verify.py", "program"),
+)
+
+
+def tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    room, op = file.split("/")[:2]
+    rounds = MODELS if room == "models" else CPU if file.endswith("cpu.py") else REFERENCE
+    if op in DECODING:
+        rounds = (rounds[0], ("test_decoding.py",), *rounds[1:])
+    chosen: dict[str, pytest.Item] = {}
+    for parts in rounds:
+        wanted = [part.format(op=op) for part in parts]
+        for item in items:
+            if all(part in item.nodeid for part in wanted) and not any(name in item.nodeid for name in WITHOUT):
+                chosen.setdefault(item.nodeid, item)
+    return list(chosen.values())
