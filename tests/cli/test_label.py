@@ -187,7 +187,7 @@ BAD = [
     ((*GENOME, "--heads", "5"), "heads=5"),
     ((*GENOME, "--steps", "5", "--epochs", "1"), "choose one"),
     ((*GENOME, "--lr", "nan"), "lr must be"),
-    ((*GENOME, *TINY, "--batch", "2000"), "a batch of 2000 windows"),
+    ((*GENOME, *TINY, "--batch", "3000"), "a batch of 3000 windows"),
     ((*GENOME, "--backend", "cuda"), "unknown backend"),
     ((*GENOME, "--out", "not-a-run"), "exists already"),
     ((*GENOME, "--resume", "not-a-run"), "leave out --fasta"),

@@ -42,7 +42,7 @@ def main() -> int:
     print(report.screen(verdicts))
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, {options.jobs} at a time")
     if not options.only:
-        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, `make mutants`")
+        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, `python -m tools.mutants`")
     return 1 if report.unexplained(verdicts) else 0
 
 

@@ -156,13 +156,13 @@ def _followed(session: Session, json: bool) -> Status:
 
 
 def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None = None) -> None:
-    """Score the best weights, which are those that `label predict` takes. `beside` is what the baseline reached."""
+    """Score the last weights, which `label predict` takes, too: none were chosen by what is held out."""
     if trained.status.code:
         _print_stopped(trained, json)
         raise typer.Exit(trained.status.code)
     made = trained.session.run
     with preparing_shown(json) as progress:
-        report = labelled.score(made, _best_model(made), trained.source, trained.data, progress)
+        report = labelled.score(made, _last_model(made), trained.source, trained.data, progress)
     seconds = clock.perf_counter() - began
     if json:
         print_json(_document(trained, report, seconds, beside))
@@ -170,9 +170,9 @@ def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None
         _print_report(trained, report, seconds, beside)
 
 
-def _best_model(opened: Run) -> Model:
+def _last_model(opened: Run) -> Model:
     settings = opened.request().settings
-    model, _, messages = opened.model("best", batch=settings.batch, time=settings.time, backend=settings.backend)
+    model, _, messages = opened.model("newest", batch=settings.batch, time=settings.time, backend=settings.backend)
     for message in messages:
         typer.echo(message, err=True)
     return model
@@ -301,7 +301,7 @@ def _predict_genome(opened: Run, source: Source, fasta: Path, out: Path, cut: Cu
         lengths = read_lengths(fasta)
         total = len(STRANDS) * sum(lengths.values())
         with compiling_shown(json):
-            model = _best_model(opened)
+            model = _last_model(opened)
         with writing(out, lengths, cut) as writer:
             done = 0
             for record in read_records(fasta):
@@ -330,7 +330,7 @@ def _predict_signal(opened: Run, source: Source, signal: Path, out: Path, json: 
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     with preparing_shown(json) as progress:
         with compiling_shown(json):
-            model = _best_model(opened)
+            model = _last_model(opened)
 
         def contents() -> Iterator[bytes]:
             """Streamed and not mapped: on a full disk a map ends the process, and a write is refused."""
