@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm soak clean
+.PHONY: train test lint bench scaling stdlib cllm mutants soak clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -44,9 +44,13 @@ stdlib: .venv/.test
 cllm: .venv/.test
 	$(BIN)/python benchmarks/cllm.py
 
+# Small mistakes made on purpose in the mathematics, and whether the suite notices each: about a quarter of an hour.
+mutants: .venv/.test
+	$(BIN)/python -m tools.mutants
+
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/ops tests/program tests/backends -k "random or any_model or property"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -42,7 +42,8 @@ def main() -> int:
     print(report.screen(verdicts))
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, {options.jobs} at a time")
     if not options.only:
-        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, `python -m tools.mutants`")
+        command = "python -m tools.mutants" + (" --all" if options.all else "")
+        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, `{command}`")
     return 1 if report.unexplained(verdicts) else 0
 
 
