@@ -11,6 +11,7 @@ from tapeless.genome.fasta import read_lengths
 from tapeless.genome.gff import read_annotation
 from tapeless.genome.synthetic import Synthetic
 from tapeless.train import labelled
+from tapeless.train.run import Run
 from tests.signals.made import bursts
 
 TINY = ("--layers", "1", "--channels", "8", "--heads", "2", "--time", "64", "--batch", "8")
@@ -132,28 +133,37 @@ def test_the_threshold_decides_and_what_is_there_stays_unless_forced(place, geno
     assert "exon" not in (place / "low.gff3").read_text()
 
 
-def test_a_signal_is_learned_and_another_labelled(place, signal_run, tapeless):
+def test_a_signal_is_learned_and_another_labelled_with_the_last_weights(place, signal_run, tapeless, monkeypatch):
     _, trained = signal_run
     assert trained["classes"][1]["f1"] > 0.85
     assert trained["average_precision"] > 0.9
+    taken = []
+    plain = Run.model
+
+    def watched(self, which, **how):
+        taken.append(which)
+        return plain(self, which, **how)
+
+    monkeypatch.setattr(Run, "model", watched)
     other = bursts(2500, seed=9)
     np.save(place / "other.npy", 20 * other.signal)
     code, said, complained = tapeless("predict", "tones", "--signal", "other.npy", "-o", "found.npy", folder=place)
     assert code == 0, complained
     assert "2,500 samples" in said
+    assert taken == ["newest"]
     found = np.load(place / "found.npy")
     assert found.shape == (2500, 2)
     assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
     assert np.mean((found[:, 1] >= trained["threshold"]) == (other.labels == 1)) > 0.85
 
 
-def test_a_run_goes_on_and_is_scored_again(place, signal_run, tapeless):
+def test_a_run_goes_on_from_any_folder_and_is_scored_again(tmp_path, signal_run, tapeless):
     folder, _ = signal_run
-    code, said, complained = tapeless("train", "--resume", folder, "--steps", 90, "--json", folder=place)
+    code, said, complained = tapeless("train", "--resume", folder, "--steps", 90, "--json", folder=tmp_path)
     assert code == 0, complained
     assert json.loads(said)["steps"] == 90
     assert json.loads((folder / "scores.json").read_text())["threshold"] == json.loads(said)["threshold"]
-    assert tapeless("train", "--resume", folder, "--steps", 90, folder=place)[2].count("is done") == 1
+    assert tapeless("train", "--resume", folder, "--steps", 90, folder=tmp_path)[2].count("is done") == 1
 
 
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):
@@ -180,7 +190,7 @@ BAD = [
     ((*GENOME, "--feature", "exxon"), "no feature of type exxon"),
     ((*GENOME, "--held-out", "chr3"), "did you mean 'chr"),
     ((*GENOME, "--held-out", "chr1", "--held-out", "chr2"), "all sequences are held out"),
-    ((*GENOME, "--validation", "0.00001"), "hold out another part"),
+    ((*GENOME, *TINY, "--steps", "1", "--validation", "0.00001"), "hold out another part"),
     ((*GENOME, "--validation", "1.5"), "validation must be a share"),
     ((*GENOME, "--scales", "3,x"), "--scales must be numbers"),
     ((*GENOME, "--scales", "3,-1"), "a scale must be"),
@@ -202,7 +212,7 @@ BAD = [
     (("--signal", "square.npy", "--labels", "labels.npy"), "one dimension"),
     (("--signal", "signal.npy", "--labels", "short.npy"), "5,999"),
     (("--signal", "signal.npy", "--labels", "floats.npy"), "must be integers"),
-    (("--signal", "signal.npy", "--labels", "zeros.npy"), "no label but 0"),
+    (("--signal", "signal.npy", "--labels", "zeros.npy", *TINY, "--steps", "1"), "no label but 0"),
     ((*SIGNAL, "--held-out", "chr1"), "--held-out names something in a genome"),
 ]
 
