@@ -128,7 +128,7 @@ def test_forward_of_the_standard_model_is_35_gflop_and_three_quarters_is_head():
 # 002: loss = −log(p + 1e-10) beside the gradient p − onehot.
 
 
-def biased_classifier(loss, logits, x, weight, targets, count):
+def biased_classifier(loss, logits, x, weight, targets, count, class_weights=None):
     z = x @ weight.T
     valid = np.flatnonzero(targets >= 0)
     p = np.exp(z - z.real.max(axis=1, keepdims=True))

@@ -92,8 +92,7 @@ class Trainer:
         self.loss = 0.0  # their part of the loss
         self.best: float | None = None
         self.without_better = 0  # evaluations since the best
-        targets = next(task.batches(model.batch))[1]
-        self._aims = targets[targets >= 0]  # a sample of what is predicted, the same in a resumed run
+        self._aims = self._first_targets()  # a sample of what is predicted, the same in a resumed run
         self.first_spread = _spread(model, self._aims)
         self.phases = Phases()
         self.spikes = Spikes()
@@ -159,6 +158,14 @@ class Trainer:
             return {}
         return dead_units(self.model, self._drawn[-1][0])
 
+    def _first_targets(self) -> Array:
+        if self.model.config.loss != "squared_error":
+            return np.empty(0, np.int64)
+        beginning = self.batches.state()
+        _, targets = next(self.batches)
+        self.batches.restore(beginning)
+        return targets[targets >= 0]
+
     def _relative_spread(self) -> float | None:
         now = _spread(self.model, self._aims)
         return now / self.first_spread if now is not None and self.first_spread else None
@@ -198,7 +205,7 @@ class Trainer:
 def _spread(model: Model, aims: Array) -> float | None:
     """How far embeddings lie from their mean, each counted as often as it is predicted. A loss that is a distance to
     embeddings could pull them together; words that are never predicted stay where they are and would hide it."""
-    if model.config.loss != "squared_error" or not len(aims):
+    if not len(aims):
         return None
     table = model.params["tokens.weight"][aims]
     return float(np.sqrt(np.mean(np.square(table - table.mean(axis=0)))))
