@@ -107,7 +107,7 @@ def test_check_proves_and_reports_worst_first():
     report = result_of("check", "ops-102k", "cllm")
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
-    assert report["configs"] == 9
+    assert report["configs"] == 10
     assert report["tensors"] == len(report["report"])
     assert report["elements"] == sum(entry["elements"] for entry in report["report"])
     errors = [entry["error"] for entry in report["report"]]
