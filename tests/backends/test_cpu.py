@@ -18,6 +18,7 @@ from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.lockstep import compare, lockstep, pair
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops import OPS
+from tapeless.ops.layernorm import cpu as layernorm
 from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
 from tests.oracles import leaves, torch_loss_and_logits
@@ -54,10 +55,15 @@ def test_the_gradients_of_a_whole_model(configuration):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("name", "shape"), [("cllm", (2, 128)), ("sunfish", (2, 150)), ("ops-102k", (32, 8))])
 def test_the_gradients_of_a_preset_as_it_starts(name, shape, seed):
-    """At full depth and with its first weights: `cllm` is where float32 loses most."""
+    """At full depth; `cllm` with small embeddings under a norm of 1, where float32 loses most."""
     batch, time = shape
     model = Model(name, batch=batch, time=time, backend="cpu", seed=seed)
     true = Model(name, batch=batch, time=time, backend="reference", seed=seed)
+    if name == "cllm":
+        rng = np.random.default_rng(seed)
+        for table in ("tokens.weight", "positions.weight"):
+            model.params[table][...] = rng.normal(0, 0.02, model.params[table].shape)
+        model.params["norm.weight"][...] = 1
     for key, weight in model.params.items():
         true.params[key][...] = weight
     inputs, targets = Configuration(name, name, batch=batch, time=time).batch_of(np.random.default_rng(seed), true)
@@ -67,6 +73,18 @@ def test_the_gradients_of_a_preset_as_it_starts(name, shape, seed):
     for key, gradient in true.grads.items():
         error = np.linalg.norm(model.grads[key] - gradient) / np.linalg.norm(gradient)
         assert error <= TOLERANCES["float32 gradients"], (key, error)
+
+
+def test_a_norm_sums_in_float64():
+    """Mean and rstd are the nearest float32 or its neighbour: what they lose stretches a whole row."""
+    x = np.random.default_rng(0).normal(3, 1, (64, 1021)).astype(np.float32)
+    y, mean, rstd = np.empty_like(x), np.empty(64, np.float32), np.empty(64, np.float32)
+    weight, bias = np.ones(1021, np.float32), np.zeros(1021, np.float32)
+    for run in layernorm.forward(y, mean, rstd, x, weight, bias, 1e-5):
+        run()
+    wide = x.astype(np.float64)
+    for found, true in ((mean, wide.mean(axis=1)), (rstd, 1 / np.sqrt(wide.var(axis=1) + 1e-5))):
+        assert np.abs(found / true - 1).max() <= 2.0**-24
 
 
 def test_a_hundred_steps_beside_torch():
