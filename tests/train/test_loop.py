@@ -247,6 +247,20 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert session.run.checkpoint("newest")[0].step == 8
 
 
+def test_nan_on_a_full_disk_tells_of_both(tmp_path, monkeypatch):
+    session = start(request(), tmp_path / "run")
+
+    def full(operation, *arguments, **named):
+        if operation.__name__ == "write":
+            raise OSError(28, "No space left on device")
+        return operation(*arguments, **named)
+
+    monkeypatch.setattr(disk, "perform", full)
+    session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
+    with pytest.raises(NonFiniteError, match=r"(?s)update 1 was stopped: .*mlp\.up\.bias.*No space left on device"):
+        list(session.walk(lambda: None))
+
+
 def test_a_session_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     whole = start(request(), tmp_path / "whole")
     list(whole.walk(lambda: None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +42,18 @@ class Display:
     def say(self, text: str) -> None:
         if self.shown:
             self._progress.console.print(text, markup=True)
+
+    def ask(self, question: str) -> str | None:
+        """A person's answer; None where nobody is there to give one. The live line would be drawn over the question."""
+        if not (self.live and sys.stdin.isatty()):
+            return None
+        self._progress.stop()
+        try:
+            return console.input(question).strip().lower()
+        except EOFError:
+            return None
+        finally:
+            self._progress.start()
 
     def show(self, event: Event | Saved | NotSaved) -> None:
         if isinstance(event, Step):

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, own_command, print_json
-from tapeless.cli.train import Status, data_line, follow, preparing_shown
+from tapeless.cli.train import Status, data_line, follow, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
 from tapeless.genome import baseline
 from tapeless.genome.dna import STRANDS, StrandSignal
@@ -183,10 +183,7 @@ def _print_stopped(trained: Trained, json: bool) -> None:
     if json:
         print_json({"run": str(folder), "steps": trained.session.trainer.step, "stopped": status.reason})
         return
-    saved = "It could not be saved." if status.failed else "Saved. Go on with:"
-    console.print(f"{escape(status.reason)} after update {trained.session.trainer.step:,}. {saved}")
-    if not status.failed:
-        console.print(f"{own_command()} label train --resume {folder}", soft_wrap=True, markup=False)
+    print_stopped(trained.session, status, "label train")
 
 
 def _document(trained: Trained, report: Report, seconds: float, beside: BaseScore | None) -> dict[str, Any]:

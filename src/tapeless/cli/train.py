@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time as clock
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,12 +144,15 @@ class Status:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.quit = False  # the user chose to leave without saving
         self.failed = False  # the end could not be saved
         self.reason = ""
         self.evaluations: list[Evaluated] = []
         self.losses: list[float] = []
 
     def stopping(self) -> str | None:
+        if self.quit:
+            return "stopped as you asked"
         return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
 
     @property
@@ -194,15 +196,14 @@ def _signals(status: Status, display: Display) -> Iterator[None]:
 def _saved_after_all(session: Session, event: NotSaved, status: Status, display: Display) -> bool:
     """The training is in memory until the user decides. In a log nobody can be asked: it goes on and tries again at
     the next checkpoint and, where there is no next, until there is room or somebody stops it."""
-    asked = display.live and sys.stdin.isatty()
-    while True:
-        if asked:
-            answer = console.input("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ").strip().lower()
+    while not status.quit:
+        answer = display.ask("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ")
+        if answer is not None:
             if answer.startswith("c"):
                 return session.trainer.step < session.trainer.steps
             if answer.startswith("q"):
-                status.signal = status.signal or signal.SIGINT
-                return False
+                status.quit = True
+                break
         elif session.trainer.step < session.trainer.steps or status.signal is not None:
             return status.signal is None
         else:
@@ -212,6 +213,7 @@ def _saved_after_all(session: Session, event: NotSaved, status: Status, display:
             return True
         except TapelessError as error:
             display.say(f"[red]{escape(str(error))}[/]")
+    return False
 
 
 def _continuation(session: Session, prompt: str, count: int = 48) -> str:
@@ -245,13 +247,10 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
             }
         )
         return
-    command = own_command()
     if status.code:
-        saved = "It could not be saved." if status.failed else "Saved. Go on with:"
-        console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. {saved}")
-        if not status.failed:
-            console.print(f"{command} train --resume {session.run.folder}", soft_wrap=True, markup=False)
+        print_stopped(session, status, "train")
         return
+    command = own_command()
     console.print(f"[dim]{escape(status.reason)}[/]")
     if len(status.losses) > 1:
         losses = status.losses
@@ -270,6 +269,17 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
         console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
     console.print(f"The run is in [bold]{session.run.folder}[/].")
     _print_next(session, command)
+
+
+def print_stopped(session: Session, status: Status, subcommand: str) -> None:
+    saved = "Saved. Go on with:"
+    if status.failed:
+        kept = session.last_saved
+        saved = "It could not be saved" + ("." if kept is None else f"; update {kept:,} is. Go on from there with:")
+    console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. {saved}")
+    if session.last_saved is not None:
+        words = f"{own_command()} {subcommand} --resume {session.run.folder}"
+        console.print(words, soft_wrap=True, markup=False)
 
 
 def _print_answers(model: Model, task: Operations) -> None:

@@ -50,6 +50,7 @@ class Session:
     trainer: Trainer
     recorder: Recorder
     messages: list[str]  # what the user should know about how it started
+    last_saved: int | None = None  # the step of the newest checkpoint
 
     @property
     def model(self) -> Model:
@@ -78,7 +79,10 @@ class Session:
             return next(events, ENDED)
         except NonFiniteError as error:
             self._record(Finished(str(error)))
-            self.save()
+            try:
+                self.save()
+            except TapelessError as unsaved:
+                raise NonFiniteError(f"{error} {unsaved}") from None
             raise
 
     def save(self, best: bool = False) -> Saved:
@@ -88,6 +92,7 @@ class Session:
                 self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state(),
                 keep=trainer.settings.keep, best=best,
             )  # fmt: skip
+        self.last_saved = trainer.step
         return Saved(trainer.step, path, best)
 
     def _saved(self, best: bool) -> Iterator[Saved | NotSaved]:
@@ -158,7 +163,7 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
     run.write_configuration(opened, request, config)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
     recorder.cut_after(trainer.step)
-    return Session(opened, request, trainer, recorder, messages)
+    return Session(opened, request, trainer, recorder, messages, last_saved=found.step)
 
 
 def _usual_data(request: Request) -> str:

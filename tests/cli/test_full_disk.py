@@ -1,0 +1,138 @@
+"""A disk that fills up while a person watches: the training waits in memory for an answer, given on a real terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tapeless.train import checkpoint
+
+# The disk is full, for checkpoints, while a file of that name is there.
+CODE = """
+import errno, glob, os
+from tapeless.cli import main
+from tapeless.train import disk
+right = disk.perform
+def perform(operation, *arguments, **named):
+    if operation is os.write and os.path.exists("full") and glob.glob("run/checkpoints/.partial-*"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return right(operation, *arguments, **named)
+disk.perform = perform
+main()
+"""
+QUESTION = "or quit? "
+NEW = ("train", "--channels", "8", "--epochs", "4", "--save-every", "250", "--eval-every", "500", "--out", "run")
+
+
+class Terminal:
+    """A training on a terminal of its own."""
+
+    def __init__(self, folder, words):
+        self.screen, ours = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
+        self.running = subprocess.Popen(
+            [sys.executable, "-c", CODE, *words], cwd=folder, stdin=ours, stdout=ours, stderr=ours, env=environment
+        )  # fmt: skip
+        os.close(ours)
+        self.said = ""
+
+    def until(self, text):
+        """Everything said up to and with this text."""
+        deadline = time.monotonic() + 120
+        while text not in self.said:
+            assert time.monotonic() < deadline, self.said
+            assert self._hear(), self.said
+        before, _, self.said = self.said.partition(text)
+        return before
+
+    def type(self, keys):
+        os.write(self.screen, keys.encode())
+
+    def end(self):
+        while self._hear():
+            pass
+        os.close(self.screen)
+        return self.running.wait(timeout=60), self.said
+
+    def _hear(self):
+        """Colours and movements aside. False once the other side has closed the terminal."""
+        try:
+            heard = os.read(self.screen, 65536)
+        except OSError:
+            return False
+        self.said += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", heard.decode(errors="replace"))
+        return bool(heard)
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    (tmp_path / "full").touch()
+    opened = Terminal(tmp_path, NEW)
+    yield opened
+    opened.running.kill()
+    opened.running.wait()
+
+
+def test_retry_saves_once_there_is_room(terminal, tmp_path):
+    assert "No space left on device" in terminal.until(QUESTION)
+    terminal.type("r\n")
+    assert "No space left on device" in terminal.until(QUESTION)  # there was none yet
+    (tmp_path / "full").unlink()
+    terminal.type("r\n")
+    code, said = terminal.end()
+    assert code == 0, said
+    assert QUESTION not in said
+    found, messages = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert (found.step, messages) == (500, [])
+
+
+def test_continue_goes_on_and_saves_at_the_next_checkpoint(terminal, tmp_path):
+    terminal.until(QUESTION)
+    (tmp_path / "full").unlink()
+    terminal.type("c\n")
+    code, said = terminal.end()
+    assert code == 0, said
+    found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.step == 500
+
+
+def test_quit_leaves_at_once_and_says_that_nothing_is_saved(terminal, tmp_path):
+    terminal.until(QUESTION)
+    terminal.type("q\n")
+    code, said = terminal.end()
+    assert code == 1
+    assert QUESTION not in said  # it was answered
+    assert "stopped as you asked after update 250. It could not be saved." in said
+    assert "--resume" not in said
+    assert checkpoint.newest(tmp_path / "run" / "checkpoints")[0] is None
+
+
+def test_quit_names_the_checkpoint_that_is_there(tmp_path):
+    code, said = Terminal(tmp_path, NEW).end()
+    assert code == 0, said
+    (tmp_path / "full").touch()
+    terminal = Terminal(tmp_path, ("train", "--resume", "run", "--steps", "1000"))
+    assert "The checkpoint of step 500 is intact" in terminal.until(QUESTION)
+    terminal.type("q\n")
+    code, said = terminal.end()
+    assert code == 1
+    assert "It could not be saved; update 500 is. Go on from there with:" in said
+    assert "train --resume run" in said
+    found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.step == 500
+
+
+def test_the_end_of_input_is_no_answer(terminal, tmp_path):
+    """Ctrl-D. Nobody can be asked: it goes on, as in a log, and tries again at the next checkpoint."""
+    terminal.until(QUESTION)
+    (tmp_path / "full").unlink()
+    terminal.type("\x04")
+    code, said = terminal.end()
+    assert code == 0, said
