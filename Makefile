@@ -36,7 +36,7 @@ bench: .venv/.test
 scaling: .venv/.run
 	$(BIN)/python benchmarks/scaling.py
 
-# A GPT of ten million parameters on Python's standard library, beside PyTorch: docs/stdlib.md. About half an hour.
+# A GPT of ten million parameters on Python's standard library, beside PyTorch: docs/stdlib.md. About an hour.
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
 

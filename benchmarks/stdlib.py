@@ -73,7 +73,8 @@ def torchs(folder: Path, steps: int) -> dict[str, Any]:
     with torch.no_grad():
         for name, weight in peer.named_parameters():
             source = torch.from_numpy(trainer.model.params[_our_name(name)].copy())
-            weight.copy_(source.T if ".qkv.w" in name or ".proj.w" in name or ".mlp." in name else source)
+            linear = weight.ndim == 2 and any(part in name for part in (".qkv.", ".proj.", ".mlp."))
+            weight.copy_(source.T if linear else source)
     # Our decay is on matrices, the token embedding among them, and not on positions.
     decayed = [w for name, w in peer.named_parameters() if w.ndim == 2 and name != "positions"]
     others = [w for name, w in peer.named_parameters() if w.ndim != 2 or name == "positions"]
@@ -126,7 +127,7 @@ def _our_name(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--folder", type=Path, default=Path("runs/stdlib-curves"), help="for tokens and curves")
     parser.add_argument("--only", choices=("ours", "torch"))
     arguments = parser.parse_args()

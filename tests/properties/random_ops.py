@@ -17,6 +17,11 @@ from tapeless.ops.contract import Array, Dims, Spec, away_from_zero
 SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9}
 LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300, "N": 200_000}
 MOST_ELEMENTS = 200_000  # of one argument
+# Sizes of which the last block of a kernel has one element: where its number of blocks is wrong, that one is left out.
+ONE_BEYOND = (
+    {"N": 65537, "R": 145, "H": 1, "D": 113, "F": 113, "V": 1025},  # R·C and R·F are 16385
+    {"R": 17, "F": 65, "V": 65, "T": 65},
+)
 
 # By name, because integers mean something: a row of a table, a place in a sequence, a count.
 INTEGERS = {
@@ -53,11 +58,13 @@ class Inputs:
         return Inputs(self.name, self.dims, {**self.arrays, **arrays}, self.scalars)
 
 
-def random_inputs(name: str, rng: np.random.Generator, limits: Mapping[str, int] = SMALL) -> Inputs:
+def random_inputs(
+    name: str, rng: np.random.Generator, limits: Mapping[str, int] = SMALL, given: Mapping[str, int] | None = None
+) -> Inputs:
     spec = OPS[name].SPEC
     read = {a for s in (spec.forward, spec.backward) if s for a in (*s.reads, *s.updates) if a in spec.shapes}
     while True:
-        dims, scalars = _random_dims(rng, limits), _random_scalars(rng)
+        dims, scalars = _random_dims(rng, limits, given or {}), _random_scalars(rng)
         scalars["decayed"] = _random_spans(rng, dims["N"])
         inputs = Inputs(name, dims, {}, scalars)
         sizes = [int(np.prod(inputs.shape(argument))) for argument in spec.shapes]
@@ -69,12 +76,13 @@ def random_inputs(name: str, rng: np.random.Generator, limits: Mapping[str, int]
     return inputs.replaced(**arrays)
 
 
-def _random_dims(rng: np.random.Generator, limits: Mapping[str, int]) -> Dims:
-    """Each near its limit half of the time, else of any order of magnitude below."""
+def _random_dims(rng: np.random.Generator, limits: Mapping[str, int], given: Mapping[str, int]) -> Dims:
+    """Each near its limit half of the time, else of any order of magnitude below; some are given."""
     dims = {letter: round(exp(rng.uniform(0, log(limit)))) for letter, limit in limits.items()}
     dims |= {letter: int(rng.integers(limit // 2, limit) + 1) for letter, limit in limits.items() if rng.integers(2)}
     if not rng.integers(4):
         dims["T"] = 1  # one query alone: the last position, and every step of decoding
+    dims |= given
     dims["C"] = dims["H"] * dims["D"]
     # The queries are the last of the keys, mostly; a cache has a place for every query.
     dims["S"] = max(1, dims["T"] + int(rng.integers(-2, dims["S"] + 1)))

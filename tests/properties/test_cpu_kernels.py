@@ -21,7 +21,7 @@ from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.program.builder import Builder
 from tapeless.program.call import Call, add, update, write
-from tests.properties.random_ops import LARGE, SMALL, Inputs, forward, random_dys, random_inputs
+from tests.properties.random_ops import LARGE, ONE_BEYOND, SMALL, Inputs, forward, random_dys, random_inputs
 from tests.random_cases import cases
 
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
@@ -50,11 +50,21 @@ def test_kernels_at_large_shapes(name: str, direction: str, seed: int, adding: b
     judge(name, direction, seed, adding, LARGE)
 
 
-def judge(name: str, direction: str, seed: int, adding: bool, limits: Mapping[str, int]) -> None:
+@every_kernel
+@pytest.mark.parametrize("dims", ONE_BEYOND, ids=["elements", "rows"])
+@cases(2)
+@given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
+def test_kernels_one_beyond_a_block(name: str, direction: str, dims: Mapping[str, int], seed: int, adding: bool):
+    judge(name, direction, seed, adding, LARGE, dims)
+
+
+def judge(
+    name: str, direction: str, seed: int, adding: bool, limits: Mapping[str, int], dims: Mapping[str, int] | None = None
+) -> None:
     rng = np.random.default_rng(seed)
-    inputs = random_inputs(name, rng, limits)
+    inputs = random_inputs(name, rng, limits, dims)
     while inputs.dims["C"] < 3:  # over one channel a norm's dx is zero, over two nearly: differences of equal numbers
-        inputs = random_inputs(name, rng, limits)
+        inputs = random_inputs(name, rng, limits, dims)
     call = call_of(inputs, direction, adding)
     arrays = arrays_of(inputs, call, rng)
     true = {
@@ -127,6 +137,18 @@ def test_a_loss_alone_asks_its_kernel_for_no_gradient(monkeypatch: pytest.Monkey
     squared_error.forward(np.zeros(1, np.float32), x, x, targets, count)
     squared_error.backward(np.zeros(1, np.float32), x, x, x, targets, count)
     assert [arguments[-1] for arguments in asked] == [False, True]
+
+
+def test_relu_passes_nothing_back_where_its_input_is_zero() -> None:
+    """The derivative there is a choice: ours is 0, in every backend. Random numbers never are 0."""
+    from tapeless.ops.relu import cpu as relu
+
+    x, dy = np.array([-1, -0.0, 0.0, 1], np.float32), np.full(4, 7, np.float32)
+    ours, true = np.full(4, np.nan, np.float32), np.full(4, np.nan)
+    for run in relu.backward(ours, dy, x):
+        run()
+    OPS["relu"].backward(true, dy, x)
+    assert ours.tolist() == true.tolist() == [0, 0, 0, 7]
 
 
 @pytest.mark.parametrize("size", [0.0, 1.0, np.inf])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -16,7 +17,8 @@ def inject(mutant: Mutant) -> None:
     before = {name: value for name, value in vars(module).items() if _is_own(module, value)}
     code = compile(mutant.tree, str(module.__file__), "exec")
     if mutant.file.endswith("cpu.py"):
-        _compile_afresh(mutant.function, code)
+        touched = _touched(mutant.function, code)
+        _compile_afresh(lambda name: mutant.function == "(module)" or name in touched)
     exec(code, vars(module))
     for name, old in before.items():
         if isinstance(old, FunctionType):
@@ -24,27 +26,40 @@ def inject(mutant: Mutant) -> None:
         setattr(module, name, old)
 
 
+def check_indices() -> None:
+    """From here on kernels are compiled with every index checked, as tests/backends/test_bounds.py has them. Not by way
+    of Numba's cache, which does not tell the two apart."""
+    from numba.core import config
+
+    config.BOUNDSCHECK = 1
+    _compile_afresh(lambda name: True)
+
+
 def _is_own(module: ModuleType, value: Any) -> bool:
     return isinstance(value, FunctionType | type) and value.__module__ == module.__name__
 
 
-def _compile_afresh(function: str, code: CodeType) -> None:
-    """Kernels in which the mutated function has a part are not taken from Numba's cache, nor put there."""
-    from numba.core.caching import NullCache
-
-    from tapeless.backends import compile as compiler
-
+def _touched(function: str, code: CodeType) -> set[str]:
+    """The functions of a module in which one of them has a part."""
     uses = {part.co_name: set(part.co_names) for part in code.co_consts if isinstance(part, CodeType)}
     touched = {function}
     while more := {name for name, used in uses.items() if used & touched} - touched:
         touched |= more
-    everything = function == "(module)"
+    return touched
 
-    class Afresh(compiler.Kernel):
-        def _form(self, parallel: bool) -> Any:
-            form = super()._form(parallel)
-            if everything or self._function.__name__ in touched:
-                form._cache = NullCache()
-            return form
 
-    compiler.Kernel = Afresh  # type: ignore[misc]
+def _compile_afresh(concerned: Callable[[str], bool]) -> None:
+    """These kernels are not taken from Numba's cache, nor put there."""
+    from numba.core.caching import NullCache
+
+    from tapeless.backends.compile import Kernel
+
+    form_of = Kernel._form
+
+    def form_afresh(kernel: Kernel, parallel: bool) -> Any:
+        form = form_of(kernel, parallel)
+        if concerned(kernel._function.__name__):
+            form._cache = NullCache()
+        return form
+
+    Kernel._form = form_afresh  # type: ignore[assignment, method-assign]

@@ -21,14 +21,16 @@ from typing import Any
 
 import pytest
 
-from tools.mutants.inject import inject
+from tools.mutants.inject import check_indices, inject
 from tools.mutants.make import Mutant
-from tools.mutants.suite import tests_for
+from tools.mutants.suite import checked_tests_for, tests_for
 
 Send = Callable[[dict[str, str]], None]
+Plan = tuple[list[pytest.Item], list[pytest.Item]]  # what judges a mutant, and what judges it with every index checked
 
 PATIENCE = 90.0  # seconds that one test may take: many times what the slowest needs on a busy machine
 MEMORY = 8 << 30
+CHECKED = ", every index checked"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Judge:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         _warm()
         gc.freeze()  # so that children share this memory
-        plans = {file: tests_for(file, session.items) for file in sorted({mutant.file for mutant in self.mutants})}
+        files = sorted({mutant.file for mutant in self.mutants})
+        plans = {file: (tests_for(file, session.items), checked_tests_for(file, session.items)) for file in files}
         self.items = {item.nodeid: item for item in session.items}
         try:
             self._judge(plans)
@@ -74,7 +77,7 @@ class Judge:
             self.trouble = trouble
         return True
 
-    def _judge(self, plans: dict[str, list[pytest.Item]]) -> None:
+    def _judge(self, plans: dict[str, Plan]) -> None:
         waiting = iter(self.mutants)
         running: dict[int, Child] = {}
         try:
@@ -98,10 +101,16 @@ class Judge:
 
     def _check_health(self, killer: str) -> None:
         """A test that has killed must pass on the code as it is. Most mutants fall to a few tests, so few are asked."""
-        item = self.items.get(killer)
+        item = self.items.get(killer.removesuffix(CHECKED))
         if item is None or killer in self.healthy:
             return
-        child = Child(None, partial(self._run, [item]))
+
+        def work(send: Send) -> None:
+            if killer.endswith(CHECKED):
+                check_indices()
+            self._run([item], send)
+
+        child = Child(None, work)
         while not child.done():
             if select.select([child.pipe], [], [], 1.0)[0]:
                 child.listen()
@@ -109,19 +118,24 @@ class Judge:
             raise UnhealthyError(f"{killer} fails on the code as it is, without any mutant.")
         self.healthy.add(killer)
 
-    def _child(self, mutant: Mutant, items: list[pytest.Item], send: Send) -> None:
+    def _child(self, mutant: Mutant, plan: Plan, send: Send) -> None:
         try:
             inject(mutant)
         except Exception:
             send({"failed": "the module itself", "how": "import"})
             return
-        self._run(items, send)
+        tests, checked_tests = plan
+        self._run(tests, send)
+        if checked_tests and not self.failed:
+            check_indices()
+            inject(mutant)
+            self._run(checked_tests, send, CHECKED)
 
-    def _run(self, items: list[pytest.Item], send: Send) -> None:
+    def _run(self, items: list[pytest.Item], send: Send, manner: str = "") -> None:
         """Until one fails."""
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-            send({"failed" if self.failed else "passed": item.nodeid})
+            send({"failed" if self.failed else "passed": item.nodeid + manner})
             if self.failed:
                 return
 

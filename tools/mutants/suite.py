@@ -42,12 +42,15 @@ REFERENCE = (
 CPU = (
     ("test_cpu_kernels.py", "small_shapes[{op}."),
     ("test_cpu_kernels.py", "large_shapes[{op}."),
+    ("test_cpu_kernels.py", "one_beyond_a_block", "-{op}."),
     ("test_cpu_kernels.py", "test_a_loss_alone"),
     ("test_cpu_kernels.py", "test_{op}"),
     ("test_cpu.py", "test_every_call_of_a_step_is_within_the_table"),
     ("test_cpu.py", "test_the_gradients_of_a_whole_model"),
     ("test_cpu.py", "test_training_twice"),
 )
+# What survives these is judged by them once more, with every index checked: tests/backends/test_bounds.py does so.
+CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.")
 MODELS = (
     ("test_torch_autograd.py", "[ops-102k]"),
     ("test_torch_autograd.py", "[gpt2-4x256]"),
@@ -75,3 +78,10 @@ def tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
             if all(part in item.nodeid for part in wanted) and not any(name in item.nodeid for name in WITHOUT):
                 chosen.setdefault(item.nodeid, item)
     return list(chosen.values())
+
+
+def checked_tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    if not file.endswith("cpu.py"):
+        return []
+    wanted = [part.format(op=file.split("/")[1]) for part in CHECKED]
+    return [item for item in items if any(part in item.nodeid for part in wanted)]
