@@ -11,11 +11,11 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from datetime import date
-from math import log10
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from drawing import OTHER, OURS, PEER, Panel, legend, picture
 
 from tapeless import Model
 from tapeless.generate import generate
@@ -35,8 +35,7 @@ STEPS, BATCH, TIME, EVALUATED = 1000, 8, 128, 10  # of the text
 SEEDS = (0, 1, 2)
 PROMPTS = ("import ", "    def ")
 TEMPERATURES = {"squared_error": 0.25, "cross_entropy": 0.8}  # distances are flatter than log-probabilities
-COLOURS = {"squared error": "#0a7", "cross-entropy": "#07c", "target not constant": "#e63"}
-WIDTH, HEIGHT, MARGIN = 400, 260, 60
+COLOURS = {"squared error": OURS, "cross-entropy": OTHER, "target not constant": PEER}
 Batch = tuple[Array, Array]
 Curve = dict[str, Any]
 
@@ -182,47 +181,29 @@ def main() -> None:
 def drawing(curves: dict[str, Curve]) -> str:
     """Four panels: accuracy, cross-entropy, the squared errors alone on a logarithmic axis, and the spread."""
     distances = {name: found for name, found in curves.items() if name != "cross-entropy"}
-    panels = (
-        panel("accuracy on what is held out", curves, "accuracy", 0, 0),
-        panel("cross-entropy (softmax over the scores)", curves, "cross_entropy", 1, 0),
-        panel("squared error to the target, logarithmic", distances, "loss", 0, 1, logarithmic=True),
-        panel("spread of the predicted embeddings", curves, "spread", 1, 1),
-    )
-    legend = [
-        f'<text x="{MARGIN + 170 * number}" y="18" fill="{COLOURS[name]}">{name}</text>'
-        for number, name in enumerate(curves)
-    ]
-    start = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{2 * HEIGHT + 24}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-    )
-    return "\n".join([start, *legend, *panels, "</svg>"]) + "\n"
+    return picture(820, 540, [
+        *legend(60, 18, [(name, COLOURS[name]) for name in curves], apart=170),
+        *panel("accuracy on what is held out", curves, "accuracy", 60, 60),
+        *panel("cross-entropy (softmax over the scores)", curves, "cross_entropy", 470, 60),
+        *panel("squared error to the target, logarithmic", distances, "loss", 60, 315, logarithmic=True),
+        *panel("spread of the predicted embeddings", curves, "spread", 470, 315),
+    ])  # fmt: skip
 
 
-def panel(title: str, curves: dict[str, Curve], value: str, column: int, row: int, logarithmic: bool = False) -> str:
+def panel(
+    title: str, curves: dict[str, Curve], value: str, left: float, top: float, logarithmic: bool = False
+) -> list[str]:
     lines = {name: [(point["step"], point[value]) for point in found["points"]] for name, found in curves.items()}
     values = [each for line in lines.values() for _, each in line]
     last = max(step for line in lines.values() for step, _ in line)
     low, high = (min(values), max(values)) if logarithmic else (0.0, max(values))
-
-    def share(each: float) -> float:
-        return log10(each / low) / log10(high / low) if logarithmic else each / high
-
-    left, bottom = column * WIDTH + MARGIN, 24 + (row + 1) * HEIGHT - MARGIN + 10
-    wide, tall = WIDTH - MARGIN - 24, HEIGHT - 2 * MARGIN + 24
-    parts = [f'<text x="{left}" y="{bottom - tall - 12}" font-weight="bold">{title}</text>']
-    for each in (low, high):
-        y = bottom - tall * share(each)
-        parts.append(f'<line x1="{left}" x2="{left + wide}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{each:.2g}</text>')
-    for step in (0, last):
-        x = left + wide * step / last
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{step}</text>')
-    parts.append(f'<text x="{left + wide / 2}" y="{bottom + 18}" text-anchor="middle">updates</text>')
+    made = Panel(title, left, top, 320, 165, (0, last), (low, high), log_y=logarithmic)
+    parts = made.named_frame(
+        [(0, "0"), (last, f"{last:,}")], [(each, f"{each:.2g}") for each in (low, high)], "updates"
+    )
     for name, line in lines.items():
-        path = " ".join(f"{left + wide * step / last:.1f},{bottom - tall * share(each):.1f}" for step, each in line)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
-    return "\n".join(parts)
+        parts += made.line(line, COLOURS[name], dots=False, wide=2)
+    return parts
 
 
 def page(seeds: list[Curve], asked: dict[str, Curve], read: dict[str, Curve]) -> str:

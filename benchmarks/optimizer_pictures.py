@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from drawing import Panel, picture
 
 from tapeless.ops import OPS
 from tapeless.train.schedules import NAMES, Schedule
@@ -15,7 +15,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 GRADIENTS = (-0.1, -0.08, -0.12, -0.09, -0.11)
 RATES = (0.1, 0.5, 1.0, 2.1)
 COLOURS = {"SGD": "#999", "momentum": "#07c", "Adam": "#0a7"}
-Points = Sequence[tuple[float, float]]
 
 
 def walk(optimizer: str, gradient: Callable[[int, float], float], start: float, lr: float, steps: int) -> list[float]:
@@ -32,61 +31,6 @@ def walk(optimizer: str, gradient: Callable[[int, float], float], start: float, 
             OPS["adamw"].forward(weight, m, v, *read, np.array([step + 1]), 0.9, 0.999, 1e-8, 0.0, ())
         found.append(float(weight[0]))
     return found
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A frame with two axes, and where a point lies in it."""
-
-    title: str
-    left: float
-    top: float
-    width: float
-    height: float
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-    def place(self, x: float, y: float) -> tuple[float, float]:
-        across = (x - self.x[0]) / (self.x[1] - self.x[0])
-        up = (y - self.y[0]) / (self.y[1] - self.y[0])
-        return self.left + self.width * across, self.top + self.height * (1 - up)
-
-    def frame(self, xticks: Sequence[float], yticks: Sequence[float], across: str) -> list[str]:
-        right, bottom = self.left + self.width, self.top + self.height
-        parts = [f'<text x="{self.left}" y="{self.top - 12}" font-weight="bold">{self.title}</text>']
-        for tick in yticks:
-            y = self.place(0, tick)[1]
-            parts.append(f'<line x1="{self.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eee"/>')
-            parts.append(text(self.left - 6, y + 4, f"{tick:g}", "end"))
-        for tick in xticks:
-            parts.append(text(self.place(tick, 0)[0], bottom + 16, f"{tick:g}", "middle"))
-        parts.append(f'<path d="M{self.left} {self.top}V{bottom}H{right}" fill="none" stroke="#666"/>')
-        parts.append(text(self.left + self.width / 2, bottom + 33, across, "middle"))
-        return parts
-
-    def line(self, points: Points, colour: str, dash: str = "", dots: bool = True) -> list[str]:
-        placed = [self.place(*point) for point in points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-        parts = [
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5" stroke-dasharray="{dash}"/>'
-        ]
-        return parts + [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in placed if dots]
-
-    def label(self, point: tuple[float, float], words: str, colour: str) -> str:
-        x, y = self.place(*point)
-        return text(x + 8, y + 4, words, "start", colour)
-
-
-def text(x: float, y: float, words: str, anchor: str, colour: str = "#333") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
-
-
-def picture(width: int, height: int, parts: list[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-    )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
 
 
 def optimizer_steps() -> str:

@@ -1,7 +1,8 @@
 """`make stdlib`: a GPT of ten million parameters learns Python's standard library, beside PyTorch.
 
 Both start from the same weights and see the same batches at the same learning rates, in float32, each in a process of
-its own. Writes docs/stdlib.svg (the curves) and docs/stdlib.md (what came of it, with samples).
+its own; each curve is kept in the folder and not made again. Writes docs/stdlib.svg (the curves) and docs/stdlib.md
+(what came of it, with samples).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import subprocess
 import sys
 from datetime import date
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from drawing import OURS, PEER, QUIET, Panel, legend, picture
 
 from tapeless import Model
 from tapeless.bench.torch_peer import transformer
@@ -30,7 +33,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 VOCAB, FIELDS = 8192, {"layers": 6, "channels": 320, "heads": 5, "context": 256, "vocab": 8192}
 BATCH, TIME, EVERY, EVALUATED = 8, 128, 100, 20
 PROMPTS = ("import os\n", "def main(", "class Test", "for name in")
-WIDTH, HEIGHT, MARGIN = 720, 360, 56
 
 
 def settings(steps: int) -> Settings:
@@ -134,15 +136,17 @@ def main() -> None:
     folder, steps = arguments.folder, arguments.steps
     if arguments.only:
         found = {"ours": ours, "torch": torchs}[arguments.only](folder / "tokens", steps)
-        (folder / f"{arguments.only}.json").write_text(json.dumps(found))
+        (folder / f"{arguments.only}-{steps}.json").write_text(json.dumps(found))
         return
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tokens").exists():
         prepare("stdlib", folder / "tokens", tokenizer="bpe", vocab=VOCAB)
-    for who in ("ours", "torch"):
-        words = [sys.executable, __file__, "--only", who, "--steps", str(steps), "--folder", str(folder)]
-        subprocess.run(words, check=True)
-    mine, peer = (json.loads((folder / f"{who}.json").read_text()) for who in ("ours", "torch"))
+    curves = {who: folder / f"{who}-{steps}.json" for who in ("ours", "torch")}
+    for who, curve in curves.items():
+        if not curve.exists():
+            words = [sys.executable, __file__, "--only", who, "--steps", str(steps), "--folder", str(folder)]
+            subprocess.run(words, check=True)
+    mine, peer = (json.loads(curve.read_text()) for curve in curves.values())
     (DOCS / "stdlib.svg").write_text(drawing(mine, peer), encoding="utf-8")
     (DOCS / "stdlib.md").write_text(report(mine, peer, steps), encoding="utf-8")
     print(f"written to {DOCS / 'stdlib.md'} and stdlib.svg")
@@ -176,35 +180,16 @@ Temperature 0.7, the 50 likeliest tokens; the first words are given.
 
 def drawing(mine: dict[str, Any], peer: dict[str, Any]) -> str:
     steps = len(mine["losses"])
-    top, bottom = max(mine["losses"]), min(*mine["losses"], *(loss for _, loss in mine["held_out"]))
-
-    def place(step: float, loss: float) -> str:
-        x = MARGIN + (WIDTH - 2 * MARGIN) * step / steps
-        return f"{x:.1f},{MARGIN / 2 + (HEIGHT - 1.5 * MARGIN) * (top - loss) / (top - bottom):.1f}"
-
-    def line(points: list[tuple[float, float]], colour: str, more: str) -> str:
-        path = " ".join(place(*point) for point in points)
-        return f'<polyline points="{path}" fill="none" stroke="{colour}" {more}/>'
-
     training = [(step + 1, float(np.mean(mine["losses"][step : step + 10]))) for step in range(0, steps, 10)]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-        'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-        line(training, "#ccc", ""),
-        line(peer["held_out"], "#e63", 'stroke-width="5" stroke-opacity="0.4"'),
-        line(mine["held_out"], "#0a7", 'stroke-width="1.5"'),
-    ]
-    for loss in range(int(np.ceil(bottom)), int(top) + 1):
-        y = place(0, loss).split(",")[1]
-        parts.append(f'<text x="{MARGIN - 8}" y="{y}" text-anchor="end">{loss}</text>')
-    for step in range(0, steps + 1, max(1, steps // 5)):
-        x = place(step, bottom).split(",")[0]
-        parts.append(f'<text x="{x}" y="{HEIGHT - MARGIN + 20}" text-anchor="middle">{step}</text>')
-    legend = (("held out, ours", "#0a7"), ("held out, PyTorch", "#e63"), ("training, ours (mean of ten)", "#999"))
-    for number, (text, colour) in enumerate(legend):
-        parts.append(f'<text x="{WIDTH - MARGIN - 170}" y="{MARGIN + 18 * number}" fill="{colour}">{text}</text>')
-    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">updates</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    losses = [loss for _, loss in [*training, *mine["held_out"], *peer["held_out"]]]
+    low, high = floor(min(losses)), ceil(max(losses))
+    panel = Panel("loss", 50, 40, 640, 260, (0, steps), (low, high))
+    parts = panel.frame(range(0, steps + 1, max(1, steps // 5)), range(low, high + 1), "updates")
+    parts += panel.line(training, "#ccc", dots=False, wide=1)
+    parts += panel.line(peer["held_out"], PEER, dots=False, wide=5, faint=True)
+    parts += panel.line(mine["held_out"], OURS, dots=False)
+    names = (("held out, ours", OURS), ("held out, PyTorch", PEER), ("training, ours (mean of ten)", QUIET))
+    return picture(720, 350, [*parts, *legend(480, 70, names)])
 
 
 if __name__ == "__main__":

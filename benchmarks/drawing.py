@@ -1,0 +1,110 @@
+"""The pictures of the docs, as SVG: panels with two axes, straight or logarithmic, and lines in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+Points = Sequence[tuple[float, float]]
+Span = tuple[float, float]
+OURS, PEER, OTHER, QUIET = "#0a7", "#e63", "#07c", "#999"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A frame with two axes, and where a point lies in it."""
+
+    title: str
+    left: float
+    top: float
+    width: float
+    height: float
+    x: Span
+    y: Span
+    log_x: bool = False
+    log_y: bool = False
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        across, up = _share(x, self.x, self.log_x), _share(y, self.y, self.log_y)
+        return self.left + self.width * across, self.top + self.height * (1 - up)
+
+    def frame(self, xticks: Sequence[float], yticks: Sequence[float], across: str) -> list[str]:
+        """Axes, with each number written as briefly as it can be."""
+        named_x, named_y = ([(tick, f"{tick:g}") for tick in ticks] for ticks in (xticks, yticks))
+        return self.named_frame(named_x, named_y, across)
+
+    def named_frame(
+        self, xticks: Sequence[tuple[float, str]], yticks: Sequence[tuple[float, str]], across: str
+    ) -> list[str]:
+        right, bottom = self.left + self.width, self.top + self.height
+        parts = [f'<text x="{self.left}" y="{self.top - 12}" font-weight="bold">{self.title}</text>']
+        for tick, name in yticks:
+            y = self.place(self.x[0], tick)[1]
+            parts.append(f'<line x1="{self.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eee"/>')
+            parts.append(text(self.left - 6, y + 4, name, "end"))
+        for tick, name in xticks:
+            parts.append(text(self.place(tick, self.y[0])[0], bottom + 16, name, "middle"))
+        parts.append(f'<path d="M{self.left} {self.top}V{bottom}H{right}" fill="none" stroke="#666"/>')
+        parts.append(text(self.left + self.width / 2, bottom + 33, across, "middle"))
+        return parts
+
+    def line(
+        self, points: Points, colour: str, dash: str = "", dots: bool = True, wide: float = 1.5, faint: bool = False
+    ) -> list[str]:
+        placed = [self.place(*point) for point in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        more = ' stroke-opacity="0.4"' if faint else ""
+        parts = [
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{wide:g}" '
+            f'stroke-dasharray="{dash}"{more}/>'
+        ]
+        return parts + [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in placed if dots]
+
+    def label(self, point: tuple[float, float], words: str, colour: str) -> str:
+        """To the right of a point."""
+        x, y = self.place(*point)
+        return text(x + 8, y + 4, words, "start", colour)
+
+    def label_above(self, point: tuple[float, float], words: str) -> str:
+        x, y = self.place(*point)
+        return text(x - 4, y - 8, words, "end")
+
+
+def _share(value: float, span: Span, logarithmic: bool) -> float:
+    first, last = span
+    return log(value / first) / log(last / first) if logarithmic else (value - first) / (last - first)
+
+
+def growth(title: str, left: float, points: Points, names: Sequence[str], across: str) -> list[str]:
+    """How a cost grows from its first point on, on logarithmic axes, beside what is in proportion (dashed)."""
+    first_x, first_y = points[0]
+    ratios = [(x, y / first_y) for x, y in points]
+    last = points[-1][0]
+    heights = [last / first_x, *(ratio for _, ratio in ratios)]
+    span = (min(heights), max(heights))
+    panel = Panel(title, left + 45, 50, 310, 190, (first_x, last), span, log_x=True, log_y=True)
+    parts = panel.named_frame([(x, name) for (x, _), name in zip(points, names, strict=True)], [], across)
+    parts += panel.line([(first_x, 1.0), (last, last / first_x)], QUIET, dash="4 4", dots=False)
+    parts += panel.line(ratios, OURS)
+    return parts + [panel.label_above(point, f"{point[1]:.3g}×") for point in ratios[1:]]
+
+
+def legend(left: float, top: float, names: Sequence[tuple[str, str]], apart: float = 0.0) -> list[str]:
+    """Each name in its colour: beside one another where `apart` is given, else below one another."""
+    return [
+        text(left + apart * number, top + (0 if apart else 18 * number), name, "start", colour)
+        for number, (name, colour) in enumerate(names)
+    ]
+
+
+def text(x: float, y: float, words: str, anchor: str, colour: str = "#333") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
+
+
+def picture(width: int, height: int, parts: list[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
