@@ -20,22 +20,10 @@ from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
 from tapeless.model import Model
+from tapeless.models.hugging_face import their_name
 from tapeless.ops.contract import Array
 
 PROMPT, NEW = 32, 64
-HUGGING_FACE = {
-    "transformer.wte.": "tokens.",
-    "transformer.wpe.": "positions.",
-    "transformer.ln_f.": "norm.",
-    "transformer.h.": "blocks.",
-    ".ln_1.": ".norm1.",
-    ".ln_2.": ".norm2.",
-    ".attn.c_attn.": ".attn.qkv.",
-    ".attn.c_proj.": ".attn.proj.",
-    ".mlp.c_fc.": ".mlp.up.",
-    ".mlp.c_proj.": ".mlp.down.",
-}
-
 Profile = Callable[[int], dict[str, Any]]
 
 
@@ -123,10 +111,10 @@ def _hugging_face(work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
         GPT2Config(n_layer=c.layers, n_embd=c.channels, n_head=c.heads, vocab_size=c.vocab, n_positions=c.context)
     ).eval()
     with torch.no_grad():
-        for name, weight in gpt2.named_parameters():
-            for theirs, mine in HUGGING_FACE.items():
-                name = name.replace(theirs, mine)
-            weight.copy_(torch.from_numpy(ours.params[name]))
+        weights = dict(gpt2.named_parameters())
+        for name, array in ours.params.items():
+            weights.pop(their_name(name)).copy_(torch.from_numpy(array))
+    assert not weights, "every weight has a partner"
     gpt2.generation_config.eos_token_id = None  # as many tokens as we make, whatever they are
     prompt = torch.from_numpy(_prompt(ours))[None]
     options = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "max_new_tokens": NEW}

@@ -143,7 +143,8 @@ def write_folder(folder: Path, config: Config, params: Mapping[str, Array], toke
         remove_folder(beside)
 
 
-def _their_name(name: str) -> str:
+def their_name(name: str) -> str:
+    """What transformers calls a weight of ours."""
     theirs = ".".join(PARTS.get(part, part) for part in name.split("."))
     return theirs if theirs == HEAD else PREFIX + theirs
 
@@ -185,7 +186,7 @@ def _check_described(folder: Path, config: Config) -> None:
 
 def _matched(folder: Path, stored: Mapping[str, Stored], shapes: Mapping[str, Shape]) -> dict[str, Stored]:
     """The tensor for each of our weights: none missing, none left over, each of the right shape and a type we read."""
-    wanted = {_their_name(name).removeprefix(PREFIX): name for name in shapes}
+    wanted = {their_name(name).removeprefix(PREFIX): name for name in shapes}
     missing = wanted.keys() - stored.keys()
     if missing:
         raise TapelessError(f"{folder} lacks {_some(missing)}: save the whole model again.")
@@ -333,7 +334,7 @@ def _their_file(params: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
     start = 0
     for name, array in params.items():
         stop = start + 4 * array.size
-        header[_their_name(name)] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, stop]}
+        header[their_name(name)] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # the format wants the tensors aligned
