@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends import reference
-from tapeless.backends.execute import bind_call, execute
+from tapeless.backends.execute import backend_named, bind_call, execute
 from tapeless.check.complex_step import STEP, relative_error, run_forward
 from tapeless.check.definitions import DEFINITIONS, sinusoid
 from tapeless.check.examples import Example, examples_of
 from tapeless.check.finding import EXACT, Finding, difference
-from tapeless.check.lockstep import compare
+from tapeless.check.lockstep import Difference, compare
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.ops.positions import reference as positions
@@ -144,19 +144,30 @@ def check_backend_alone(name: str, backend: ModuleType) -> Iterator[Finding]:
     """An op of another backend on the same examples, beside the reference, call by call."""
     place = f"{name} on {backend.__name__.rpartition('.')[2]}"
     try:
-        for example in (*examples_of(name), *_long_examples(name)):
-            for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
-                for adding in (False, True):
-                    call, true = call_alone(name, direction, example, adding)
-                    found = {key: _narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
-                    before = {key: array.copy() for key, array in found.items()}
-                    for result in compare(call, found, true, backend):
-                        if not result.ok:
-                            yield Finding(place, "lockstep", str(result))
-                    for _, detail in _touched(call, before, found):
-                        yield Finding(place, "reads", detail)
+        for differences, touched in _beside_the_reference(name, backend):
+            yield from (Finding(place, "lockstep", str(found)) for found in differences if not found.ok)
+            yield from (Finding(place, "reads", detail) for detail in touched)
     except Exception as error:
         yield Finding(place, "lockstep", f"raises {type(error).__name__}: {error}")
+
+
+def ops_alone(backend: str) -> Iterator[Difference]:
+    """Every result of every op by itself, for what no model uses."""
+    for name in OPS:
+        for differences, _ in _beside_the_reference(name, backend_named(backend)):
+            yield from differences
+
+
+def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list[Difference], list[str]]]:
+    """By call: how far its results are from the reference, and which of its inputs it has changed."""
+    for example in (*examples_of(name), *_long_examples(name)):
+        for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
+            for adding in (False, True) if OPS[name].SPEC.signature(direction).adds else (False,):
+                call, true = call_alone(name, direction, example, adding)
+                found = {key: _narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+                before = {key: array.copy() for key, array in found.items()}
+                differences = list(compare(call, found, true, backend))
+                yield differences, [detail for _, detail in _touched(call, before, found)]
 
 
 def _narrowed(array: Array, dtype: str) -> Array:

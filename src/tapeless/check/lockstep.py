@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends import reference as reference_backend
-from tapeless.backends.execute import arguments_of, backend_named, bind_call, execute
-from tapeless.check.complex_step import run_forward
+from tapeless.backends.execute import arguments_of, bind_call, execute
 from tapeless.check.configurations import LARGER, Configuration
 from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
-from tapeless.ops import OPS
 from tapeless.ops.contract import Array
-from tapeless.program.builder import Builder
-from tapeless.program.call import Call, update, write
+from tapeless.program.call import Call
 
 MOVES, MANY = 8, 20_000  # draws of inputs that are off by a rounding; numbers from which two draws will do
 
@@ -139,43 +136,3 @@ def reduction_length(call: Call, result: str) -> int:
         if letter not in kept and not letter.isdigit()
     }
     return max((call.dims[letter] for letter in summed or kept if letter in call.dims and letter != "N"), default=1)
-
-
-def ops_alone(backend: str) -> Iterator[Difference]:
-    """Every op on its own example, forward and backward, for what no model uses."""
-    module = backend_named(backend)
-    for name, op in OPS.items():
-        rng = np.random.default_rng(0)
-        for direction in ("forward", "backward") if op.SPEC.backward else ("forward",):
-            call, arrays = _example_call(name, direction, op.example(rng), rng)
-            found = {key: _narrowed(array, module.DEFAULT_DTYPE) for key, array in arrays.items()}
-            yield from compare(call, found, arrays, module)
-
-
-def _narrowed(array: Array, dtype: str) -> Array:
-    return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
-
-
-def _example_call(
-    name: str, direction: str, example: dict[str, Any], rng: np.random.Generator
-) -> tuple[Call, dict[str, Array]]:
-    """A call of the op by itself, and float64 arrays for it: the example's, the forward's results, a random dy."""
-    spec = OPS[name].SPEC
-    signature = spec.signature(direction)
-    known = example | run_forward(name, example, np.float64)
-    p, values, arrays = Builder(), {}, {}
-    for argument in signature.arguments:
-        if argument in signature.optional and argument.removeprefix("d") not in known:
-            continue
-        if argument in known and not isinstance(known[argument], tuple):
-            array = np.array(known[argument])
-        else:  # a gradient: that of an output is what comes in
-            array = rng.normal(size=np.shape(known[argument[1:]]))
-        buffer = p.buffer("input", argument, array.shape, spec.dtype(argument))
-        mode = update if argument in signature.updates else write
-        values[argument] = mode(buffer) if argument in signature.writes else buffer
-        arrays[argument] = array
-    values |= {scalar: example[scalar] for scalar in signature.scalars}
-    p.call(name, direction, values, f"the example of {name}")
-    (call,) = p.build().calls
-    return call, arrays

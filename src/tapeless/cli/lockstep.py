@@ -6,8 +6,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tapeless.check.alone import ops_alone
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
-from tapeless.check.lockstep import Difference, lockstep, ops_alone, pair
+from tapeless.check.lockstep import Difference, lockstep, pair
 from tapeless.cli.common import console, print_json
 
 SHOWN = 12
