@@ -15,7 +15,7 @@ from numba import float32, float64, prange
 from tapeless.backends import blas
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import THREADED, Kernel
-from tapeless.backends.vector import exp, inlined, larger, largest
+from tapeless.backends.vector import exp, inlined, inlined_exact, larger, largest
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words
@@ -58,7 +58,7 @@ def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = blas.threads() if z.size >= THREADED else 1
     tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
-    shift = np.empty(rows, np.float32)
+    shift = np.empty((2, rows), np.float32)
     runs: list[Run] = [
         bound_gemm(z, weight, x, transpose_b=True),
         BY_COLUMNS.bind(z.size, loss, shift, z, *given, first, tops, totals),
@@ -117,7 +117,8 @@ def _scale(row, factor):
 
 
 def by_columns(loss, shift, z, targets, count, class_weights, first, tops, totals):
-    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is w · softmax / count.
+    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is w · softmax / count: first the
+    largest score, then the rest. Their rounded sum would be off by as much as a large score is, and the gradient too.
 
     Each thread goes down a band of the vocabulary with a running maximum and sum per column.
     """
@@ -133,7 +134,7 @@ def by_columns(loss, shift, z, targets, count, class_weights, first, tops, total
     chunk_loss = 0.0
     for k in range(width):
         if targets[k] < 0:
-            shift[k] = float32(np.inf)  # exp(z − ∞) = 0: ignored rows have no gradient
+            shift[0, k], shift[1, k] = float32(0), float32(np.inf)  # exp(z − ∞) = 0: ignored rows have no gradient
         else:
             most = tops[0, 0, k]
             for band in range(1, bands):
@@ -141,10 +142,9 @@ def by_columns(loss, shift, z, targets, count, class_weights, first, tops, total
             total = 0.0
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
-            lse = float64(most) + log(total)
             factor = _row_weight(targets[k], class_weights)
-            chunk_loss += factor * (lse - float64(z[targets[k], k]))
-            shift[k] = float32(lse + log(count[0] / factor))
+            chunk_loss += factor * (log(total) + float64(most) - float64(z[targets[k], k]))
+            shift[0, k], shift[1, k] = most, float32(log(total) + log(count[0] / factor))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
 
@@ -172,18 +172,18 @@ def _absorb(z, most, total, high, part):
 def column_gradient(z, shift, targets, count, class_weights):
     vocab, width = z.shape
     for block in prange((vocab + WORDS - 1) // WORDS):
-        _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift)
+        _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift[0], shift[1])
     for k in range(width):
         if targets[k] >= 0:
             z[targets[k], k] -= float32(_row_weight(targets[k], class_weights) / count[0])
 
 
-@inlined
-def _softmax(z, shift):
+@inlined_exact
+def _softmax(z, most, rest):
     for v in range(z.shape[0]):
         row = z[v]
-        for k in range(shift.size):
-            row[k] = exp(row[k] - shift[k])
+        for k in range(most.size):
+            row[k] = exp((row[k] - most[k]) - rest[k])
 
 
 BY_ROWS, BY_COLUMNS, COLUMN_GRADIENT = Kernel(by_rows), Kernel(by_columns), Kernel(column_gradient)
