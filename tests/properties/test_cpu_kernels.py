@@ -132,18 +132,6 @@ def among_columns(array: Array, times: int) -> Array:
     return wide[..., width : 2 * width]
 
 
-def test_a_loss_alone_asks_its_kernel_for_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forward has no memory for one: asked for, it would be written over whatever lies there, and nothing shows."""
-    from tapeless.ops.squared_error import cpu as squared_error
-
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(squared_error.SQUARED_ERROR, "bind", lambda size, *arguments: asked.append(arguments))
-    x, targets, count = np.zeros((3, 4), np.float32), np.zeros(3, np.int64), np.ones(1)
-    squared_error.forward(np.zeros(1, np.float32), x, x, targets, count)
-    squared_error.backward(np.zeros(1, np.float32), x, x, x, targets, count)
-    assert [arguments[-1] for arguments in asked] == [False, True]
-
-
 def test_relu_passes_nothing_back_where_its_input_is_zero() -> None:
     """The derivative there is a choice: ours is 0, in every backend. Random numbers never are 0."""
     from tapeless.ops.relu import cpu as relu

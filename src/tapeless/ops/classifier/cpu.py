@@ -133,18 +133,15 @@ def by_columns(loss, shift, z, targets, count, class_weights, first, tops, total
             _absorb(z[at : min(high, at + DEPTH)], most, total, tops[band, 1], tops[band, 2])
     chunk_loss = 0.0
     for k in range(width):
-        if targets[k] < 0:
-            shift[0, k], shift[1, k] = float32(0), float32(np.inf)  # exp(z − ∞) = 0: ignored rows have no gradient
-        else:
-            most = tops[0, 0, k]
-            for band in range(1, bands):
-                most = larger(most, tops[band, 0, k])
+        most = largest(tops[:, 0, k])
+        shift[0, k], shift[1, k] = most, float32(np.inf)  # exp(−∞) = 0: ignored rows have no gradient
+        if targets[k] >= 0:
             total = 0.0
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
             factor = _row_weight(targets[k], class_weights)
             chunk_loss += factor * (log(total) + float64(most) - float64(z[targets[k], k]))
-            shift[0, k], shift[1, k] = most, float32(log(total) + log(count[0] / factor))
+            shift[1, k] = float32(log(total) + log(count[0] / factor))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
 

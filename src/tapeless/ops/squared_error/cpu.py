@@ -10,15 +10,15 @@ from tapeless.backends.compile import Kernel
 
 
 def forward(loss, x, table, targets, count) -> list[Run]:
-    nowhere = np.empty((1, 1), np.float32)
-    return [SQUARED_ERROR.bind(x.size, loss, nowhere, np.empty(len(x)), x, table, targets, count, False)]
+    return [SQUARED_ERROR.bind(x.size, loss, None, np.empty(len(x)), x, table, targets, count)]
 
 
 def backward(loss, dx, x, table, targets, count) -> list[Run]:
-    return [SQUARED_ERROR.bind(x.size, loss, dx, np.empty(len(x)), x, table, targets, count, True)]
+    return [SQUARED_ERROR.bind(x.size, loss, dx, np.empty(len(x)), x, table, targets, count)]
 
 
-def squared_error(loss, dx, row_loss, x, table, targets, count, gradient):
+def squared_error(loss, dx, row_loss, x, table, targets, count):
+    """The loss and, where there is room for it, the gradient."""
     rows, width = x.shape
     share = float32(2.0 / (count[0] * width))
     for r in prange(rows):
@@ -29,11 +29,11 @@ def squared_error(loss, dx, row_loss, x, table, targets, count, gradient):
             for c in range(width):
                 total += (row[c] - aim[c]) * (row[c] - aim[c])
             row_loss[r] = float64(total)
-            if gradient:
+            if dx is not None:
                 out = dx[r]
                 for c in range(width):
                     out[c] = share * (row[c] - aim[c])
-        elif gradient:
+        elif dx is not None:
             dx[r, :] = float32(0)
     total = 0.0
     for r in range(rows):
