@@ -1,9 +1,9 @@
 """Mutants: the sources of the mathematics, each with one small thing wrong.
 
 What is mutated are the functions that compute: forwards, backwards and what they are made of, in the reference and in
-the cpu kernels, and the functions of models/ that write the calls down. Not mutated are Specs, FLOP counts, examples,
-refusals, the declarations of buffers (their shapes are checked where they are used), and sizes of blocks at the top of
-a file, which decide how fast a kernel is and not what it yields.
+the cpu kernels, how these divide their work, and the functions of models/ that write the calls down. Not mutated are
+Specs, FLOP counts, examples, refusals, the declarations of buffers (their shapes are checked where they are used), and
+sizes of blocks at the top of a file, which decide how fast a kernel is and not what it yields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zlib import crc32
 
 from tools.mutants.changes import changes
 
-SOURCES = ("ops/*/reference.py", "ops/*/cpu.py", "models/blocks.py", "models/transformer.py")
+SOURCES = ("ops/*/reference.py", "ops/*/cpu.py", "backends/division.py", "models/blocks.py", "models/transformer.py")
 SHARE, CPU_SHARE = 3, 24  # one in so many; those of a kernel must each be compiled
 LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "declare", "declare_block", "declare_norm")
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it

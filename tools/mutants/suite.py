@@ -15,6 +15,7 @@ COLLECTED = (
     "tests/program/test_arena.py",
     "tests/program/test_verify.py",
     "tests/backends/test_cpu.py",
+    "tests/backends/test_division.py",
 )
 # What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
 # say least about a formula.
@@ -43,6 +44,7 @@ CPU = (
     ("test_cpu_kernels.py", "small_shapes[{op}."),
     ("test_cpu_kernels.py", "large_shapes[{op}."),
     ("test_cpu_kernels.py", "at_edges", "-{op}."),
+    ("test_division.py",),
     ("test_cpu_kernels.py", "test_{op}"),
     ("test_cpu.py", "test_every_call_of_a_step_is_within_the_table"),
     ("test_cpu.py", "test_the_gradients_of_a_whole_model"),
@@ -63,11 +65,12 @@ MODELS = (
     ("test_every_model.py",),
     ("test_verify.py", "program"),
 )
+ROOMS = {"models": MODELS, "backends": (("test_division.py",),)}
 
 
 def tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
     room, op = file.split("/")[:2]
-    rounds = MODELS if room == "models" else CPU if file.endswith("cpu.py") else REFERENCE
+    rounds = ROOMS.get(room, CPU if file.endswith("cpu.py") else REFERENCE)
     if op in DECODING:
         rounds = (rounds[0], ("test_decoding.py",), *rounds[1:])
     chosen: dict[str, pytest.Item] = {}

@@ -21,7 +21,7 @@ def forward(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay,
 
 def _pieces(size, decayed):
     """(start, stop, decayed or not), in order, each at most a block long."""
-    edges = sorted({0, size, *(edge for span in decayed for edge in span), *range(0, size, BLOCK)})
+    edges = sorted({size, *(edge for span in decayed for edge in span), *range(0, size, BLOCK)})
     starts = np.array(edges[:-1])
     inside = np.zeros(len(starts), bool)
     for start, stop in decayed:

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba import float32, intp, prange, types, uintp
 
-from tapeless.backends import blas
+from tapeless.backends import blas, division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.vector import exp, inlined, largest
@@ -33,23 +33,23 @@ THREADED_WORK = 100_000  # multiplications, below which one thread does it all
 
 def forward(y, lse, q, k, v, causal) -> list[Run]:
     _link()
-    batch, _, queries = lse.shape
-    work = batch * queries * k.shape[1] * q.shape[2]
-    workers = blas.threads() if work >= THREADED_WORK else 1
+    batch, heads, queries = lse.shape
+    work = q.size * k.shape[1]
+    workers = division.workers(work, THREADED_WORK, batch * heads * division.blocks(queries, STRIP))
     scratch = _scratch(workers, min(STRIP, queries), _row_length(k.shape[1]))
     run = ATTENTION.bind(work, y, lse, q, k, v, scratch, causal, threaded_from=THREADED_WORK)
-    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
+    return division.calling_blas(run, workers)
 
 
 def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
     _link()
     batch, heads, queries = lse.shape
-    work = 2 * batch * queries * k.shape[1] * q.shape[2]
-    workers = min(batch * heads, blas.threads()) if work >= THREADED_WORK else 1
+    work = 2 * q.size * k.shape[1]
+    workers = division.workers(work, THREADED_WORK, batch * heads)
     scratch = _scratch(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
     arguments = (dq, dk, dv, dy, q, k, v, y, lse, scratch, causal)
     run = ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK)
-    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
+    return division.calling_blas(run, workers)
 
 
 @cache
@@ -79,7 +79,7 @@ def attention(y, lse, q, k, v, scratch, causal):
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[1], scratch.shape[2]
-    blocks = (queries + height - 1) // height
+    blocks = division.blocks(queries, height)
     scale = float32(1.0 / sqrt(width))
     for worker in prange(workers):
         strip = scratch[worker]
@@ -126,7 +126,7 @@ def attention_backward(dq, dk, dv, dy, q, k, v, y, lse, scratch, causal):
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]
-    blocks = (queries + height - 1) // height
+    blocks = division.blocks(queries, height)
     scale = float32(1.0 / sqrt(width))
     for worker in prange(workers):
         p, ds = scratch[worker, 0], scratch[worker, 1]

@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 from numba import float32, intp, prange, uintp
 
-from tapeless.backends import blas
+from tapeless.backends import division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.vector import inlined
@@ -22,14 +22,14 @@ R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 def forward(y, q, keys, values, position) -> list[Run]:
     batch, heads, held, _ = keys.shape
     work = q.shape[1] * keys.size
-    workers = min(batch * heads, blas.threads()) if work >= THREADED_WORK else 1
+    workers = division.workers(work, THREADED_WORK, batch * heads)
     scratch = np.empty((workers, q.shape[1], _row_length(held)), np.float32)
     arguments = (y, q, keys, values, position, scratch)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
     _link()
     run = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
-    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
+    return division.calling_blas(run, workers)
 
 
 def one_query(y, q, keys, values, position, scratch):

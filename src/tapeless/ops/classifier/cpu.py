@@ -12,7 +12,7 @@ from math import log
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.backends import blas
+from tapeless.backends import division
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import THREADED, Kernel
 from tapeless.backends.vector import exp, inlined, inlined_exact, larger, largest
@@ -56,7 +56,7 @@ def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
         arguments = (loss, np.empty(rows), z, *given, first, gradient)
         return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
-    bands = blas.threads() if z.size >= THREADED else 1
+    bands = division.workers(z.size, THREADED, vocab)
     tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
     shift = np.empty((2, rows), np.float32)
     runs: list[Run] = [
@@ -168,7 +168,7 @@ def _absorb(z, most, total, high, part):
 
 def column_gradient(z, shift, targets, count, class_weights):
     vocab, width = z.shape
-    for block in prange((vocab + WORDS - 1) // WORDS):
+    for block in prange(division.blocks(vocab, WORDS)):
         _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift[0], shift[1])
     for k in range(width):
         if targets[k] >= 0:

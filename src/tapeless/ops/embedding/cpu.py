@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.backends import blas
+from tapeless.backends import division
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import THREADED, Kernel
 from tapeless.ops.contract import NONE
@@ -17,7 +17,7 @@ def forward(y, tokens, weight) -> list[Run]:
 def backward(dweight, dy, tokens, add=NONE) -> list[Run]:
     adds = "dweight" in add
     size = dy.size if adds else dweight.size
-    bands = min(blas.threads(), max(1, dy.shape[1] // 16)) if size >= THREADED else 1
+    bands = division.workers(size, THREADED, dy.shape[1] // 16)
     return [EMBEDDING_BACKWARD.bind(size, dweight, dy, tokens, bands, adds)]
 
 

@@ -8,6 +8,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import exp, inlined
 
 BLOCK = 16384
@@ -24,13 +25,13 @@ def backward(dx, dy, x) -> list[Run]:
 
 
 def gelu(y, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _gelu(y[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def gelu_backward(dx, dy, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _gelu_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 

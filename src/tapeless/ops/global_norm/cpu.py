@@ -9,13 +9,14 @@ from numba import float64, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import inlined
 
 BLOCK = 65536
 
 
 def forward(norm, gradients) -> list[Run]:
-    partial = np.empty(-(-gradients.size // BLOCK))
+    partial = np.empty(blocks(gradients.size, BLOCK))
     return [GLOBAL_NORM.bind(gradients.size, norm, gradients, partial)]
 
 

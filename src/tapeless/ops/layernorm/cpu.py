@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
+from tapeless.backends import division
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.vector import inlined
@@ -21,7 +22,7 @@ def forward(y, mean, rstd, x, weight, bias, eps) -> list[Run]:
 
 def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE) -> list[Run]:
     rows, width = x.shape
-    partial = np.empty((max(1, min(BLOCKS, rows // 16)), 2, width), np.float32)
+    partial = np.empty((division.parts(rows, 16, BLOCKS), 2, width), np.float32)
     adds = ("dx" in add, "dweight" in add, "dbias" in add)
     return [LAYERNORM_BACKWARD.bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, partial, *adds)]
 
@@ -50,7 +51,7 @@ def _row(y, x, weight, bias, eps):
 def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, add_dx, add_dweight, add_dbias):
     rows, width = x.shape
     blocks = partial.shape[0]
-    height = (rows + blocks - 1) // blocks
+    height = division.blocks(rows, blocks)
     for block in prange(blocks):
         mine = partial[block]
         mine[:, :] = float32(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, prange
 
+from tapeless.backends import division
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import Kernel
 from tapeless.backends.vector import inlined
@@ -16,7 +17,7 @@ BLOCKS = 16  # of a matrix's rows, when there is one row to multiply: a fixed nu
 
 def forward(y, x, weight, bias) -> list[Run]:
     if len(x) == 1 and weight.flags.c_contiguous:  # then all the time goes into reading the weights
-        partial = np.empty((max(1, min(BLOCKS, len(weight) // 32)), weight.shape[1]), np.float32)
+        partial = np.empty((division.parts(len(weight), 32, BLOCKS), weight.shape[1]), np.float32)
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, partial)]
     runs: list[Run] = [bound_gemm(y, x, weight)]
     if bias is not None:
@@ -79,7 +80,7 @@ def bias_add(y, bias):
 
 def column_sums(total, y, add):
     """total[c] (+)= Σ_r y[r, c]: each block of columns is summed by one thread, top to bottom."""
-    for block in prange((y.shape[1] + COLUMNS - 1) // COLUMNS):
+    for block in prange(division.blocks(y.shape[1], COLUMNS)):
         at = block * COLUMNS
         out = total[at : at + COLUMNS]
         if not add:

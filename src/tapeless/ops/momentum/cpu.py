@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import inlined
 
 BLOCK = 65536
@@ -16,7 +17,7 @@ def forward(weights, m, gradients, scale, lr, momentum) -> list[Run]:
 
 
 def momentum_step(weights, m, gradients, scale, lr, momentum):
-    for block in prange((weights.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(weights.size, BLOCK)):
         a, b = block * BLOCK, block * BLOCK + BLOCK
         _momentum(weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum))
 

@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import inlined
 
 BLOCK = 16384
@@ -20,13 +21,13 @@ def backward(dx, dy, x) -> list[Run]:
 
 
 def relu(y, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _pass_where_positive(y[at : at + BLOCK], x[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def relu_backward(dx, dy, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _pass_where_positive(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 

@@ -6,6 +6,7 @@ from numba import prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import inlined
 
 BLOCK = 16384
@@ -16,7 +17,7 @@ def forward(y, x, branch) -> list[Run]:
 
 
 def residual(y, x, branch):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _sum(y[at : at + BLOCK], x[at : at + BLOCK], branch[at : at + BLOCK])
 

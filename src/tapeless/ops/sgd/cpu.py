@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import inlined
 
 BLOCK = 65536
@@ -16,7 +17,7 @@ def forward(weights, gradients, scale, lr) -> list[Run]:
 
 
 def sgd(weights, gradients, scale, lr):
-    for block in prange((weights.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(weights.size, BLOCK)):
         a, b = block * BLOCK, block * BLOCK + BLOCK
         _sgd(weights[a:b], gradients[a:b], float32(lr[0] * scale[0]))
 

@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
+from tapeless.backends.division import blocks
 from tapeless.backends.vector import exp, inlined, inlined_exact
 
 BLOCK = 16384
@@ -20,13 +21,13 @@ def backward(dx, dy, x) -> list[Run]:
 
 
 def tanh(y, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _tanh(y[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def tanh_backward(dx, dy, x):
-    for block in prange((x.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(x.size, BLOCK)):
         at = block * BLOCK
         _tanh_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 

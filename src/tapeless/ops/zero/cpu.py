@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.division import blocks
 
 BLOCK = 65536
 
@@ -15,7 +16,7 @@ def forward(y) -> list[Run]:
 
 
 def zero(y):
-    for block in prange((y.size + BLOCK - 1) // BLOCK):
+    for block in prange(blocks(y.size, BLOCK)):
         y[block * BLOCK : block * BLOCK + BLOCK] = float32(0)
 
 
