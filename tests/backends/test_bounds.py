@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.properties.random_ops import EDGES
 from tests.properties.test_cpu_kernels import DIRECTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,7 @@ def test_no_kernel_leaves_its_arrays(part: int, request: pytest.FixtureRequest) 
     assert request.config.cache
     kernels = [".".join(direction) for direction in DIRECTIONS[part::PARTS]]
     tests = [f"{KERNELS}::test_kernels_at_{size}_shapes[{kernel}]" for kernel in kernels for size in ("small", "large")]
+    tests += [f"{KERNELS}::test_kernels_at_edges[{edge}-{kernel}]" for kernel in kernels for edge in EDGES]
     done = python(
         *("-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests),
         checked=True, cache=request.config.cache.mkdir("checked-kernels"),

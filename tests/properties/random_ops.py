@@ -18,13 +18,13 @@ SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7,
 LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300, "N": 200_000}
 MOST_ELEMENTS = 200_000  # of one argument
 # Where kernels have been wrong and random sizes did not show it: a last block of one element or row, which is left out
-# where blocks are counted wrongly, a third strip of queries, rows too narrow to be divided among threads, and a single
-# query whose heads are.
+# where blocks are counted wrongly, a third strip of queries, rows too narrow for several threads, the heads of a
+# single query on several threads, and the smallest vocabulary that is held transposed.
 EDGES = {
     "elements": {"N": 65537, "R": 145, "H": 1, "D": 113, "F": 113, "V": 1025},  # R·C and R·F are 16385
     "rows": {"R": 17, "F": 65, "V": 65, "T": 129},
     "narrow": {"R": 7001, "H": 1, "D": 10, "F": 3, "V": 20},
-    "one query": {"T": 1, "B": 5, "H": 5, "D": 24, "P": 200},
+    "one query": {"T": 1, "B": 5, "H": 5, "D": 24, "P": 200, "V": 1024},
 }
 
 # By name, because integers mean something: a row of a table, a place in a sequence, a count.

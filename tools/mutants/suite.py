@@ -51,7 +51,7 @@ CPU = (
     ("test_cpu.py", "test_training_twice"),
 )
 # What survives these is judged by them once more, with every index checked: tests/backends/test_bounds.py does so.
-CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.")
+CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.", "-{op}.")
 MODELS = (
     ("test_torch_autograd.py", "[ops-102k]"),
     ("test_torch_autograd.py", "[gpt2-4x256]"),
