@@ -87,10 +87,10 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
         classifier.forward, (floats(1), floats(5, 1100), floats(5, 6), floats(1100, 6), TOKENS, ONE),
         (5 * 1100, THREADED, 1100),
     ),
-    "embedding backward": (embedding.backward, (floats(9, 40), floats(5, 40), TOKENS), (9 * 40, THREADED, 2)),
+    "embedding backward": (embedding.backward, (floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
     "embedding backward, adding": (
-        embedding.backward, (floats(9, 40), floats(5, 40), TOKENS, frozenset({"dweight"})),
-        (5 * 40, THREADED, 2),
+        embedding.backward, (floats(9, 33), floats(5, 33), TOKENS, frozenset({"dweight"})),
+        (5 * 33, THREADED, 2),
     ),
     "layernorm backward": (
         layernorm.backward, (X, ROW, ROW, X, X, ROW, floats(50), floats(50)),

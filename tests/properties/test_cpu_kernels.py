@@ -161,11 +161,12 @@ def test_classifier_with_one_score_far_above_the_others(vocab: int, direction: s
     """Wherever in the vocabulary it is, and at the ends of what one thread, or one round, looks through. A maximum that
     is not the largest overflows the exp."""
     peaks = [0, 1, 31, 32, vocab // 2 - 1, vocab // 2, vocab // 2 + 1, vocab - 2, vocab - 1]
+    peaks *= 12  # enough for two threads
     rng = np.random.default_rng(0)
     x, weight = np.eye(len(peaks)), rng.normal(size=(vocab, len(peaks)))
     weight[peaks, range(len(peaks))] = 300.0
     dims = {"R": len(peaks), "C": len(peaks), "V": vocab, "K": len(peaks)}
-    arrays = {"x": x, "weight": weight, "targets": rng.integers(0, vocab, len(peaks)), "count": np.array([9.0])}
+    arrays = {"x": x, "weight": weight, "targets": rng.integers(0, vocab, len(peaks)), "count": np.array([108.0])}
     inputs = Inputs("classifier", dims, arrays, {})
     call = call_of(inputs, direction, adding=False)
     given = arrays_of(inputs, call, rng)
