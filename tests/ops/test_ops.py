@@ -554,6 +554,15 @@ def test_gathers_and_scatters_are_adjoint(name: str, seed: int) -> None:
 # The whole gradient
 
 
+def test_cached_attention_of_scores_that_no_exp_can_hold() -> None:
+    """1,000 and −1,000, in either order: the value of the larger one alone."""
+    keys, values = np.array([1000.0, -1000.0]).reshape(1, 1, 2, 1), np.array([3.0, 5.0]).reshape(1, 1, 2, 1)
+    for sign, wanted in ((1.0, 3.0), (-1.0, 5.0)):
+        y = empty(1, 1, 1)
+        OPS["cached_attention"].forward(y, np.full((1, 1, 1), sign), keys, values, np.array([1]))
+        close(y, np.full((1, 1, 1), wanted))
+
+
 def test_zero() -> None:
     y = empty(7)
     OPS["zero"].forward(y)

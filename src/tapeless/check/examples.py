@@ -29,6 +29,10 @@ def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
     return [own | {"causal": False}, same | {"causal": True}, same | {"causal": False, "q": 400 * q}]
 
 
+def _cached_attention(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"q": 400 * own["q"]}]
+
+
 def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
     nothing = np.full(7, -1)
     return [
@@ -73,6 +77,7 @@ def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "attention": _attention,
+    "cached_attention": _cached_attention,
     "classifier": _classifier,
     "squared_error": _squared_error,
     "layernorm": _layernorm,
