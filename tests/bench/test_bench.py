@@ -55,16 +55,32 @@ def test_contenders_take_turns_and_none_is_left_behind():
     assert all(process.poll() is not None for process in processes)
 
 
+class Fake:
+    def __init__(self, name, times):
+        self.name, self.times, self.about = name, times, {"blas": "", "arena_bytes": 0}
+
+    def peak_bytes(self):
+        return 1
+
+
 def test_a_ratio_compares_turn_with_turn():
     """What slows one turn of everyone leaves the ratio alone."""
     from tapeless.cli.bench import _ratio
 
-    class Fake:
-        def __init__(self, times):
-            self.times = times
-
-    ours, peer = Fake([1.0, 10.0, 1.0]), Fake([2.0, 20.0, 2.0])
+    ours, peer = Fake("ours", [1.0, 10.0, 1.0]), Fake("peer", [2.0, 20.0, 2.0])
     assert _ratio(peer, ours) == 2.0  # type: ignore[arg-type]
+
+
+def test_the_best_peer_is_the_one_with_the_smallest_ratio():
+    """Whose median time is the smallest may be another, where the machine was slow for some turns."""
+    from tapeless.bench.race import Work
+    from tapeless.cli.bench import _result
+
+    ours, floor = Fake("ours", [1.0, 10.0, 1.0]), Fake("floor", [1.0, 10.0, 1.0])
+    peers = Fake("torch-eager", [2.0, 20.0, 2.0]), Fake("torch-compile", [2.5, 15.0, 1.9])
+    found = _result(Work("ops-102k", 1, 8, 2, {}), [ours, *peers, floor])  # type: ignore[list-item]
+    assert found["ratios"] == {"torch_eager": 2.0, "torch_compile": 1.9}
+    assert found["ratio"] == 1.9
 
 
 def test_an_unknown_peer():

@@ -75,7 +75,7 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
     """Ratios are medians of the ratios of each turn: what slowed one turn slowed both sides of it."""
     ours, floor = runners[0], runners[-1]
     peers = runners[1:-1]
-    best = min(peers, key=lambda peer: median(peer.times), default=None)
+    ratios = {_key(peer): _ratio(peer, ours) for peer in peers}
     return {
         "preset": work.preset,
         "batch": work.batch,
@@ -84,8 +84,8 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
         "blas": ours.about["blas"],
         "ours_ms": median(ours.times),
         "peers": {_key(peer): median(peer.times) for peer in peers},
-        "ratio": _ratio(best, ours) if best else None,
-        "ratios": {_key(peer): _ratio(peer, ours) for peer in peers},
+        "ratio": min(ratios.values(), default=None),
+        "ratios": ratios,
         "step_over_floor": _ratio(ours, floor),
         "tokens_per_second": 1000 * work.batch * work.time / median(ours.times),
         "arena_bytes": ours.about["arena_bytes"],
