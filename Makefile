@@ -44,7 +44,7 @@ stdlib: .venv/.test
 cllm: .venv/.test
 	$(BIN)/python benchmarks/cllm.py
 
-# Small mistakes made on purpose in the mathematics, and whether the suite notices each: about a quarter of an hour.
+# Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
 

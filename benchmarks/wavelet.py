@@ -48,13 +48,13 @@ def main() -> None:
     for scale, took in over_scale:
         print(f"scale {scale:>7g}: {took / over_scale[0][1]:.2f} of the first", flush=True)
     panels = [
-        (f"{len(SCALES)} scales, over samples", over_length),
-        (f"{SCALE_LENGTH:,} samples, over the scale", over_scale),
+        (f"over samples, {len(SCALES)} scales", over_length),
+        (f"over the scale, {SCALE_LENGTH >> 10} Ki samples", over_scale),
     ]
     parts = []
     for number, (title, points) in enumerate(panels):
-        names = [short(at) for at, _ in points]
-        parts += growth(f"Morlet features: {title}", 390 * number, points, names, "dashed: in proportion")
+        names = [short(at) if index % 2 == 0 else "" for index, (at, _) in enumerate(points)]
+        parts += growth(f"wavelets: time {title}", 390 * number, points, names, "dashed: in proportion")
     PICTURE.write_text(picture(780, 290, parts), encoding="utf-8")
     print(f"written to {PICTURE}")
 
