@@ -228,7 +228,8 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
             norms = norms_by_layer(gradient_norms(trainer.model), usual_norms(trainer.norms))
             yield Spiked(done.number, f"{spike} {norms}")
         last = done.number == trainer.steps
-        if done.number % settings.log_every == 0 or last:
+        # The first of all tells how large a step the learning rate is for weights that have learned nothing yet.
+        if done.number % settings.log_every == 0 or last or done.number == 1:
             speed = tokens * (done.number - logged_at) / (time.perf_counter() - mark)
             trainer.norms.append(gradient_norms(trainer.model))
             ratios = update_ratios(trainer.model, done.lr)

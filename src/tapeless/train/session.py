@@ -12,6 +12,7 @@ from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint, run
+from tapeless.train.chance import chance
 from tapeless.train.data.prepare import prepare
 from tapeless.train.data.tokens import holds_tokens, open_data
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
@@ -58,7 +59,10 @@ class Session:
 
     def walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
         """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends."""
-        events = train(self.trainer)
+        trainer = self.trainer
+        if trainer.step == 0 and not trainer.added:
+            self.recorder.record("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
+        events = train(trainer)
         while (event := self._next(events)) is not ENDED:
             if event is None:
                 reason = stopping()

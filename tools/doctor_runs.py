@@ -1,0 +1,143 @@
+"""Trainings whose trouble is known because it was put there: what the doctor is tuned on, and what it is tried on.
+
+Each is a small training of its own, over in seconds. `cause` is what was done to it; `cure` undoes that and nothing
+else, so that a cured run that does better shows the cause to be the true one. None does anything to a healthy run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import NonFiniteError
+from tapeless.model import Model
+from tapeless.models.presets import preset
+from tapeless.signal.store import Recording
+from tapeless.signal.task import Labelled, class_weights, hold_out
+from tapeless.train import run, session
+from tapeless.train.labelled import DEFAULTS as LABELLED_DEFAULTS
+from tapeless.train.loop import Trainer
+from tapeless.train.metrics import Recorder, read_metrics
+from tapeless.train.operations import Operations, Split
+from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
+from tapeless.train.task import Task
+
+LIBRARY = Path(os.__file__).parent
+SIGNAL_LENGTH = 24_000
+
+
+@dataclass(frozen=True)
+class Trial:
+    name: str
+    cause: str  # the kind of finding that names it, "healthy" where there is none
+    preset: str
+    data: str  # "operations", "operations/shuffled", "operations/40", "text/argparse.py", "text/noise", "signal", …
+    model: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    cure: Mapping[str, Any] = field(default_factory=dict)  # fields of the model, settings or `data` that undo it
+    damage: str = ""  # what is done to the first weights
+
+    def cured(self) -> Trial:
+        fields = preset(self.preset).__dataclass_fields__
+        model = {name: value for name, value in self.cure.items() if name in fields}
+        settings = {name: value for name, value in self.cure.items() if name not in fields and name != "data"}
+        return replace(
+            self, model={**self.model, **model}, settings={**self.settings, **settings},
+            data=self.cure.get("data", self.data), cure={}, damage="",
+        )  # fmt: skip
+
+
+def run_trial(trial: Trial, folder: Path) -> list[dict[str, Any]]:
+    """Train it in a new folder, and read what was recorded."""
+    making = _open(trial, folder)
+    damage(making.model, trial.damage)
+    try:
+        for _ in making.walk(lambda: None):
+            pass
+    except NonFiniteError:
+        pass  # the metrics say so
+    return read_metrics(folder)
+
+
+def _open(trial: Trial, folder: Path) -> session.Session:
+    kind, _, which = trial.data.partition("/")
+    request = Request(trial.preset, dict(trial.model), Settings(**trial.settings))
+    if kind == "text":
+        source = LIBRARY / which
+        if which == "noise":
+            source = folder.parent / f"{folder.name}.txt"
+            letters = np.random.default_rng(request.settings.seed).choice(list(b"etaoin shr\n"), 120_000)
+            source.write_bytes(letters.astype(np.uint8).tobytes())
+        return session.start(replace(request, settings=replace(request.settings, data=str(source))), folder)
+    config = preset(trial.preset).override(**trial.model)
+    task: Task
+    with run.making(folder) as made:
+        if kind == "operations":
+            settings = replace(request.settings, data=OPERATIONS).suited(config)
+            task = _operations(Operations(config, settings.seed), which)
+        else:
+            chosen = {name: value for name, value in LABELLED_DEFAULTS.items() if getattr(request.settings, name) is None}
+            settings = replace(request.settings, data=LABELLED, tokenizer="none", **chosen)
+            recordings = [_signal(which, settings.seed)]
+            config = config.override(class_weights=class_weights(recordings[0].labels, 2), recompute=False)
+            training, held_out = hold_out(recordings, 0.2)
+            task = Labelled(config, training, held_out, time=settings.time or 1, seed=settings.seed)
+        request = replace(request, settings=settings)
+        trainer = Trainer(session.make_model(request, config), task, settings)
+        run.write_configuration(made, request, config)
+        return session.Session(made, request, trainer, Recorder(folder), [])
+
+
+def _operations(task: Operations, which: str) -> Operations:
+    """As they are, with answers that belong to other expressions, or the first few alone."""
+    training = task.training
+    if which == "shuffled":
+        rng = np.random.default_rng(task.seed + 100)
+        training = Split(training.tokens, rng.permutation(training.answers))
+        task.validation = Split(task.validation.tokens, rng.permutation(task.validation.answers))
+    elif which == "one answer":  # nine of ten expressions answer with 9, the others with anything
+        training, task.validation = (_mostly_nine(each, task.seed) for each in (training, task.validation))
+    elif which:
+        training = Split(training.tokens[: int(which)], training.answers[: int(which)])
+    task.training = training
+    return task
+
+
+def _mostly_nine(examples: Split, seed: int) -> Split:
+    rng = np.random.default_rng(seed + 100)
+    chosen = rng.random(len(examples)) < 0.9
+    return Split(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
+
+
+def _signal(which: str, seed: int) -> Recording:
+    """Noise in which stretches hum; the hum is what is to be labelled. "noise": the labels are from another signal."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros(SIGNAL_LENGTH, np.int64)
+    where = 0
+    while where < SIGNAL_LENGTH:
+        where += int(rng.integers(100, 500))
+        length = int(rng.integers(40, 160))
+        labels[where : where + length] = 1
+        where += length
+    hum = np.sin(2 * np.pi * np.arange(SIGNAL_LENGTH) / 6)
+    signal = rng.normal(size=SIGNAL_LENGTH) + 1.5 * hum * labels
+    if which == "noise":
+        labels = np.roll(labels[::-1], SIGNAL_LENGTH // 3)
+        signal = rng.normal(size=SIGNAL_LENGTH)
+    return Recording(signal, labels)
+
+
+def damage(model: Model, how: str) -> None:
+    """What is done to the first weights, before anything is trained."""
+    for name, weight in model.params.items():
+        if how == "dead" and name.endswith("mlp.up.bias"):
+            weight[...] = -20
+        elif how == "saturated" and name.endswith(("mlp.up.weight", "mlp.down.weight", "attn.proj.weight")):
+            weight *= 20
+        elif how == "huge" and name.endswith(("mlp.down.weight", "attn.proj.weight", "mlp.up.weight")):
+            weight *= 1000
