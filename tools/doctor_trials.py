@@ -14,7 +14,7 @@ from tools.doctor_runs import Trial
 
 HIGH, LOW, FEW = "learning rate too high", "learning rate too low", "too few updates"
 VANISHING, EXPLODING, DEAD = "vanishing gradients", "exploding gradients", "dead units"
-OVERFITTING, NOTHING, CLIPPING, HEALTHY = "overfitting", "nothing to learn", "clipping", "healthy"
+OVERFITTING, NOTHING, CLIPPING, HEALTHY = "overfitting", "nothing learned", "clipping", "healthy"
 BETTER = 0.95
 
 

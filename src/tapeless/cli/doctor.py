@@ -8,49 +8,52 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from tapeless.cli.common import Json, console, print_json
-from tapeless.train.doctor import Finding, diagnose
+from tapeless.train.doctor import Finding, diagnose, read_setup
 from tapeless.train.metrics import read_metrics
 
-MARKS = {"fine": "[green]✓[/]", "look": "[yellow]![/]", "bad": "[bold red]✗[/]"}
+STYLES = {"fine": ("green", "✓"), "look": ("yellow", "!"), "bad": ("bold red", "✗")}
 
 
 def doctor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     json: Json = False,
 ) -> None:
-    """Say in plain words how a run is doing, with the evidence.
+    """Say in plain words how a run is doing: the likeliest cause of its trouble, what to do, and the evidence.
 
-    Reads the run's metrics: whether gradients vanish or explode, units are dead, the model overfits, the learning rate
-    is too high or too low. Exits with 1 if something is bad.
+    Reads the run's metrics: what was learned beside what guessing gets, how large updates and gradients were, held-out
+    loss, silent units. Exits with 1 if something is bad.
 
     Example: tapeless doctor runs/ops-102k-001
     """
-    findings = diagnose(read_metrics(run))
-    bad = any(finding.verdict == "bad" for finding in findings)
+    metrics = read_metrics(run)
+    diagnosis, *evidence = diagnose(metrics, read_setup(run))
+    bad = diagnosis.verdict == "bad"
     if json:
-        print_json({"run": str(run), "ok": not bad, "findings": [asdict(finding) for finding in findings]})
+        found = [asdict(each) for each in evidence]
+        print_json({"run": str(run), "ok": not bad, "diagnosis": asdict(diagnosis), "findings": found})
     else:
-        _print(findings)
+        _print(diagnosis, evidence)
     if bad:
         raise typer.Exit(1)
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(diagnosis: Finding, evidence: list[Finding]) -> None:
+    style, mark = STYLES[diagnosis.verdict]
+    console.print(f"[{style}]{mark} {diagnosis.kind}[/]")
+    console.print(Padding(escape(diagnosis.sentence), (0, 0, 0, 2)))
+    if diagnosis.remedy:
+        console.print(Padding(f"[bold]→ {escape(diagnosis.remedy)}[/]", (0, 0, 0, 2)))
     table = Table(box=None, show_header=False, padding=(0, 1))
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings:
-        remedy = f"\n[dim]→ {escape(finding.remedy)}[/]" if finding.remedy else ""
-        table.add_row(MARKS[finding.verdict], f"[bold]{finding.kind}[/]", escape(finding.sentence) + remedy)
-    console.print(table)
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in MARKS}
-    if counts["bad"]:
-        console.print(f"\n[bold red]{counts['bad']} of {len(findings)} are bad[/], {counts['look']} to look at.")
-    elif counts["look"]:
-        console.print(f"\n[yellow]Nothing is bad, {counts['look']} of {len(findings)} to look at.[/]")
-    else:
-        console.print("\n[bold green]All is well.[/]")
+    for finding in evidence:
+        style, mark = STYLES[finding.verdict]
+        table.add_row(f"[{style}]{mark}[/]", finding.kind, f"[dim]{escape(finding.sentence)}[/]")
+    if evidence:
+        console.print("\n[dim]What it rests on[/]")
+        console.print(table)

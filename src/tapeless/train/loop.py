@@ -20,6 +20,8 @@ from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ra
 from tapeless.train.settings import Settings
 from tapeless.train.task import Measured, Task
 
+ROWS = 500  # positions that units are watched over
+
 
 @dataclass(frozen=True)
 class Step:
@@ -48,7 +50,7 @@ class Evaluated:
     epoch: float
     measured: Measured
     best: bool
-    dead_units: dict[str, float]  # share of ReLU units that no position of a batch wakes, by layer
+    dead_units: dict[str, float]  # share of ReLU units that no position of some batches wakes, by layer
     spread: float | None  # of the embeddings, over that at the start; only where the loss could make them collapse
 
 
@@ -154,9 +156,13 @@ class Trainer:
         return Evaluated(self.step, self.epoch, measured, better, self._dead_units(), self._relative_spread())
 
     def _dead_units(self) -> dict[str, float]:
-        if self.model.config.activation != "relu" or not self._drawn:
+        """Over as many batches as hold ROWS positions that reach the last block: over fewer, choosy units look dead."""
+        model = self.model
+        if model.config.activation != "relu":
             return {}
-        return dead_units(self.model, self._drawn[-1][0])
+        rows = model.batch * (1 if model.config.readout == "last" else model.time)
+        stream = self.task.batches(model.batch)  # one of its own, and so the same batches every time
+        return dead_units(model, np.concatenate([next(stream)[0] for _ in range(ceil(ROWS / rows))]))
 
     def _first_targets(self) -> Array:
         if self.model.config.loss != "squared_error":

@@ -1,0 +1,331 @@
+"""The differential diagnosis: the causes in the order in which one explains away the next, the first that fits named.
+
+A learning rate that is too high also kills units, lets gradients vanish and keeps the loss at chance; so it is asked
+about before they are. A cause that only a healthy training could show, such as answers that have nothing to do with
+the inputs, comes last. One cause is named and one advice is given, so no two can contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather
+from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHING, Finding, findings, share
+
+ENOUGH = 4  # lines of updates before anything is said about their course
+LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
+SOLVED = 0.85  # a gain that leaves little to be wished for
+FALLING = 0.02  # of the mark, in the last quarter of a run
+RISEN, APART = 1.05, 0.7  # held-out loss beside its best; training loss beside the held-out one
+FEW_UPDATES = 150  # fewer say nothing about what the data holds
+MANY_EXAMPLES = 1000  # that much data is not learned by heart instead of understood
+DEEP, FADING, FADED = 6, 0.1, 1e-3  # blocks; the weakest block's gradient beside the strongest's, if deep and at all
+TIGHT = 10.0  # times the clip, that gradients usually are
+OFTEN = 0.01  # spikes per update
+FACTORS = (3, 10, 30, 100, 300, 1000)
+Cause = Callable[[Evidence], Finding | None]
+
+
+def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> list[Finding]:
+    """The diagnosis first, the only one with advice; then what it rests on."""
+    evidence = gather(metrics, setup)
+    diagnosis = next(found for cause in CAUSES if (found := cause(evidence)) is not None)
+    return [diagnosis, *findings(evidence)]
+
+
+def _two_writers(evidence: Evidence) -> Finding | None:
+    if not evidence.repeated:
+        return None
+    return Finding(
+        "two writers",
+        "bad",
+        f"{evidence.repeated} updates are recorded more than once: two processes trained in this folder at the same "
+        f"time, and its metrics and checkpoints are a mixture.",
+        "Start the training again in a folder of its own.",
+    )
+
+
+def _collapse(evidence: Evidence) -> Finding | None:
+    if evidence.spread is None or evidence.spread[1] >= COLLAPSED:
+        return None
+    step, spread = evidence.spread
+    return Finding(
+        "collapse",
+        "bad",
+        f"The embeddings collapse to one point: at step {step} their spread is {spread:.2g} of what it was at the "
+        f"start, so a low loss means nothing.",
+        "Keep the target side constant, or train with cross-entropy.",
+    )
+
+
+def _exploding(evidence: Evidence) -> Finding | None:
+    """Before the first update, no learning rate has done anything yet."""
+    if not evidence.norms or evidence.steps[0]["step"] != 1 or evidence.norms[0] < HUGE or evidence.gain > SOLVED:
+        return None
+    return Finding(
+        "exploding gradients",
+        "bad",
+        f"Gradients explode from the start: their norm is {evidence.norms[0]:.2g} before any update is made, so the "
+        f"first weights are too large.{_state(evidence)}",
+        "Start from smaller weights; those of the presets are right.",
+    )
+
+
+def _not_finite(evidence: Evidence) -> Finding | None:
+    stop = evidence.stop
+    if stop is None:
+        return None
+    ended = f"The training ended at step {stop.step} with a number that is not finite"
+    grown = bool(evidence.norms) and max(evidence.norms) > HUGE
+    if evidence.size is not None and (evidence.size > LARGISH or grown):
+        return Finding(
+            "learning rate too high",
+            "bad",
+            f"The learning rate is too high. {ended}, after updates as large as {share(evidence.size)} of the weights.",
+            _lower(evidence),
+        )
+    return Finding(
+        "not finite",
+        "bad",
+        f"{ended}, and updates were not large: {stop.reason.rstrip('.')}.",
+        "Look at the data of that step first: a number there may be out of all proportion.",
+    )
+
+
+def _too_little(evidence: Evidence) -> Finding | None:
+    if len(evidence.losses) >= ENOUGH:
+        return None
+    return Finding(
+        "too few updates",
+        "look",
+        f"Only {len(evidence.losses)} updates were recorded: too few to judge anything.",
+        "Train on, or record more often (--log-every 1).",
+    )
+
+
+def _overfitting(evidence: Evidence) -> Finding | None:
+    if len(evidence.evaluations) < 2:
+        return None
+    last, best = evidence.evaluations[-1], min(evidence.evaluations, key=lambda each: each.loss)
+    if last.trained is None or last.trained > APART * last.loss or evidence.below(last.trained) < NOTHING:
+        return None
+    if evidence.below(last.loss) > SOLVED:
+        return None
+    apart = f"The training loss is {last.trained:.3g}, the held-out loss {last.loss:.3g}"
+    if evidence.below(best.loss) < NOTHING and (evidence.examples or 0) >= MANY_EXAMPLES:
+        return _nothing_to_learn(evidence, f"{apart}: what it learns by heart says nothing about the rest.")
+    risen = last.loss > RISEN * best.loss
+    return Finding(
+        "overfitting",
+        "bad" if risen else "look",
+        f"The model learns its training data by heart. {apart}"
+        + (f", which was {best.loss:.3g} at step {best.step}." if risen else "."),
+        _less_by_heart(evidence, best if risen else None),
+    )
+
+
+def _less_by_heart(evidence: Evidence, best: Evaluation | None) -> str:
+    known = "" if evidence.examples is None else f" (there are {evidence.examples:,} sequences)"
+    use = "" if best is None else f" The best checkpoint is kept: step {best.step}."
+    return f"Get more data{known}, or take a smaller model, fewer updates or more weight decay.{use}"
+
+
+def _too_high(evidence: Evidence) -> Finding | None:
+    size = evidence.size
+    if size is None or evidence.gain > SOLVED:
+        return None
+    # Updates that are merely largish keep the loss at chance only where they have cut the lower blocks off.
+    stuck = size > LARGISH and evidence.gain < NOTHING and not _deep(evidence) and _weakest(evidence) < FADING
+    diverged = size > LARGISH and evidence.losses[-1] > 2 * evidence.losses[0]
+    if size < LARGE and not stuck and not diverged:
+        return None
+    return Finding(
+        "learning rate too high",
+        "bad" if evidence.gain < LITTLE else "look",
+        f"The learning rate is too high: updates were as large as {share(size)} of the weights.{_state(evidence)}",
+        _lower(evidence),
+    )
+
+
+def _clipping(evidence: Evidence) -> Finding | None:
+    """Adam divides by the gradient's size, so that a clip changes little."""
+    clip, setup = evidence.setup.clip, evidence.setup
+    if not clip or not evidence.norms or setup.optimizer not in ("sgd", "momentum") or evidence.gain > SOLVED:
+        return None
+    usual = median(evidence.norms)
+    if usual < TIGHT * clip or evidence.size is None or evidence.size > SMALL:
+        return None
+    return Finding(
+        "clipping",
+        "bad" if evidence.gain < NOTHING else "look",
+        f"Gradients are clipped to next to nothing: their norm is about {usual:.2g}, and --clip is {clip:g}, so "
+        f"every update is {usual / clip:,.0f} times smaller than it would be.{_state(evidence)}",
+        f"Clip at what gradients usually are (--clip {_round(usual)}), or not at all (--clip 0).",
+    )
+
+
+def _dead_units(evidence: Evidence) -> Finding | None:
+    layer = max(evidence.dead, key=evidence.dead.__getitem__, default=None)
+    if layer is None or evidence.dead[layer] < DEAD or evidence.gain > SOLVED:
+        return None
+    dead = sorted(name for name, silent in evidence.dead.items() if silent >= DEAD)
+    return Finding(
+        "dead units",
+        "bad",
+        f"Units are dead: {share(evidence.dead[layer])} of the ReLU units of {', '.join(dead)} were silent at every "
+        f"evaluation, from the first on.{_state(evidence)}",
+        "Start from other first weights (their biases are far too low), or use --activation gelu.",
+    )
+
+
+def _too_low(evidence: Evidence) -> Finding | None:
+    size = evidence.size
+    if size is None or size > SMALL or evidence.gain > SOLVED:
+        return None
+    if _deep(evidence) and evidence.setup.norm == "post" and evidence.fall > FALLING:
+        return None  # deep post-norm stacks learn with small steps or not at all
+    if evidence.gain > NOTHING and evidence.fall < FALLING:
+        return None  # small updates that have arrived
+    return Finding(
+        "learning rate too low",
+        "bad" if evidence.gain < NOTHING else "look",
+        f"The learning rate is too low: the largest update was {share(size)} of the weights.{_state(evidence)}",
+        _higher(evidence, size),
+    )
+
+
+def _vanishing(evidence: Evidence) -> Finding | None:
+    if evidence.gain > NOTHING or not evidence.profile:
+        return None
+    weakest = _weakest(evidence)
+    if weakest > (FADING if _deep(evidence) else FADED):
+        return None
+    layer = min(evidence.profile, key=evidence.profile.__getitem__)
+    post = evidence.setup.norm != "pre"
+    return Finding(
+        "vanishing gradients",
+        "bad",
+        f"Gradients vanish on the way down {len(evidence.profile)} layers: {layer} gets {share(weakest)} of what the "
+        f"strongest gets.{_state(evidence)}",
+        "Use pre-norm blocks (--norm pre), which let gradients through, or fewer layers."
+        if post
+        else "Use fewer layers, smaller first weights, or GELU instead of tanh.",
+    )
+
+
+def _too_few(evidence: Evidence) -> Finding | None:
+    """Still falling when it was stopped; or stopped before anybody could tell."""
+    early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
+    if evidence.gain > SOLVED or not (early or evidence.fall > FALLING):
+        return None
+    more = 4 * evidence.updates
+    fell = f"its loss was still falling, by {share(evidence.fall)} of that of guessing in the last quarter"
+    return Finding(
+        "too few updates",
+        "look",
+        f"The training was stopped too soon, after {evidence.updates:,} updates"
+        + (f": {fell}." if evidence.fall > FALLING else ".")
+        + _state(evidence),
+        f"Train for longer: --steps {more}, with everything else as it is.",
+    )
+
+
+def _nothing_learned(evidence: Evidence) -> Finding | None:
+    if evidence.gain > NOTHING or evidence.chance is None:
+        return None
+    return _nothing_to_learn(evidence, "Updates and gradients are as they should be.")
+
+
+def _nothing_to_learn(evidence: Evidence, why: str) -> Finding:
+    return Finding(
+        "nothing learned",
+        "bad",
+        f"The model finds nothing in its inputs that tells the answer.{_state(evidence)} {why}",
+        "Look whether inputs and answers belong together: are they shuffled, shifted, or of other examples? If they "
+        "do belong together, this model cannot see how: give it other inputs.",
+    )
+
+
+def _spikes(evidence: Evidence) -> Finding | None:
+    if len(evidence.spikes) < 3 or len(evidence.spikes) < OFTEN * evidence.updates:
+        return None
+    return Finding(
+        "spikes",
+        "look",
+        f"The model learns, but its loss leapt {len(evidence.spikes)} times in {evidence.updates:,} updates.",
+        "Look at the data of those steps, and clip (--clip 1).",
+    )
+
+
+def _healthy(evidence: Evidence) -> Finding:
+    return Finding("healthy", "fine", f"The training is healthy.{_state(evidence)}")
+
+
+# Each explains away what stands below it.
+CAUSES: tuple[Cause, ...] = (
+    _two_writers,
+    _collapse,
+    _exploding,
+    _not_finite,
+    _too_little,
+    _overfitting,
+    _too_high,
+    _clipping,
+    _dead_units,
+    _too_low,
+    _vanishing,
+    _too_few,
+    _nothing_learned,
+    _spikes,
+    _healthy,
+)
+
+
+def _deep(evidence: Evidence) -> bool:
+    return len(evidence.profile) >= DEEP
+
+
+def _weakest(evidence: Evidence) -> float:
+    return min(evidence.profile.values(), default=1.0)
+
+
+def _state(evidence: Evidence) -> str:
+    """What the model has learned, beside what guessing gets."""
+    reached, chance = evidence.reached, evidence.chance
+    if reached is None:
+        return ""
+    if chance is None:
+        return f" The loss went from {evidence.losses[0]:.3g} to {reached:.3g}."
+    beside = f"its loss, {reached:.3g}, is"
+    if evidence.gain < -NOTHING:
+        return f" The model learned nothing: {beside} worse than that of always the same answer, {chance:.3g}."
+    if evidence.gain < NOTHING:
+        return f" The model learned nothing: {beside} that of always the same answer, {chance:.3g}."
+    if evidence.gain < LITTLE:
+        return f" The model learned next to nothing: {beside} hardly below {chance:.3g}, always the same answer's."
+    return f" The loss came to {reached:.3g}; always the same answer gets {chance:.3g}."
+
+
+def _lower(evidence: Evidence) -> str:
+    by = _factor((evidence.size or RIGHT) / RIGHT)
+    return f"Divide the learning rate by {by:,}{_rate(evidence, 1 / by)}."
+
+
+def _higher(evidence: Evidence, size: float) -> str:
+    by = _factor(RIGHT / size)
+    return f"Multiply the learning rate by {by:,}{_rate(evidence, by)}."
+
+
+def _rate(evidence: Evidence, by: float) -> str:
+    lr = evidence.setup.lr or max((float(line["lr"]) for line in evidence.steps if line.get("lr")), default=0.0)
+    return f": --lr {_round(lr * by)}" if lr else ""
+
+
+def _factor(wanted: float) -> int:
+    return min(FACTORS, key=lambda factor: max(factor / wanted, wanted / factor))
+
+
+def _round(value: float) -> str:
+    """One digit, as it is typed: 0.003, 1e-5."""
+    return f"{value:.1g}".replace("e-0", "e-").replace("e+0", "e")

@@ -1,0 +1,219 @@
+"""The numbers a diagnosis rests on, read from the lines of metrics and, where there is one, the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from tapeless.train.run import CONFIGURATION, open_run
+
+Line = Mapping[str, Any]
+T = TypeVar("T")
+
+NOT_FINITE = re.compile(r"\b(nan|inf|not finite|weights were not changed)\b", re.IGNORECASE)
+LAST = 0.75  # the run's last quarter begins here
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the run's configuration says; None where there is none."""
+
+    optimizer: str | None = None
+    lr: float | None = None
+    clip: float | None = None
+    norm: str | None = None
+
+
+def read_setup(folder: Path) -> Setup:
+    """Of a run; metrics that stand alone have none."""
+    if not (folder / CONFIGURATION).is_file():
+        return Setup()
+    run = open_run(folder)
+    settings, config = run.request().settings, run.config()
+    return Setup(config.optimizer, settings.lr, settings.clip, config.norm)
+
+
+@dataclass(frozen=True)
+class Stop:
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    step: int
+    loss: float
+    trained: float | None  # loss on what was trained on, at that time
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    setup: Setup
+    steps: tuple[Line, ...]  # each update once
+    updates: int  # made in all
+    repeated: int  # lines of updates that were recorded before: two processes wrote
+    stop: Stop | None  # where a number that is not finite ended it for good
+    overcome: Stop | None  # one that was stopped so, and went on
+    losses: tuple[float, ...]
+    evaluations: tuple[Evaluation, ...]
+    chance: float | None  # the loss of the best constant answer
+    commonest: float | None  # the share of the commonest answer
+    examples: int | None  # sequences there are to train on
+    sizes: tuple[float, ...]  # of updates: the middle layer's, as a share of its weights
+    norms: tuple[float, ...]  # of the whole gradient
+    profile: Mapping[str, float]  # each block's gradient late in the run, as a share of the largest block's
+    dead: Mapping[str, float]  # share of units that were silent at every evaluation, by layer
+    spread: tuple[int, float] | None
+    spikes: tuple[int, ...]
+
+    @property
+    def size(self) -> float | None:
+        """The largest updates."""
+        return max(self.sizes, default=None)
+
+    @property
+    def reached(self) -> float | None:
+        """The loss in the end: held out where it was measured, else of the last updates."""
+        if self.evaluations:
+            return median(each.loss for each in self.evaluations[-2:])
+        return median(late(self.losses)) if self.losses else None
+
+    @property
+    def mark(self) -> float | None:
+        """What a loss is held against: chance, or in runs that did not record it, the loss they began with."""
+        return self.chance if self.chance is not None else self.losses[0] if self.losses else None
+
+    @property
+    def gain(self) -> float:
+        """How far below the mark the loss came, as a share of it: 0 for nothing learned, 1 for all there is."""
+        return self.below(self.reached)
+
+    def below(self, loss: float | None) -> float:
+        if loss is None or not self.mark:
+            return 0.0
+        return 1 - loss / self.mark
+
+    @property
+    def fall(self) -> float:
+        """How far the loss fell in the last quarter of the run, as a share of the mark."""
+        before = [each for each in self.evaluations if each.step <= LAST * self.updates]
+        if before and len(self.evaluations) >= 4:
+            return self.below(self.evaluations[-1].loss) - self.below(before[-1].loss)
+        quarter = max(1, len(self.losses) // 4)
+        if len(self.losses) < 2 * quarter:
+            return 0.0
+        return self.below(median(self.losses[-quarter:])) - self.below(median(self.losses[-2 * quarter : -quarter]))
+
+
+def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
+    steps, repeated = _once([line for line in metrics if line["kind"] == "step"])
+    evaluations, _ = _once([line for line in metrics if line["kind"] == "evaluation"])
+    start: Line = next((line for line in metrics if line["kind"] == "start"), {})
+    losses = tuple(loss for line in steps if (loss := number(line, "loss")) is not None)
+    stop, overcome = _stops(metrics, steps)
+    spread = next(
+        ((line["step"], value) for line in reversed(evaluations) if (value := number(line, "spread")) is not None), None
+    )
+    chance = number(start, "chance_loss")
+    if chance is not None and spread is not None:
+        chance *= spread[1] ** 2  # a distance grows with what it is a distance between
+    examples = number(start, "examples")
+    return Evidence(
+        setup=setup or Setup(),
+        steps=tuple(steps),
+        updates=max((line["step"] for line in (*steps, *evaluations)), default=0),
+        repeated=repeated,
+        stop=stop,
+        overcome=overcome,
+        losses=losses,
+        evaluations=tuple(_evaluations(evaluations, steps)),
+        chance=chance,
+        commonest=number(start, "chance_accuracy"),
+        examples=None if examples is None else int(examples),
+        sizes=tuple(median(each.values()) for line in steps if (each := numbers(line, "update_ratios"))),
+        norms=tuple(norm for line in steps if (norm := number(line, "gradient_norm")) is not None),
+        profile=_profile(steps),
+        dead=_dead(evaluations),
+        spread=spread,
+        spikes=tuple(line["step"] for line in metrics if line["kind"] == "spike"),
+    )
+
+
+def _once(lines: Sequence[Line]) -> tuple[list[Line], int]:
+    """Each step's first line, in their order, and how many more there were. A resumed run cuts what it repeats."""
+    found: dict[int, Line] = {}
+    for line in lines:
+        found.setdefault(line["step"], line)
+    return [found[step] for step in sorted(found)], len(lines) - len(found)
+
+
+def _stops(metrics: Sequence[Line], steps: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
+    """The last end that a number which is not finite made: for good, or overcome."""
+    ends = [Stop(line["step"], str(line.get("reason"))) for line in metrics if line["kind"] == "stop"]
+    broken = [end for end in ends if NOT_FINITE.search(end.reason)]
+    lost = [line["step"] for line in steps if "loss" in line and number(line, "loss") is None]
+    if lost:
+        return Stop(lost[0], "the loss was not finite"), None
+    if not broken:
+        return None, None
+    went_on = any(line["step"] > broken[-1].step for line in steps)
+    return (None, broken[-1]) if went_on else (broken[-1], None)
+
+
+def _evaluations(lines: Sequence[Line], steps: Sequence[Line]) -> list[Evaluation]:
+    found = []
+    for line in lines:
+        loss = number(line, "loss")
+        if loss is not None:
+            found.append(Evaluation(line["step"], loss, _trained(line, steps), number(line, "accuracy")))
+    return found
+
+
+def _trained(evaluation: Line, steps: Sequence[Line]) -> float | None:
+    """As measured with the evaluation, else what the updates just before it saw."""
+    measured = number(evaluation, "train_loss")
+    if measured is not None:
+        return measured
+    before = [loss for line in steps if line["step"] <= evaluation["step"] and (loss := number(line, "loss")) is not None]
+    return median(before[-5:]) if before else None
+
+
+def _profile(steps: Sequence[Line]) -> dict[str, float]:
+    shares: dict[str, list[float]] = {}
+    for line in late(steps, 2):
+        norms = {layer: norm for layer, norm in numbers(line, "gradient_norms").items() if layer.startswith("blocks.")}
+        largest = max(norms.values(), default=0.0)
+        for layer, norm in norms.items():
+            shares.setdefault(layer, []).append(norm / largest if largest else 0.0)
+    return {layer: median(values) for layer, values in shares.items()}
+
+
+def _dead(evaluations: Sequence[Line]) -> dict[str, float]:
+    counted = [shares for line in evaluations if (shares := numbers(line, "dead_units"))]
+    layers = set(counted[0]).intersection(*counted) if counted else set()
+    return {layer: min(shares[layer] for shares in counted) for layer in sorted(layers)}
+
+
+def late(values: Sequence[T], part: int = 4) -> Sequence[T]:
+    """The last quarter, or another part."""
+    return values[-max(1, len(values) // part) :]
+
+
+def number(line: Line, name: str) -> float | None:
+    """None for what is not there, and for null, which stands for NaN and infinity."""
+    value = line.get(name)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return value if usable else None
+
+
+def numbers(line: Line, name: str) -> dict[str, float]:
+    values = line.get(name)
+    if not isinstance(values, Mapping):
+        return {}
+    return {key: found for key in values if (found := number(values, key)) is not None}

@@ -1,0 +1,111 @@
+"""What was measured, each in a sentence. These explain a diagnosis and give no advice: only the diagnosis does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from tapeless.train.doctor.evidence import Evidence, late
+
+DEAD = 0.95  # share of a layer's units
+COLLAPSED = 0.1  # spread of the embeddings beside their spread at the start
+NOTHING, LITTLE = 0.03, 0.1  # a gain that is noise, and one that is hardly more
+HUGE = 1e3  # a gradient norm
+FADED = 0.01  # a block's gradient beside the largest block's
+USUAL = (1e-3, 0.05)  # the largest updates of a run, beside the weights
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: str
+    verdict: str  # "fine", "look", "bad"
+    sentence: str  # what was found, with the numbers
+    remedy: str = ""  # what to do; the diagnosis has one where something is to be done, nothing else has
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    found = [_loss(evidence), _held_out(evidence), _updates(evidence), _gradients(evidence), _units(evidence)]
+    found += [_embeddings(evidence), _spikes(evidence), _overcome(evidence)]
+    return [finding for finding in found if finding is not None]
+
+
+def share(value: float) -> str:
+    """0.055 → "5.5 %"."""
+    return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
+
+
+def _learned(gain: float) -> str:
+    return "bad" if gain < NOTHING else "look" if gain < LITTLE else "fine"
+
+
+def _loss(evidence: Evidence) -> Finding | None:
+    if not evidence.losses:
+        return None
+    said = f"{evidence.losses[0]:.3g} at first, {median(late(evidence.losses)):.3g} late"
+    if evidence.chance is None:
+        return Finding("loss", "fine", f"{said}; what guessing gets was not recorded.")
+    said += f"; always the same answer gets {evidence.chance:.3g}"
+    return Finding("loss", _learned(evidence.gain), f"{said}.")
+
+
+def _held_out(evidence: Evidence) -> Finding | None:
+    if not evidence.evaluations:
+        return None
+    last, best = evidence.evaluations[-1], min(evidence.evaluations, key=lambda each: each.loss)
+    said = f"{last.loss:.3g} in the end" + (f", {best.loss:.3g} at best" if best.loss < 0.995 * last.loss else "")
+    if last.accuracy is not None:
+        said += f"; {share(last.accuracy)} right"
+        if evidence.commonest is not None:
+            said += f", the commonest answer {share(evidence.commonest)}"
+    return Finding("held out", _learned(evidence.below(best.loss)), f"{said}.")
+
+
+def _updates(evidence: Evidence) -> Finding | None:
+    if evidence.size is None:
+        return None
+    said = f"{share(evidence.size)} of the weights at most, {share(median(evidence.sizes))} usually"
+    low, high = USUAL
+    odd = not low <= evidence.size < high
+    return Finding("updates", "look" if odd else "fine", f"{said}; at most 0.1 to 5 % is usual.")
+
+
+def _gradients(evidence: Evidence) -> Finding | None:
+    if not evidence.norms:
+        return None
+    first, largest = evidence.norms[0], max(evidence.norms)
+    said = f"norm {first:.2g} at first, {median(late(evidence.norms)):.2g} late, {largest:.2g} at most"
+    odd = largest > HUGE
+    if len(evidence.profile) > 1:
+        least = min(evidence.profile, key=evidence.profile.__getitem__)
+        odd = odd or evidence.profile[least] < FADED
+        said += f"; {least} gets {share(evidence.profile[least])} of what the strongest block gets"
+    return Finding("gradients", "look" if odd else "fine", f"{said}.")
+
+
+def _units(evidence: Evidence) -> Finding | None:
+    if not evidence.dead:
+        return None
+    layer = max(evidence.dead, key=evidence.dead.__getitem__)
+    worst = evidence.dead[layer]
+    return Finding("units", "look" if worst >= DEAD else "fine", f"{share(worst)} of those of {layer} stayed silent, the most.")
+
+
+def _embeddings(evidence: Evidence) -> Finding | None:
+    if evidence.spread is None:
+        return None
+    step, spread = evidence.spread
+    said = f"at step {step} their spread is {spread:.2g} of what it was at the start."
+    return Finding("embeddings", "bad" if spread < COLLAPSED else "fine", said)
+
+
+def _spikes(evidence: Evidence) -> Finding | None:
+    if not evidence.spikes:
+        return None
+    said = f"the loss leapt {len(evidence.spikes)} times in {evidence.updates:,} updates, last at step {evidence.spikes[-1]}."
+    return Finding("spikes", "look", said)
+
+
+def _overcome(evidence: Evidence) -> Finding | None:
+    if evidence.overcome is None:
+        return None
+    return Finding("stops", "look", f"stopped at step {evidence.overcome.step}, and went on: {evidence.overcome.reason}")
