@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.doctor_runs import Trial
+from tools.doctor.runs import Trial
 
 HIGH, LOW, FEW = "learning rate too high", "learning rate too low", "too few updates"
 VANISHING, EXPLODING, DEAD = "vanishing gradients", "exploding gradients", "dead units"
 OVERFITTING, NOTHING, CLIPPING, HEALTHY = "overfitting", "nothing learned", "clipping", "healthy"
-BETTER = 0.95
 
 
 def operations(name: str, cause: str, data: str = "operations", damage: str = "", **fields: Any) -> Trial:
