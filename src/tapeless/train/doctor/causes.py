@@ -232,7 +232,7 @@ def _too_few(evidence: Evidence) -> Finding | None:
 
 
 def _nothing_learned(evidence: Evidence) -> Finding | None:
-    if evidence.gain > NOTHING or evidence.chance is None:
+    if evidence.gain > NOTHING:
         return None
     return _nothing_to_learn(evidence, "Updates and gradients are as they should be.")
 
