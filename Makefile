@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm mutants soak clean
+.PHONY: train test lint bench scaling stdlib cllm mutants doctor-trials soak clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -47,6 +47,10 @@ cllm: .venv/.test
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
+
+# Trainings with a trouble of known cause, and what the doctor says of each: docs/doctor.md. About ten minutes.
+doctor-trials: .venv/.test
+	$(BIN)/python -m tools.doctor
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from tools.doctor.report import advice, followed, kept, wrong_advice
+from tools.doctor.runs import Trial, run_trial
+from tools.doctor.trials import BLIND, DEVELOPMENT, HIGH, LOW, NOTHING, VANISHING, operations
 from typer.testing import CliRunner
 
 from tapeless.cli.doctor import doctor
@@ -18,13 +21,10 @@ from tapeless.train.chance import chance, entropy
 from tapeless.train.data.tokens import Data, Tokens
 from tapeless.train.doctor import Finding, Setup, diagnose, read_setup
 from tapeless.train.loop import Trainer
-from tapeless.train.metrics import Recorder, read_metrics
+from tapeless.train.metrics import Recorder
 from tapeless.train.operations import Operations
 from tapeless.train.settings import Settings
 from tapeless.train.text import Text
-from tools.doctor.report import advice, followed, kept, wrong_advice
-from tools.doctor.runs import Trial, run_trial
-from tools.doctor.trials import BLIND, DEVELOPMENT, HIGH, LOW, NOTHING, VANISHING, operations
 
 LAYERS = ("embedding", "blocks.0", "blocks.1", "head")
 START = {"kind": "start", "step": 0, "chance_loss": 2.3, "chance_accuracy": 0.12, "answers": 10, "examples": 4000}
@@ -209,7 +209,9 @@ def test_a_labeller_that_says_one_class_is_not_overfitted():
 def silent(*shares: float, **changes: Any) -> list[dict[str, Any]]:
     """Evaluations with so many silent units in blocks.1."""
     loss = {"loss": lambda n: 2.2 - 0.02 * n, **changes}
-    lines = [evaluation(100 * n, 1.5, 1.4, dead_units={"blocks.0": 0.0, "blocks.1": s}) for n, s in enumerate(shares, 1)]
+    lines = [
+        evaluation(100 * n, 1.5, 1.4, dead_units={"blocks.0": 0.0, "blocks.1": s}) for n, s in enumerate(shares, 1)
+    ]
     return [*history(**loss), *lines]
 
 

@@ -1,12 +1,13 @@
 """`make doctor-trials`: run every blind trial, its cure, and the advice; write docs/doctor.md and what the tests read.
 
-    python -m tools.doctor --folder runs/doctor      # runs that lie there already are not run again
+python -m tools.doctor --folder runs/doctor      # runs that lie there already are not run again
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def _document(results: list[Result], folder: Path) -> str:
         after = "–"
         changed = followed(trial, first.remedy)
         if changed is not None:
-            metrics = _metrics(changed, folder / f"{number:02d}-followed")
+            same = changed == replace(trial.cured(), damage=trial.damage)  # the advice is the cure: it was run already
+            metrics = _metrics(changed, folder / f"{number:02d}-{'cured' if same else 'followed'}")
             after, tried = _loss(ending(metrics)), tried + 1
             gains += _better(ending(result.metrics), ending(metrics))
         rows.append(

@@ -40,7 +40,10 @@ HELPS = {
     HEALTHY: set(),
 }
 OPTIONS = {"lr": float, "steps": int, "norm": str, "clip": float}
-KEPT = ("kind", "step", "loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "train_loss", "accuracy", "dead_units", "spread", "reason", "chance_loss", "chance_accuracy", "examples")  # fmt: skip
+KEPT = (
+    "kind", "step", "loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "train_loss", "accuracy",
+    "dead_units", "spread", "reason", "chance_loss", "chance_accuracy", "examples",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,12 @@ def thin(result: Result) -> dict[str, Any]:
     """What the doctor reads of a run, in three digits: small enough to be kept beside the tests."""
     lines = [{key: _short(line[key]) for key in KEPT if key in line} for line in result.metrics]
     trial = result.trial
-    return {"name": f"{trial.preset}: {trial.name}", "cause": trial.cause, "setup": asdict(result.setup), "lines": lines}
+    return {
+        "name": f"{trial.preset}: {trial.name}",
+        "cause": trial.cause,
+        "setup": asdict(result.setup),
+        "lines": lines,
+    }
 
 
 def _short(value: Any) -> Any:

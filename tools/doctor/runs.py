@@ -81,7 +81,9 @@ def _open(trial: Trial, folder: Path) -> session.Session:
             settings = replace(request.settings, data=OPERATIONS).suited(config)
             task = _operations(Operations(config, settings.seed), which)
         else:
-            chosen = {name: value for name, value in LABELLED_DEFAULTS.items() if getattr(request.settings, name) is None}
+            chosen = {
+                name: value for name, value in LABELLED_DEFAULTS.items() if getattr(request.settings, name) is None
+            }
             settings = replace(request.settings, data=LABELLED, tokenizer="none", **chosen)
             recordings = [_signal(which, settings.seed)]
             config = config.override(class_weights=class_weights(recordings[0].labels, 2), recompute=False)

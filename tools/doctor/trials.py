@@ -1,3 +1,4 @@
+# ruff: noqa: E501 -- one trial, one line
 """Is the doctor right? Trainings whose true cause is known by construction, and what it says of each first.
 
 DEVELOPMENT is what the rules of the doctor were tuned on. BLIND was written down before the rules were, is never tuned
@@ -46,9 +47,9 @@ def _trial(
     return Trial(name, cause, preset, data, model, settings, cure, damage)
 
 
-SMALL = {"layers": 2, "channels": 32, "heads": 4}
-TINY = {"layers": 2, "channels": 16, "heads": 2}
-GOOD = {"lr": 1e-3}
+SMALL: dict[str, Any] = {"layers": 2, "channels": 32, "heads": 4}
+TINY: dict[str, Any] = {"layers": 2, "channels": 16, "heads": 2}
+GOOD: dict[str, Any] = {"lr": 1e-3}
 ARGPARSE, TARFILE, TYPING, DIFFLIB = "text/argparse.py", "text/tarfile.py", "text/typing.py", "text/difflib.py"
 
 DEVELOPMENT = [
@@ -98,9 +99,9 @@ DEVELOPMENT = [
     signal("noise", NOTHING, "signal/noise", **TINY, lr=1.5e-3, cure={"data": "signal"}),
 ]  # fmt: skip
 
-S = {"seed": 11}
-T = {"seed": 12}
-U = {"seed": 13}
+S: dict[str, Any] = {"seed": 11}
+T: dict[str, Any] = {"seed": 12}
+U: dict[str, Any] = {"seed": 13}
 BLIND = [
     # The learning rate is too high.
     operations("as shipped, lr 0.1", HIGH, **S, lr=0.1, cure=GOOD),

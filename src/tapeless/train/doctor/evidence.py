@@ -180,7 +180,9 @@ def _trained(evaluation: Line, steps: Sequence[Line]) -> float | None:
     measured = number(evaluation, "train_loss")
     if measured is not None:
         return measured
-    before = [loss for line in steps if line["step"] <= evaluation["step"] and (loss := number(line, "loss")) is not None]
+    before = [
+        loss for line in steps if line["step"] <= evaluation["step"] and (loss := number(line, "loss")) is not None
+    ]
     return median(before[-5:]) if before else None
 
 

@@ -87,7 +87,9 @@ def _units(evidence: Evidence) -> Finding | None:
         return None
     layer = max(evidence.dead, key=evidence.dead.__getitem__)
     worst = evidence.dead[layer]
-    return Finding("units", "look" if worst >= DEAD else "fine", f"{share(worst)} of those of {layer} stayed silent, the most.")
+    return Finding(
+        "units", "look" if worst >= DEAD else "fine", f"{share(worst)} of those of {layer} stayed silent, the most."
+    )
 
 
 def _embeddings(evidence: Evidence) -> Finding | None:
@@ -101,11 +103,14 @@ def _embeddings(evidence: Evidence) -> Finding | None:
 def _spikes(evidence: Evidence) -> Finding | None:
     if not evidence.spikes:
         return None
-    said = f"the loss leapt {len(evidence.spikes)} times in {evidence.updates:,} updates, last at step {evidence.spikes[-1]}."
+    often, last = len(evidence.spikes), evidence.spikes[-1]
+    said = f"the loss leapt {often} times in {evidence.updates:,} updates, last at step {last}."
     return Finding("spikes", "look", said)
 
 
 def _overcome(evidence: Evidence) -> Finding | None:
     if evidence.overcome is None:
         return None
-    return Finding("stops", "look", f"stopped at step {evidence.overcome.step}, and went on: {evidence.overcome.reason}")
+    return Finding(
+        "stops", "look", f"stopped at step {evidence.overcome.step}, and went on: {evidence.overcome.reason}"
+    )
