@@ -91,6 +91,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"update_ratios": updates(0.03), "gradient_norms": {"blocks.0": 1e-3, "blocks.1": 1.0}, **STUCK},
         {},
     ),
+    "largish updates, and still falling": (HIGH, "look", {"update_ratios": updates(0.04), **HALFWAY}, {}),
     "stuck with healthy updates": (NOTHING, "bad", STUCK, {}),
     "barely moves": (LOW, "bad", {"update_ratios": updates(5e-5), **SLOW}, {}),
     "barely moves, though it learns": (LOW, "look", {"update_ratios": updates(5e-4), **HALFWAY}, {}),
@@ -312,6 +313,46 @@ def test_what_was_not_recorded_is_not_judged(missing):
     for line in lines[1:]:
         line[missing] = None
     assert first(lines).kind == ("not finite" if missing == "loss" else "healthy")
+
+
+def junk(rng: np.random.Generator) -> Any:
+    """A number of any size, or none at all."""
+    sizes = (0, -1, 1e-300, 0.5, 1e5, 1e200, -1e308, 10**400, None, "1e400", True)
+    return sizes[rng.integers(len(sizes))] if rng.random() < 0.6 else float(10 ** rng.uniform(-6, 3))
+
+
+def junk_line(rng: np.random.Generator) -> dict[str, Any]:
+    kinds = ("start", "step", "step", "step", "step", "evaluation", "evaluation", "spike", "stop")
+    line: dict[str, Any] = {"kind": kinds[rng.integers(len(kinds))], "step": int(rng.integers(20))}
+    line["step"] *= 10 ** (400 if rng.random() < 0.05 else 0)
+    for name in (*NUMBERS, "reason"):
+        line |= {name: junk(rng)} if rng.random() < 0.8 else {}
+    for name in ("gradient_norms", "update_ratios", "dead_units"):
+        line[name] = {layer: junk(rng) for layer in LAYERS} if rng.random() < 0.9 else junk(rng)
+    return line
+
+
+NUMBERS = (
+    "loss", "lr", "gradient_norm", "train_loss", "accuracy", "spread", "chance_loss", "chance_accuracy", "examples",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_metrics_say_there_is_a_diagnosis(seed):
+    rng = np.random.default_rng(seed)
+    named = set()
+    for _ in range(400):
+        lines = [junk_line(rng) for _ in range(rng.integers(1, 20))]
+        diagnosis, *evidence = diagnose(lines, Setup("sgd", clip=float(10 ** rng.uniform(-9, 9))))
+        assert diagnosis.sentence
+        assert not any(finding.remedy for finding in evidence)
+        named.add(diagnosis.kind)
+    assert len(named) > 4
+
+
+def test_weights_that_do_not_move_at_all():
+    found = first(history(update_ratios=updates(0.0), **SLOW))
+    assert (found.kind, found.remedy) == (LOW, "Multiply the learning rate by 1,000: --lr 1.")
 
 
 # Chance.

@@ -6,21 +6,16 @@ python -m tools.doctor --folder runs/doctor      # runs that lie there already a
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tapeless.backends import blas
 from tapeless.train.doctor import read_setup
 from tapeless.train.metrics import read_metrics
 from tools.doctor.report import Result, advice, ending, followed, guessing, keep, wrong_advice
-from tools.doctor.runs import Trial, run_trial
+from tools.doctor.runs import Trial, beside, run_all
 from tools.doctor.trials import BLIND, DEVELOPMENT, HEALTHY
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +31,9 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     trials = DEVELOPMENT if options.development else BLIND
     folders = [options.folder / f"{number:02d}" for number in range(len(trials))]
-    _run_all(
+    run_all(
         dict(zip(folders, trials, strict=True))
-        | {_beside(f, "cured"): t.cured() for f, t in zip(folders, trials, strict=True) if t.cause != HEALTHY}
+        | {beside(f, "cured"): t.cured() for f, t in zip(folders, trials, strict=True) if t.cause != HEALTHY}
     )
     results = [_result(trial, folder) for trial, folder in zip(trials, folders, strict=True)]
     for folder, result in zip(folders, results, strict=True):
@@ -53,33 +48,8 @@ def main() -> int:
     return int(len(right) < NEEDED * len(counted) or bool(wrong))
 
 
-def _run_all(trials: Mapping[Path, Trial]) -> None:
-    """One process a core, one thread each; the deepest first, so that none is waited for alone."""
-    todo = [(folder, trial) for folder, trial in trials.items() if not folder.exists()]
-    todo.sort(key=lambda each: each[1].model.get("layers", 2), reverse=True)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"), initializer=_alone) as pool:
-        for folder, _ in zip([folder for folder, _ in todo], pool.map(_run_one, todo), strict=True):
-            print(f"{folder.name} is done", flush=True)
-
-
-def _alone() -> None:
-    blas.set_threads(1)
-
-
-def _run_one(each: tuple[Path, Trial]) -> None:
-    """In a folder of another name until it is whole."""
-    folder, trial = each
-    unfinished = _beside(folder, "unfinished")
-    run_trial(trial, unfinished)
-    unfinished.rename(folder)
-
-
-def _beside(folder: Path, what: str) -> Path:
-    return folder.with_name(f"{folder.name}-{what}")
-
-
 def _result(trial: Trial, folder: Path) -> Result:
-    cured = None if trial.cause == HEALTHY else read_metrics(_beside(folder, "cured"))
+    cured = None if trial.cause == HEALTHY else read_metrics(beside(folder, "cured"))
     return Result(trial, read_setup(folder), read_metrics(folder), cured)
 
 
@@ -94,9 +64,9 @@ def _advised(results: list[Result], folders: list[Path]) -> dict[Path, Path]:
         changed = followed(result.trial, _first(result).remedy)
         if changed is not None and result.counts:
             same = changed == replace(result.trial.cured(), damage=result.trial.damage)
-            found[folder] = _beside(folder, "cured" if same else "followed")
+            found[folder] = beside(folder, "cured" if same else "followed")
             todo[found[folder]] = changed
-    _run_all(todo)
+    run_all(todo)
     return found
 
 

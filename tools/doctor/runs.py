@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tapeless.backends import blas
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.models.presets import preset
@@ -50,6 +53,31 @@ class Trial:
             self, model={**self.model, **model}, settings={**self.settings, **settings},
             data=self.cure.get("data", self.data), cure={}, damage="",
         )  # fmt: skip
+
+
+def run_all(trials: Mapping[Path, Trial]) -> None:
+    """One process a core, one thread each; the deepest first, so that none is waited for alone."""
+    todo = [(folder, trial) for folder, trial in trials.items() if not folder.exists()]
+    todo.sort(key=lambda each: each[1].model.get("layers", 2), reverse=True)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"), initializer=_alone) as pool:
+        for folder, _ in zip([folder for folder, _ in todo], pool.map(_run_one, todo), strict=True):
+            print(f"{folder.name} is done", flush=True)
+
+
+def _alone() -> None:
+    blas.set_threads(1)
+
+
+def _run_one(each: tuple[Path, Trial]) -> None:
+    """In a folder of another name until it is whole."""
+    folder, trial = each
+    unfinished = beside(folder, "unfinished")
+    run_trial(trial, unfinished)
+    unfinished.rename(folder)
+
+
+def beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f"{folder.name}-{what}")
 
 
 def run_trial(trial: Trial, folder: Path) -> list[dict[str, Any]]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather
+from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather, number
 from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHING, Finding, findings, share
 
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
+UNSETTLED = 0.03  # such updates, and a loss that has not settled: a lower rate is the shorter way
 SOLVED = 0.85  # a gain that leaves little to be wished for
 FALLING = 0.02  # of the mark, in the last quarter of a run
 RISEN, APART = 1.05, 0.7  # held-out loss beside its best; training loss beside the held-out one
@@ -22,7 +23,7 @@ FEW_UPDATES = 150  # fewer say nothing about what the data holds
 MANY_EXAMPLES = 1000  # that much data is not learned by heart instead of understood
 DEEP, FADING, FADED = 6, 0.1, 1e-3  # blocks; the weakest block's gradient beside the strongest's, if deep and at all
 TIGHT = 10.0  # times the clip, that gradients usually are
-OFTEN = 0.01  # spikes per update
+OFTEN = 100  # updates to a spike
 FACTORS = (3, 10, 30, 100, 300, 1000)
 Cause = Callable[[Evidence], Finding | None]
 
@@ -138,7 +139,8 @@ def _too_high(evidence: Evidence) -> Finding | None:
     # Updates that are merely largish keep the loss at chance only where they have cut the lower blocks off.
     stuck = size > LARGISH and evidence.gain < NOTHING and not _deep(evidence) and _weakest(evidence) < FADING
     diverged = size > LARGISH and evidence.losses[-1] > 2 * evidence.losses[0]
-    if size < LARGE and not stuck and not diverged:
+    unsettled = size > UNSETTLED and evidence.fall > FALLING
+    if size < LARGE and not (stuck or diverged or unsettled):
         return None
     return Finding(
         "learning rate too high",
@@ -248,7 +250,7 @@ def _nothing_to_learn(evidence: Evidence, why: str) -> Finding:
 
 
 def _spikes(evidence: Evidence) -> Finding | None:
-    if len(evidence.spikes) < 3 or len(evidence.spikes) < OFTEN * evidence.updates:
+    if len(evidence.spikes) < 3 or OFTEN * len(evidence.spikes) < evidence.updates:
         return None
     return Finding(
         "spikes",
@@ -308,17 +310,17 @@ def _state(evidence: Evidence) -> str:
 
 
 def _lower(evidence: Evidence) -> str:
-    by = _factor((evidence.size or RIGHT) / RIGHT)
+    by = _factor(max(evidence.size or 0.0, RIGHT) / RIGHT)
     return f"Divide the learning rate by {by:,}{_rate(evidence, 1 / by)}."
 
 
 def _higher(evidence: Evidence, size: float) -> str:
-    by = _factor(RIGHT / size)
+    by = _factor(RIGHT / size) if size else FACTORS[-1]
     return f"Multiply the learning rate by {by:,}{_rate(evidence, by)}."
 
 
 def _rate(evidence: Evidence, by: float) -> str:
-    lr = evidence.setup.lr or max((float(line["lr"]) for line in evidence.steps if line.get("lr")), default=0.0)
+    lr = evidence.setup.lr or max((number(line, "lr") or 0.0 for line in evidence.steps), default=0.0)
     return f": --lr {_round(lr * by)}" if lr else ""
 
 

@@ -16,7 +16,6 @@ Line = Mapping[str, Any]
 T = TypeVar("T")
 
 NOT_FINITE = re.compile(r"\b(nan|inf|not finite|weights were not changed)\b", re.IGNORECASE)
-LAST = 0.75  # the run's last quarter begins here
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Evidence:
     @property
     def fall(self) -> float:
         """How far the loss fell in the last quarter of the run, as a share of the mark."""
-        before = [each for each in self.evaluations if each.step <= LAST * self.updates]
+        before = [each for each in self.evaluations if 4 * each.step <= 3 * self.updates]
         if before and len(self.evaluations) >= 4:
             return self.below(self.evaluations[-1].loss) - self.below(before[-1].loss)
         quarter = max(1, len(self.losses) // 4)
@@ -122,7 +121,7 @@ def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
     )
     chance = number(start, "chance_loss")
     if chance is not None and spread is not None:
-        chance *= spread[1] ** 2  # a distance grows with what it is a distance between
+        chance *= spread[1] * spread[1]  # a distance grows with what it is a distance between
     examples = number(start, "examples")
     return Evidence(
         setup=setup or Setup(),
@@ -208,10 +207,15 @@ def late(values: Sequence[T], part: int = 4) -> Sequence[T]:
 
 
 def number(line: Line, name: str) -> float | None:
-    """None for what is not there, and for null, which stands for NaN and infinity."""
+    """None for what is not there or is none, and for null, which stands for NaN and infinity."""
     value = line.get(name)
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    return value if usable else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number beyond every float
+        return None
+    return found if isfinite(found) else None
 
 
 def numbers(line: Line, name: str) -> dict[str, float]:
