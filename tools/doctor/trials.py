@@ -1,10 +1,13 @@
 # ruff: noqa: E501 -- one trial, one line
 """Is the doctor right? Trainings whose true cause is known by construction, and what it says of each first.
 
-DEVELOPMENT is what the rules of the doctor were tuned on. BLIND was written down before the rules were, is never tuned
-on, and shares neither seed nor size nor data with it. A trial counts only if its cure, which undoes what was done and
-nothing else, ends with a held-out loss at least 5 % lower: else the trouble put there was none. That is measured
-without asking the doctor.
+DEVELOPMENT is what the rules of the doctor were tuned on. FIRST was written down before the rules were and asked once:
+55 of 57 named first, and one healthy run told that it overfits, because the training loss of a few noisy updates was
+taken at its word. With that mended FIRST was no longer blind, and BLIND was written down, before it was run: other
+seeds, sizes and data once more. Nothing was tuned on it.
+
+A trial counts only if its cure, which undoes what was done and nothing else, ends with a held-out loss at least 5 %
+lower: else the trouble put there was none. That is measured without asking the doctor.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ DEVELOPMENT = [
 S: dict[str, Any] = {"seed": 11}
 T: dict[str, Any] = {"seed": 12}
 U: dict[str, Any] = {"seed": 13}
-BLIND = [
+FIRST = [
     # The learning rate is too high.
     operations("as shipped, lr 0.1", HIGH, **S, lr=0.1, cure=GOOD),
     operations("as shipped, lr 0.01", HIGH, **T, lr=0.01, cure=GOOD),
@@ -171,4 +174,68 @@ BLIND = [
     text("lr 1e-3, 600 updates", HEALTHY, TYPING, **T, layers=3, channels=32, heads=2, lr=1e-3, steps=600),
     nearest("lr 2e-3", HEALTHY, DIFFLIB, **S, layers=2, channels=48, heads=4, lr=2e-3),
     signal("lr 2e-3", HEALTHY, **S, layers=2, channels=24, heads=4, lr=2e-3),
+]  # fmt: skip
+
+V: dict[str, Any] = {"seed": 21}
+W: dict[str, Any] = {"seed": 22}
+X: dict[str, Any] = {"seed": 23}
+PICKLE, CONFIGPARSER, INSPECT = "text/pickle.py", "text/configparser.py", "text/inspect.py"
+BLIND = [
+    # The learning rate is too high.
+    operations("lr 0.2", HIGH, **V, channels=40, lr=0.2, cure=GOOD),
+    operations("pre-norm, lr 0.06", HIGH, **W, channels=56, norm="pre", lr=0.06, cure=GOOD),
+    operations("4 post-norm layers, lr 0.03", HIGH, **X, layers=4, channels=40, lr=0.03, cure={"lr": 5e-4}),
+    operations("SGD, lr 8", HIGH, **V, channels=40, optimizer="sgd", lr=8.0, cure={"lr": 0.1}),
+    text("lr 0.5", HIGH, PICKLE, **W, layers=2, channels=40, heads=4, lr=0.5, cure={"lr": 2e-3}),
+    text("1 layer, lr 0.15", HIGH, CONFIGPARSER, **X, layers=1, channels=56, heads=4, lr=0.15, cure={"lr": 2e-3}),
+    text("SGD, lr 20", HIGH, INSPECT, **V, layers=2, channels=40, heads=4, optimizer="sgd", lr=20.0, clip=0.0, cure={"lr": 0.1}),
+    nearest("lr 0.3", HIGH, PICKLE, **W, layers=2, channels=40, heads=4, lr=0.3, cure={"lr": 2e-3}),
+    signal("lr 0.2", HIGH, **X, layers=2, channels=32, heads=4, lr=0.2, cure={"lr": 2e-3}),
+    signal("AdamW, lr 0.15", HIGH, **V, layers=3, channels=16, heads=2, optimizer="adamw", lr=0.15, cure={"lr": 2e-3}),
+    # It is too low.
+    operations("lr 3e-6", LOW, **V, channels=40, lr=3e-6, cure=GOOD),
+    operations("SGD, lr 5e-4", LOW, **W, channels=56, optimizer="sgd", lr=5e-4, cure={"lr": 0.1}),
+    operations("pre-norm, momentum, lr 5e-5", LOW, **X, channels=40, norm="pre", optimizer="momentum", lr=5e-5, cure={"lr": 0.02}),
+    operations("1 layer, GELU, lr 2e-5", LOW, **V, layers=1, channels=56, activation="gelu", lr=2e-5, cure={"lr": 2e-3}),
+    text("lr 5e-6", LOW, PICKLE, **W, layers=2, channels=40, heads=4, lr=5e-6, cure={"lr": 2e-3}),
+    text("momentum, lr 1e-4", LOW, INSPECT, **X, layers=2, channels=40, heads=4, optimizer="momentum", lr=1e-4, cure={"lr": 0.02}),
+    nearest("lr 1e-5", LOW, CONFIGPARSER, **V, layers=2, channels=40, heads=4, lr=1e-5, cure={"lr": 2e-3}),
+    signal("lr 1e-5", LOW, **W, layers=2, channels=32, heads=4, lr=1e-5, cure={"lr": 2e-3}),
+    signal("momentum, lr 1e-6", LOW, **X, layers=2, channels=24, heads=4, optimizer="momentum", lr=1e-6, cure={"lr": 0.01}),
+    # It is right, and the training was stopped too soon.
+    operations("80 updates", FEW, **V, channels=56, lr=1e-3, steps=80, cure={"steps": 500}),
+    operations("pre-norm, GELU, 120 updates", FEW, **W, channels=40, norm="pre", activation="gelu", lr=1e-3, steps=120, cure={"steps": 600}),
+    text("35 updates", FEW, INSPECT, **X, layers=2, channels=40, heads=4, lr=3e-3, steps=35, cure={"steps": 300}),
+    text("60 updates, linear", FEW, PICKLE, **V, layers=2, channels=40, heads=4, lr=2e-3, steps=60, schedule="linear", cure={"steps": 400}),
+    signal("40 updates", FEW, **W, layers=2, channels=32, heads=4, lr=1e-3, steps=40, cure={"steps": 300}),
+    # Deep and post-norm.
+    operations("14 post-norm layers of 24", VANISHING, **V, layers=14, channels=24, lr=1.5e-3, steps=150, cure={"norm": "pre"}),
+    operations("16 post-norm layers of 16, tanh", VANISHING, **W, layers=16, channels=16, heads=2, activation="tanh", lr=2e-3, steps=150, cure={"norm": "pre"}),
+    operations("12 post-norm layers, SGD", VANISHING, **X, layers=12, channels=40, optimizer="sgd", lr=0.1, steps=200, cure={"norm": "pre"}),
+    signal("16 post-norm layers", VANISHING, **V, layers=16, channels=16, heads=2, lr=2e-3, steps=150, cure={"norm": "pre"}),
+    # First weights twenty times too large, or biases that no input wakes.
+    operations("weights 20 times as large, 8 tanh layers", EXPLODING, damage="saturated", **X, layers=8, channels=32, activation="tanh", optimizer="sgd", lr=0.05, steps=200),
+    signal("dead units, pre-norm", DEAD, damage="dead", **W, layers=2, channels=32, heads=4, norm="pre", lr=1.5e-3),
+    # Too little data.
+    operations("80 expressions", OVERFITTING, "operations/80", **V, channels=40, lr=1e-3, cure={"data": "operations"}),
+    operations("200 expressions, AdamW", OVERFITTING, "operations/200", **W, channels=56, optimizer="adamw", lr=1e-3, cure={"data": "operations"}),
+    text("bisect.py", OVERFITTING, "text/bisect.py", **X, layers=2, channels=40, heads=4, lr=3e-3, steps=400, cure={"data": PICKLE}),
+    text("sched.py", OVERFITTING, "text/sched.py", **V, layers=2, channels=64, heads=4, lr=3e-3, steps=400, cure={"data": PICKLE}),
+    # Answers that have nothing to do with the inputs.
+    operations("shuffled answers", NOTHING, "operations/shuffled", **V, channels=40, lr=1e-3, cure={"data": "operations"}),
+    operations("shuffled answers, 3 layers, AdamW", NOTHING, "operations/shuffled", **W, layers=3, channels=56, optimizer="adamw", lr=1e-3, cure={"data": "operations"}),
+    operations("nine of ten answers are 9", NOTHING, "operations/one answer", **X, channels=40, norm="pre", lr=1e-3, cure={"data": "operations"}),
+    text("random letters", NOTHING, "text/noise", **W, layers=2, channels=40, heads=4, lr=3e-3, cure={"data": PICKLE}),
+    signal("labels of another signal", NOTHING, "signal/noise", **X, layers=2, channels=32, heads=4, norm="pre", lr=1.5e-3, cure={"data": "signal"}),
+    # A clip far below every gradient.
+    operations("momentum, clip 1e-3", CLIPPING, **W, channels=40, optimizer="momentum", lr=0.02, clip=1e-3, cure={"clip": 5.0}),
+    text("SGD, clip 3e-4", CLIPPING, PICKLE, **X, layers=2, channels=40, heads=4, optimizer="sgd", lr=0.1, clip=3e-4, cure={"clip": 1.0}),
+    # Nothing is wrong.
+    operations("56 channels", HEALTHY, **V, channels=56, lr=1e-3, steps=600),
+    operations("pre-norm, GELU", HEALTHY, **W, channels=40, norm="pre", activation="gelu", lr=2e-3, steps=600),
+    text("lr 2e-3", HEALTHY, PICKLE, **X, layers=2, channels=40, heads=4, lr=2e-3, steps=400),
+    text("Adam, lr 1e-3", HEALTHY, INSPECT, **V, layers=2, channels=56, heads=4, optimizer="adam", lr=1e-3, steps=400),
+    nearest("lr 2e-3", HEALTHY, CONFIGPARSER, **W, layers=2, channels=40, heads=4, lr=2e-3),
+    signal("lr 2e-3", HEALTHY, **W, layers=2, channels=32, heads=4, lr=2e-3, steps=300),
+    signal("pre-norm, lr 1e-3", HEALTHY, **X, layers=3, channels=24, heads=4, norm="pre", lr=1e-3, steps=400),
 ]  # fmt: skip

@@ -109,7 +109,9 @@ def _overfitting(evidence: Evidence) -> Finding | None:
     if len(evidence.evaluations) < 2:
         return None
     last, best = evidence.evaluations[-1], min(evidence.evaluations, key=lambda each: each.loss)
-    if last.trained is None or last.trained > APART * last.loss or evidence.below(last.trained) < NOTHING:
+    if last.trained is None or last.trained_at_most is None or evidence.below(last.trained) < NOTHING:
+        return None
+    if last.trained_at_most > APART * last.loss:
         return None
     if evidence.below(last.loss) > SOLVED:
         return None

@@ -48,6 +48,9 @@ class Evaluation:
     step: int
     loss: float
     trained: float | None  # loss on what was trained on, at that time
+    trained_at_most: (
+        float | None
+    )  # the same, if it was measured; else what three in four of the last updates stayed below
     accuracy: float | None
 
 
@@ -170,19 +173,18 @@ def _evaluations(lines: Sequence[Line], steps: Sequence[Line]) -> list[Evaluatio
     for line in lines:
         loss = number(line, "loss")
         if loss is not None:
-            found.append(Evaluation(line["step"], loss, _trained(line, steps), number(line, "accuracy")))
+            found.append(Evaluation(line["step"], loss, *_trained(line, steps), number(line, "accuracy")))
     return found
 
 
-def _trained(evaluation: Line, steps: Sequence[Line]) -> float | None:
-    """As measured with the evaluation, else what the updates just before it saw."""
+def _trained(evaluation: Line, steps: Sequence[Line]) -> tuple[float | None, float | None]:
+    """As measured with the evaluation, else what the updates just before it saw, which may be noisy."""
     measured = number(evaluation, "train_loss")
     if measured is not None:
-        return measured
-    before = [
-        loss for line in steps if line["step"] <= evaluation["step"] and (loss := number(line, "loss")) is not None
-    ]
-    return median(before[-5:]) if before else None
+        return measured, measured
+    losses = [number(line, "loss") for line in steps if line["step"] <= evaluation["step"]]
+    last = sorted(loss for loss in losses[-10:] if loss is not None)
+    return (median(last), last[3 * len(last) // 4]) if last else (None, None)
 
 
 def _profile(steps: Sequence[Line]) -> dict[str, float]:
