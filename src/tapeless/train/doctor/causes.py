@@ -17,7 +17,7 @@ ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
 UNSETTLED = 0.03  # such updates, and a loss that has not settled: a lower rate is the shorter way
 SOLVED = 0.85  # a gain that leaves little to be wished for
-FALLING = 0.03  # of the mark, in the last quarter of a run
+FALLING, STEEPLY = 0.02, 0.03  # of the mark, in the last quarter of a run; the second where something was learned
 RISEN, APART = 1.05, 0.7  # held-out loss beside its best; training loss beside the held-out one
 FEW_UPDATES = 150  # fewer say nothing about what the data holds
 MANY_EXAMPLES = 1000  # that much data is not learned by heart instead of understood
@@ -221,7 +221,8 @@ def _vanishing(evidence: Evidence) -> Finding | None:
 def _too_few(evidence: Evidence) -> Finding | None:
     """Still falling when it was stopped; or stopped before anybody could tell."""
     early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
-    if evidence.gain > SOLVED or not (early or evidence.fall > FALLING):
+    falling = evidence.fall > (FALLING if evidence.gain < NOTHING else STEEPLY)
+    if evidence.gain > SOLVED or not (early or falling):
         return None
     more = 4 * evidence.updates
     fell = f"its loss was still falling, by {share(evidence.fall)} of that of guessing in the last quarter"
@@ -229,7 +230,7 @@ def _too_few(evidence: Evidence) -> Finding | None:
         "too few updates",
         "look",
         f"The training was stopped too soon, after {evidence.updates:,} updates"
-        + (f": {fell}." if evidence.fall > FALLING else ".")
+        + (f": {fell}." if falling else ".")
         + _state(evidence),
         f"Train for longer: --steps {more}, with everything else as it is.",
     )
