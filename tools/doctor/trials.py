@@ -1,10 +1,10 @@
 # ruff: noqa: E501 -- one trial, one line
 """Is the doctor right? Trainings whose true cause is known by construction, and what it says of each first.
 
-DEVELOPMENT is what the rules of the doctor were tuned on. FIRST was written down before the rules were and asked once:
-55 of 57 named first, and one healthy run told that it overfits, because the training loss of a few noisy updates was
-taken at its word. With that mended FIRST was no longer blind, and BLIND was written down, before it was run: other
-seeds, sizes and data once more. Nothing was tuned on it.
+DEVELOPMENT is what the rules of the doctor were tuned on. FIRST was written down before the rules were: 55 of 57 named
+first, and one healthy run told that it overfits. With that mended FIRST was a list to tune on too, and BLIND was
+written down: other seeds, sizes and data once more. docs/doctor.md says how blind it was. Once its diagnoses have been
+seen and a rule is changed, it is blind no longer, and another list is due.
 
 A trial counts only if its cure, which undoes what was done and nothing else, ends with a held-out loss at least 5 %
 lower: else the trouble put there was none. That is measured without asking the doctor.
