@@ -105,7 +105,7 @@ def followed(trial: Trial, remedy: str) -> Trial | None:
 
 
 def thin(result: Result) -> dict[str, Any]:
-    """What the doctor reads of a run, in three digits: small enough to be kept beside the tests."""
+    """What the doctor reads of a run, in six digits: with three, a trial at a threshold came out on its other side."""
     lines = [{key: _short(line[key]) for key in KEPT if key in line} for line in result.metrics]
     trial = result.trial
     return {
@@ -119,7 +119,7 @@ def thin(result: Result) -> dict[str, Any]:
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _short(inner) for key, inner in value.items()}
-    return float(f"{value:.3g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def keep(results: Sequence[Result], path: Path) -> None:
