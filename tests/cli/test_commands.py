@@ -160,7 +160,8 @@ def test_train_ends_with_one_line(tmp_path):
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     assert evaluations[-1]["accuracy"] == result["val_accuracy"]
     steps = [line for line in lines if line["kind"] == "step"]
-    assert len(steps) == 13
+    assert lines[0]["kind"] == "start"  # what guessing would get
+    assert [line["step"] for line in steps] == [1, *range(10, 121, 10), 125]
     wanted = {"loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "tokens_per_second", "phases"}
     assert wanted <= set(steps[0])
     assert sum(steps[-1]["phases"].values()) == pytest.approx(1)
