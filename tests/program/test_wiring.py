@@ -152,7 +152,7 @@ def skip_dropped(p: Program) -> Program:
 
 
 def _renamed(call: Call, old: Buffer, new: Buffer) -> Call:
-    return taking(call, **{a.name: new for a in call.arguments if a.view.buffer == old})
+    return taking(call, None, **{a.name: new for a in call.arguments if a.view.buffer == old})
 
 
 def constant_overwritten(p: Program) -> Program:

@@ -70,7 +70,7 @@ class Active:
     def _check_outputs(self) -> None:
         """What has no gradient (a mean, a log-sum-exp) is not used as if it had one, and no op without a derivative
         stands in between."""
-        silent = {}
+        silent: dict[int, tuple[Call, str]] = {}
         for index in self.indices:
             call = self._calls[index].call
             if call.spec.backward is None and not call.spec.passes:
@@ -95,7 +95,7 @@ class Active:
 
     def _check_used(self, numbered: Numbered) -> None:
         """Whatever is computed from trained weights on the way forward is there for the loss."""
-        for index in set(numbered.applications()) - set(self.indices):
+        for index in sorted(set(numbered.applications()) - set(self.indices), reverse=True):
             call = self._calls[index].call
             if self.trained & self._differentiated(self._calls[index]):
                 y = call.writes[0].view
@@ -127,8 +127,8 @@ class Active:
         """Of a value, or of several side by side."""
         found: Columns = ()
         for width, held in columns:
-            ((value, first),) = held or ((None, 0),)
-            found += cut(self.adjoints[value], first, first + width)
+            for value, first in held or ():
+                found += cut(self.adjoints[value], first, first + width)
         return put(found, 0, 0, ())
 
     def wanted(self, index: int) -> list[str]:
