@@ -21,6 +21,7 @@ from tapeless.check.definitions import DEFINITIONS
 from tapeless.check.everything import check_everything
 from tapeless.check.examples import FURTHER, examples_of
 from tapeless.check.finding import Finding, difference
+from tapeless.check.rules import unverified
 from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
 from tapeless.check.walk import WALKED, check_program, check_walk
@@ -60,7 +61,8 @@ def test_every_bug_is_caught_and_nearly_all_are_named():
     assert [verdict.bug.name for verdict in verdicts if not verdict.caught] == []
     wrong = [verdict for verdict in verdicts if not verdict.named]
     assert len(wrong) <= (1 - NAMED) * len(BUGS), [(v.bug.name, v.bug.where, v.finding) for v in wrong]
-    assert {verdict.bug.name for verdict in wrong} == {"residual-in-place"}  # which docs/bugs.md owns up to
+    # Which docs/bugs.md owns up to.
+    assert {verdict.bug.name for verdict in wrong} == {"stream-dropped", "branch-dropped"}
     # Each checker is the first to catch something: one that never were would be there for nothing.
     counted = Counter(verdict.finding.checker for verdict in verdicts if verdict.finding)
     wanted = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "lockstep"}
@@ -240,7 +242,7 @@ def test_differences_look_at_shapes_and_nan_too():
 
 
 def test_the_walk_names_the_call_and_its_line():
-    with named("residual-lost-in-pre-norm").plant():
+    with named("residual-lost-in-pre-norm").plant(), unverified():
         found = next(finding for c in WALKED for finding in check_walk(c))
     assert found.place == "layernorm in blocks"
     assert "layernorm.backward at blocks.py:" in found.detail

@@ -63,11 +63,23 @@ class Spec:
     forward: Signature
     backward: Signature | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)  # where it is not "float", the model's own type
-    # The gradient of every input is the output's gradient itself: one buffer serves all, no call is needed.
-    passes: bool = False
+    # Inputs whose gradient is, as it is, that of an output: one buffer serves both, and no call is needed.
+    passes: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
     fused: bool = False
     refuse: Callable[[Dims, Scalars], str | None] = lambda dims, scalars: None
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """The inputs that a loss may depend on through this op."""
+        if self.backward is None:
+            return frozenset(name for name in self.forward.reads if self.dtype(name) == "float") - {*self.constants}
+        return frozenset(name[1:] for name in self.backward.writes if name[1:] in self.forward.reads)
+
+    def passes_back(self, output: str) -> bool:
+        """Whether this output has a gradient that comes back through the op."""
+        return output in self.passes.values() or (self.backward is not None and f"d{output}" in self.backward.reads)
 
     def signature(self, direction: str) -> Signature:
         signature = self.forward if direction == "forward" else self.backward

@@ -64,9 +64,31 @@ class View:
     def shape(self) -> Shape:
         return (*self.buffer.shape[:-1], self.stop - self.start)
 
+    @cached_property
+    def parts(self) -> tuple[View, ...]:
+        """What reading or writing it really touches. Of a region, each member that it covers; a span that ends inside a
+        member, or in the gap behind it, takes the columns of that member that it covers."""
+        if not self.buffer.members:
+            return (self,)
+        found = []
+        for member, first in zip(self.buffer.members, member_offsets(self.buffer.members)[0], strict=True):
+            start, stop = max(0, self.start - first), min(member.elements, self.stop - first)
+            if start < stop:
+                found.append(_span(member, start, stop))
+        return tuple(found)
+
     @property
     def name(self) -> str:
         return self.buffer.name if self.whole else f"{self.buffer.name}[{self.start}:{self.stop}]"
+
+
+def _span(member: Buffer, start: int, stop: int) -> View:
+    """Elements of a member as columns: all of them, or some of a vector. A matrix is not cut inside."""
+    if (start, stop) == (0, member.elements):
+        return member.all
+    if len(member.shape) == 1:
+        return member.columns(start, stop)
+    raise ProgramError(f"a span of a region ends inside {member.name}: it must cover its members whole.")
 
 
 @dataclass(frozen=True)
@@ -137,6 +159,10 @@ class Call:
         return f"{self.op}.{self.direction}"
 
     @property
+    def at(self) -> str:
+        return f"{self.title} at {self.source}"
+
+    @property
     def reads(self) -> tuple[Argument, ...]:
         """Adding and updating read as well."""
         return tuple(argument for argument in self.arguments if argument.mode != "write")
@@ -144,11 +170,6 @@ class Call:
     @property
     def writes(self) -> tuple[Argument, ...]:
         return tuple(argument for argument in self.arguments if argument.mode != "read")
-
-    @property
-    def meaning(self) -> tuple[Any, ...]:
-        """What it computes, whenever and wherever it stands: a recomputation means what its original did."""
-        return (self.op, self.direction, self.arguments, self.scalars)
 
     @cached_property
     def dims(self) -> Dims:

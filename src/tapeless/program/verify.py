@@ -1,19 +1,21 @@
 """Proves a list of calls sound before it runs. Every refusal names the buffer, the call and the source line.
 
-The heart is value numbering: each column of each buffer carries the number of the value it holds. A call that
-means the same and reads the same values yields the same number, so a recomputation restores a value, and
-anything else that overwrites it does not. A backward call must find, in every buffer it shares with its
-forward partner, the very value its partner had there.
+First each call alone, then the list: its phases and regions, what every buffer holds at every call (`values`), of what
+it holds the gradient (`adjoints`), and that the update uses all of it once.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
 from tapeless.errors import ProgramError
-from tapeless.program.call import PREPARED, Buffer, Call, Program, View, gradient_name
+from tapeless.program.adjoints import check_adjoints
+from tapeless.program.call import Argument, Buffer, Call, Program, View, gradient_name
+from tapeless.program.values import Numbered, number
 
-UNWRITTEN = -1
+# Engines run a program phase by phase. What is computed again stands between the backward calls.
+ORDER = {"zero": 0, "forward": 1, "recompute": 2, "backward": 2, "clip": 3, "update": 4}
+READ_ONLY = ("input", "constant")
 
 
 def verify(program: Program) -> None:
@@ -22,14 +24,14 @@ def verify(program: Program) -> None:
         check_call(call)
         for argument in call.arguments:
             if argument.view.buffer.name not in known:
-                raise ProgramError(f"{argument.view.name}, which {_at(call)} uses, is not a buffer of this program.")
-    partners = _partners(program)
-    _check_values(program, partners)
-    _check_gradients(program, partners)
-
-
-def _at(call: Call) -> str:
-    return f"{call.title} at {call.source}"
+                raise ProgramError(f"{argument.view.name}, which {call.at} uses, is not a buffer of this program.")
+    _check_regions(program)
+    numbered = number(program)
+    _check_writes(program)
+    check_adjoints(program, numbered)
+    _check_phases(program)
+    _check_zeroed(program)
+    _check_update(program, numbered)
 
 
 def check_call(call: Call) -> None:
@@ -38,13 +40,13 @@ def check_call(call: Call) -> None:
         view, width = argument.view, argument.view.buffer.shape[-1]
         if not 0 <= view.start < view.stop <= width:
             raise ProgramError(
-                f"wrong columns: {argument.name} of {_at(call)} takes columns {view.start} to {view.stop} "
+                f"wrong columns: {argument.name} of {call.at} takes columns {view.start} to {view.stop} "
                 f"of {view.buffer.name}, which has {width}."
             )
         wanted, found = call.spec.dtype(argument.name), argument.view.buffer.dtype
         if wanted != found:
             raise ProgramError(
-                f"wrong type: {argument.view.name} holds {found}, but {argument.name} of {_at(call)} must be {wanted}."
+                f"wrong type: {argument.view.name} holds {found}, but {argument.name} of {call.at} must be {wanted}."
             )
         signature = call.signature
         allowed: tuple[str, ...] = ("read",)
@@ -54,211 +56,166 @@ def check_call(call: Call) -> None:
             allowed = ("write", "add") if argument.name in signature.adds else ("write",)
         if argument.mode not in allowed:
             raise ProgramError(
-                f"wrong access: {_at(call)} cannot {argument.mode} {argument.name} ({argument.view.name}); "
+                f"wrong access: {call.at} cannot {argument.mode} {argument.name} ({argument.view.name}); "
                 f"it takes {' or '.join(allowed)}."
             )
-    for index, one in enumerate(call.writes):
-        for other in call.writes[index + 1 :]:
-            a, b = one.view, other.view
-            if a.buffer == b.buffer and a.start < b.stop and b.start < a.stop:
+    for index, one in enumerate(call.arguments):
+        for other in call.arguments[index + 1 :]:
+            shared = _shared(one.view, other.view)
+            if shared and "read" in (one.mode, other.mode) and one.mode != other.mode:
+                written, read = (other, one) if one.mode == "read" else (one, other)
                 raise ProgramError(
-                    f"wrong access: {one.name} and {other.name} of {_at(call)} both write to {a.buffer.name}."
+                    f"wrong access: {call.at} writes {written.name} over {read.name}, which it reads: "
+                    f"both are {shared.name}."
+                )
+            if shared and "read" not in (one.mode, other.mode):
+                raise ProgramError(
+                    f"wrong access: {one.name} and {other.name} of {call.at} both write to {shared.name}."
                 )
     try:
         dims = call.dims
     except ValueError as mismatch:
         name, letters, wanted, found = mismatch.args
         raise ProgramError(
-            f"wrong shape: {call[name].name} is {found}, but {name} of {_at(call)} must be {letters} = {wanted}."
+            f"wrong shape: {call[name].name} is {found}, but {name} of {call.at} must be {letters} = {wanted}."
         ) from None
     refusal = call.spec.refuse(dims, dict(call.scalars))
     if refusal:
-        raise ProgramError(f"{_at(call)} ({call.arguments[0].view.name}): {refusal}.")
+        raise ProgramError(f"{call.at} ({call.arguments[0].view.name}): {refusal}.")
 
 
-def _needs_partner(call: Call) -> bool:
-    """A forward call whose inputs take a gradient: not inputs, constants, or what passes through unchanged."""
-    if call.phase != "forward" or call.direction != "forward" or call.spec.backward is None:
-        return False
-    wants = {name[1:] for name in call.spec.backward.writes}
-    return any(
-        argument.name in wants and argument.view.buffer.kind not in ("input", "constant") for argument in call.reads
-    )
-
-
-def _are_partners(forward: Call, backward: Call) -> bool:
-    """The same op on the same buffers: every argument that both have is the same."""
-    mine = {argument.name: argument.view for argument in forward.arguments}
-    return forward.op == backward.op and all(
-        mine[argument.name] == argument.view for argument in backward.reads if argument.name in mine
-    )
-
-
-def _partners(program: Program) -> dict[int, int]:
-    """backward call → its forward call, by index. A program without a backward phase has no partners."""
-    backwards = [i for i, call in enumerate(program.calls) if call.direction == "backward"]
-    if not backwards:
-        return {}
-    forwards = [i for i, call in enumerate(program.calls) if _needs_partner(call)]
-    unmatched = [i for i in backwards if not program.calls[i].spec.fused]
-    for index in forwards:
-        call = program.calls[index]
-        if not any(_are_partners(call, program.calls[i]) for i in unmatched):
-            raise ProgramError(
-                f"no backward: {_at(call)} writes {call.writes[0].view.name}, "
-                f"but no backward call takes the same buffers."
-            )
-    partners = {}
-    for index in unmatched:
-        backward = program.calls[index]
-        candidates = [i for i in forwards if _are_partners(program.calls[i], backward)]
-        if not candidates:
-            raise ProgramError(
-                f"no forward: {_at(backward)} writes {backward.writes[0].view.name}, "
-                f"but no forward call has the same buffers."
-            )
-        if candidates[-1] != forwards[-1]:
-            due = program.calls[forwards[-1]]
-            raise ProgramError(
-                f"out of order: {_at(backward)} ({backward.writes[0].view.name}) stands where the backward of "
-                f"{_at(due)} ({due.writes[0].view.name}) is due."
-            )
-        partners[index] = forwards.pop()
-    if forwards:
-        call = program.calls[forwards[0]]
-        raise ProgramError(
-            f"no backward: {_at(call)} writes {call.writes[0].view.name}, "
-            f"but the only backward call on the same buffers belongs to another forward."
-        )
-    return partners
-
-
-class _Values:
-    """Which value each buffer holds, as a number; one for each stretch of columns that some view tells apart."""
-
-    def __init__(self, program: Program) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._last_writer: dict[str, Call] = {}
-        edges = {buffer.name: {0, buffer.shape[-1]} for buffer in program.buffers}
-        for call in program.calls:
-            for argument in call.arguments:
-                edges[argument.view.buffer.name] |= {argument.view.start, argument.view.stop}
-        self._edges = {name: sorted(found) for name, found in edges.items()}
-        self._held: dict[str, list[int]] = {}
-        for buffer in program.buffers:
-            start = self._number(("initial", buffer.name)) if buffer.kind in PREPARED else UNWRITTEN
-            self._held[buffer.name] = [start] * (len(self._edges[buffer.name]) - 1)
-
-    def _number(self, meaning: Any) -> int:
-        return self._numbers.setdefault(meaning, len(self._numbers))
-
-    def _stretch(self, view: View, part: Buffer) -> slice:
-        if view.buffer.members:
-            return slice(None)
-        edges = self._edges[part.name]
-        return slice(edges.index(view.start), edges.index(view.stop))
-
-    def read(self, view: View) -> tuple[int, ...]:
-        return tuple(n for part in view.buffer.parts for n in self._held[part.name][self._stretch(view, part)])
-
-    def unwritten(self, view: View) -> Buffer | None:
-        for part in view.buffer.parts:
-            if UNWRITTEN in self._held[part.name][self._stretch(view, part)]:
-                return part
+def _shared(one: View, other: View) -> Buffer | None:
+    """A buffer of which both have the same columns."""
+    if not one.buffer.members and not other.buffer.members and one.buffer.name != other.buffer.name:
         return None
-
-    def write(self, view: View, meaning: Any, call: Call) -> None:
-        for part in view.buffer.parts:
-            stretch, held = self._stretch(view, part), self._held[part.name]
-            held[stretch] = [self._number((meaning, part.name))] * len(held[stretch])
-            self._last_writer[part.name] = call
-
-    def last_writer(self, view: View) -> Call:
-        return self._last_writer[view.buffer.parts[0].name]
+    for a in one.parts:
+        for b in other.parts:
+            if a.buffer == b.buffer and a.start < b.stop and b.start < a.stop:
+                return a.buffer
+    return None
 
 
-def _check_values(program: Program, partners: dict[int, int]) -> None:
-    values = _Values(program)
-    seen: list[dict[str, tuple[int, ...]]] = []  # per call: what each of its buffers held when it had run
-    for index, call in enumerate(program.calls):
-        for argument in call.reads:
-            missing = values.unwritten(argument.view)
-            if missing is not None:
-                fault = "added to before it is initialised" if argument.mode == "add" else "read before it is written"
-                raise ProgramError(f"{missing.name} is {fault}, as {argument.name} of {_at(call)}.")
-        inputs = {argument.name: values.read(argument.view) for argument in call.reads}
-        if index in partners:
-            forward = program.calls[partners[index]]
-            for name, value in inputs.items():
-                if value != seen[partners[index]].get(name, value):
-                    culprit = values.last_writer(call[name])
-                    raise ProgramError(
-                        f"{call[name].name} is overwritten by {_at(culprit)} while {_at(call)} "
-                        f"still needs what {_at(forward)} had there."
-                    )
-        meaning = (call.meaning, tuple(inputs.items()))
-        for argument in call.writes:
-            values.write(argument.view, (meaning, argument.name), call)
-        outputs = {argument.name: values.read(argument.view) for argument in call.writes}
-        seen.append(inputs | outputs)
-
-
-def _check_gradients(program: Program, partners: dict[int, int]) -> None:
-    """Every weight of a program that goes backward has a gradient that some backward call produces, the gradient of
-    each weight goes to its own buffer, and nothing overwrites what has been produced."""
-    backward = [call for call in program.calls if call.direction == "backward"]
-    if not backward:
-        return
-    for index, partner in partners.items():
-        _check_own_gradients(program.calls[partner], program.calls[index])
-    _check_kept_gradients(program)
-    produced: dict[str, set[tuple[int, int]]] = {}
-    for call in backward:
-        for argument in call.writes:
-            view = argument.view
-            produced.setdefault(view.buffer.name, set()).add((view.start, view.stop))
-    for weight in program.weights:
-        covered = end = 0
-        for start, stop in sorted(produced.get(gradient_name(weight.name), ())):
-            covered += max(0, stop - max(start, end))
-            end = max(end, stop)
-        missing = weight.shape[-1] - covered
-        if missing:
-            part = "" if missing == weight.shape[-1] else f" in {missing} of {weight.shape[-1]} columns"
-            readers = [c for c in program.calls if any(a.view.buffer == weight for a in c.arguments)]
-            reader = f"which {_at(readers[0])} reads" if readers else "which no call reads"
+def _check_regions(program: Program) -> None:
+    """One region of a kind, of all there is of it; gradients lie as the weights do, so that one pass fits both."""
+    for region in program.buffers:
+        if region.members:
+            alike = [buffer for buffer in program.buffers if buffer.kind == region.kind]
+            others = [buffer for buffer in alike if not buffer.members and buffer not in region.members]
+            second = [buffer for buffer in alike if buffer.members and buffer is not region]
+            if others or second:
+                what = others[0].name if others else second[0].name
+                raise ProgramError(
+                    f"{what} is no part of the region {region.name}: a region has all buffers of its kind, "
+                    f"so declare it once, after them{_first_use(program, (others or second)[0])}."
+                )
+    gradients = [buffer.name for buffer in program.buffers if buffer.kind == "gradient" and not buffer.members]
+    wanted = [gradient_name(weight.name) for weight in program.weights]
+    present = [name for name in wanted if name in gradients]
+    for found, due in zip(gradients, present, strict=False):
+        if found != due:
+            buffer = next(each for each in program.buffers if each.name == found)
             raise ProgramError(
-                f"no gradient: no backward call produces {gradient_name(weight.name)}{part}, "
-                f"the gradient of {weight.name}, {reader}."
+                f"{found} stands where {due} is due: gradients lie in the order of their weights"
+                f"{_first_use(program, buffer)}."
             )
 
 
-def _check_own_gradients(forward: Call, backward: Call) -> None:
-    weights = {a.name: a.view for a in forward.reads if a.view.buffer.kind == "weight"}
-    for argument in backward.writes:
-        weight = weights.get(argument.name[1:])
-        if weight is not None:
-            columns = (weight.start, weight.stop)
-            own = (gradient_name(weight.buffer.name), *columns)
-            if (argument.view.buffer.name, argument.view.start, argument.view.stop) != own:
+def _first_use(program: Program, buffer: Buffer) -> str:
+    users = [c.at for c in program.calls if any(_shared(a.view, buffer.all) for a in c.arguments)]
+    return f" ({users[0]} uses it)" if users else ""
+
+
+def _check_writes(program: Program) -> None:
+    """Who may write what: inputs and constants nobody, weights the update, gradients by adding alone."""
+    for call in program.calls:
+        for argument in call.writes:
+            kind = argument.view.buffer.kind
+            if kind in READ_ONLY:
                 raise ProgramError(
-                    f"wrong gradient: {argument.name} of {_at(backward)} goes to {argument.view.name}, "
-                    f"but {argument.name[1:]} is {weight.name}."
+                    f"{argument.view.name} is overwritten by {call.at}: it is {_a(kind)}, which no call may write."
+                )
+            if kind == "weight" and call.phase != "update":
+                raise ProgramError(
+                    f"{argument.view.name} is overwritten by {call.at}: only an update, in its phase, writes weights."
+                )
+            if kind == "gradient" and argument.mode != "add" and call.phase != "zero":
+                raise ProgramError(
+                    f"{argument.view.parts[0].buffer.name} is overwritten by {call.at}: gradients of weights are "
+                    f"zeroed first, and from then on each must be added to."
                 )
 
 
-def _check_kept_gradients(program: Program) -> None:
-    """A gradient that a backward call has produced is added to, never written again."""
-    produced: dict[str, list[tuple[Call, View]]] = {}
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def _check_phases(program: Program) -> None:
+    last: Call | None = None
     for call in program.calls:
-        for argument in call.writes:
-            for part in argument.view.buffer.parts if argument.mode == "write" else ():
-                for earlier, view in produced.get(part.name, ()):
-                    whole = bool(argument.view.buffer.members)
-                    if whole or (argument.view.start < view.stop and view.start < argument.view.stop):
-                        raise ProgramError(
-                            f"{part.name} is overwritten by {_at(call)}, after {_at(earlier)} has produced its part: "
-                            f"it must be added to."
-                        )
-            if call.direction == "backward" and argument.view.buffer.kind == "gradient":
-                produced.setdefault(argument.view.buffer.name, []).append((call, argument.view))
+        if last is not None and ORDER[call.phase] < ORDER[last.phase]:
+            raise ProgramError(
+                f"out of order: {call.at} ({call.arguments[0].view.name}) is in phase {call.phase!r}, but stands after "
+                f"{last.at}, which is in phase {last.phase!r}."
+            )
+        wanted = "backward" if call.phase == "backward" else "forward"
+        if call.direction != wanted:
+            raise ProgramError(
+                f"out of order: {call.at} ({call.arguments[0].view.name}) is in phase {call.phase!r}, "
+                f"which has {wanted} calls only."
+            )
+        last = call
+
+
+def _check_zeroed(program: Program) -> None:
+    """Each gradient once, and nothing else: a step that adds to what is there leaves this phase out."""
+    zeroed: Counter[Buffer] = Counter()
+    for call in program.phase("zero"):
+        for argument in call.arguments:
+            for part in argument.view.parts:
+                if call.op != "zero" or part.buffer.kind != "gradient" or not part.whole or zeroed[part.buffer]:
+                    raise ProgramError(
+                        f"{part.name} is written by {call.at} in phase 'zero', which sets each whole gradient to zero, "
+                        f"once, and does nothing else."
+                    )
+                zeroed[part.buffer] += 1
+    adding = {a.view.buffer: call for call in program.calls for a in call.writes if a.view.buffer.kind == "gradient"}
+    for buffer, call in adding.items():
+        if not buffer.members and not zeroed[buffer]:
+            raise ProgramError(f"{buffer.name}, to which {call.at} adds, is never set to zero.")
+
+
+def _check_update(program: Program, numbered: Numbered) -> None:
+    """One update, of all weights by all gradients, scaled by the clip of the norm of all gradients."""
+    updates = program.phase("update")
+    for clip in () if updates else program.phase("clip"):
+        raise ProgramError(
+            f"{clip.arguments[0].view.name}, which {clip.at} writes, is used by no update: there is none."
+        )
+    for extra in updates[1:]:
+        raise ProgramError(f"{extra.arguments[0].view.name} is updated again by {extra.at}: one update is a step.")
+    for call in updates:
+        found = {argument.name: argument for argument in call.arguments}
+        for name, wanted in (("weights", "weight"), ("gradients", "gradient")):
+            _check_whole(program, call, found[name], wanted)
+        clip = _maker(program, numbered, call, "scale", "clip")
+        norm = _maker(program, numbered, clip, "norm", "global_norm")
+        _check_whole(program, norm, next(a for a in norm.arguments if a.name == "gradients"), "gradient")
+
+
+def _check_whole(program: Program, call: Call, argument: Argument, kind: str) -> None:
+    everything = {buffer for buffer in program.buffers if buffer.kind == kind and not buffer.members}
+    covered = {part.buffer for part in argument.view.parts if part.whole}
+    if covered != everything:
+        odd = sorted(buffer.name for buffer in covered ^ everything)[0]
+        raise ProgramError(
+            f"{argument.view.name}, {argument.name} of {call.at}, must be all {kind}s there are: see {odd}."
+        )
+
+
+def _maker(program: Program, numbered: Numbered, call: Call, argument: str, op: str) -> Call:
+    """The call whose result this argument is."""
+    value = numbered.calls[program.calls.index(call)].inputs[argument]
+    for each in numbered.calls:
+        if each.call.op == op and value in each.outputs.values():
+            return each.call
+    raise ProgramError(f"{call[argument].name}, {argument} of {call.at}, must be the result of {op}.")

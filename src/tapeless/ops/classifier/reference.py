@@ -63,6 +63,7 @@ SPEC = Spec(
         adds=("dweight",),
         optional=("class_weights",),
     ),
+    constants=("class_weights",),
     fused=True,
 )
 

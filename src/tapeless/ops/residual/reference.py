@@ -17,7 +17,7 @@ SPEC = Spec(
     name="residual",
     shapes={"y": "R C", "x": "R C", "branch": "R C"},
     forward=Signature(writes={"y": "x + branch"}, reads=("x", "branch")),
-    passes=True,
+    passes={"x": "y", "branch": "y"},
 )
 
 

@@ -26,6 +26,7 @@ SPEC = Spec(
         },
         reads=("x", "table", "targets", "count"),
     ),
+    constants=("table",),
     fused=True,
 )
 
