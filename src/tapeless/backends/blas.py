@@ -108,9 +108,14 @@ def threads() -> int:
     return _threads or set_threads(None)
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def checked_threads(count: int | None) -> int:
-    """None means OMP_NUM_THREADS, and where that is not set, all cores this process may use."""
-    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """None means OMP_NUM_THREADS, and where that is not set, all cores."""
+    most = cores()
     if count is None:
         wanted = os.environ.get("OMP_NUM_THREADS", "")
         return min(int(wanted), most) if wanted.isdigit() and int(wanted) else most

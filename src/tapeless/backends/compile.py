@@ -16,6 +16,7 @@ from tapeless.backends.blas import Run
 from tapeless.backends.kernel_cache import keep_on_disk
 from tapeless.backends.vector import SUMS
 
+OPTIONS: dict[str, Any] = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
 THREADED = 65536  # elements; below, waking the other threads costs more than they save
 
 
@@ -56,7 +57,7 @@ class Kernel:
         )
         clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
         clone.__module__ = original.__module__
-        form = numba.njit(parallel=parallel, fastmath=SUMS, nogil=True, error_model="numpy")(clone)
+        form = numba.njit(parallel=parallel, **OPTIONS)(clone)
         keep_on_disk(form)
         return form
 
