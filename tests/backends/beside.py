@@ -84,7 +84,7 @@ def model():
 def record(name):
     for what, array in globals()[name]():
         before = results.setdefault(f"{name}: {what}", array)
-        tolerance = 1e-4 if array.dtype.itemsize in (4, 8) and array.dtype in (np.float32, np.complex64) else 1e-10
+        tolerance = 1e-5 if array.dtype in (np.float32, np.complex64) else 1e-10
         if np.abs(array - before).max() > tolerance * np.abs(before).max():
             raise SystemExit(f"{name}: {what} changed by {np.abs(array - before).max()}")
 

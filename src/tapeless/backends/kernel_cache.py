@@ -38,6 +38,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         try:
             return super().load_overload(signature, target_context)
         except Exception:  # what a crash or a full disk has left half there can raise anything: compiled anew instead
+            self._forget()
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
@@ -48,7 +49,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             _say(f"{self.cache_path} ({error.strerror})")
 
     def _forget(self) -> None:
-        """The index is written first: it must not name a file that holds something older."""
+        """An index must not name a file that holds something else, or nothing."""
         try:
             Path(self._cache_file._index_path).unlink(missing_ok=True)
         except OSError:  # then it could not be written either

@@ -55,7 +55,8 @@ def check_on_threads(name: str) -> Iterator[Finding]:
         yield Finding(place, "threads", f"raises {type(error).__name__}: {error}")
     for kernel, was in shared_out.items():
         if not was:
-            yield Finding(place, "threads", f"{kernel} has a parallel loop, but stays on one thread at every size tried")
+            detail = f"{kernel} has a parallel loop, but stays on one thread at every size tried"
+            yield Finding(place, "threads", detail)
 
 
 def _examples(name: str) -> Iterator[Example]:
@@ -100,7 +101,7 @@ def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -
         differences = list(compare(call, arrays, true, cpu))
     yield from (f"on one thread: {each}" for each in differences if not each.ok)
     with on_threads(count):
-        runs = _single(bind_call(call, arrays, cpu)[1])
+        runs = single(bind_call(call, arrays, cpu)[1])
         threaded = False
         for run in runs:
             if is_parallel(run):
@@ -155,7 +156,7 @@ def _reset(arrays: Arrays, before: Arrays) -> None:
         arrays[key][...] = array
 
 
-def _single(runs: list[Run]) -> list[Run]:
+def single(runs: list[Run]) -> list[Run]:
     """The native calls themselves, also where they are kept from running beside others."""
     kept = [run.args[0] if isinstance(run, partial) and run.func is blas._run_alone else [run] for run in runs]
     return [run for each in kept for run in each]
