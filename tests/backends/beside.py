@@ -5,6 +5,7 @@ after everybody else. What all of them computed goes to the file named first.
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ SIZES = (3, 64, 300)
 RNG = np.random.default_rng(0)
 MATRICES = {(size, kind): RNG.normal(size=(size, size)).astype(kind) for size in SIZES for kind in ("f4", "f8")}
 TOKENS = RNG.integers(0, 1100, (2, 71))
-results = {}
+results: dict[str, Any] = {}
 
 
 def torch():
@@ -64,7 +65,7 @@ def sklearn():
     yield "trees", HistGradientBoostingRegressor(max_iter=3).fit(table, table[:, 0]).predict(table)
 
 
-made = []
+made: list[Any] = []
 
 
 def model():

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from tapeless.backends import blas
 
 WAY, THREADS = sys.argv[1], min(int(sys.argv[2]), blas.checked_threads(None))
 TOKENS = np.random.default_rng(0).integers(0, 50, (2, 65))
-model = None
+model: Any = None
 
 
 def settle():
@@ -42,7 +43,8 @@ def start_child():
             os._exit(0)
         assert os.wait()[1] == 0
     else:
-        process = multiprocessing.get_context(WAY.split()[-1]).Process(target=child)
+        context: Any = multiprocessing.get_context(WAY.split()[-1])
+        process = context.Process(target=child)
         process.start()
         process.join()
         assert process.exitcode == 0

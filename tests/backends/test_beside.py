@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_models_in_threads_compute_what_they_compute_one_after_the_other(steps, 
 def test_scratch_is_shared_within_a_model_and_with_nobody_else():
     from tapeless import Model
 
-    made = {"batch": 2, "time": 70, "layers": 3, "vocab": 50, "context": 80, "channels": 32, "heads": 2}
+    made: dict[str, Any] = {"batch": 2, "time": 70, "layers": 3, "vocab": 50, "context": 80, "channels": 32, "heads": 2}
     one, other = (Model("gpt2-4x256", **made) for _ in range(2))
     assert len(one.arena.scratch) == 2  # forward and backward of all three layers, training and evaluation
     for shape, array in one.arena.scratch.items():

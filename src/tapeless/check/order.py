@@ -31,16 +31,18 @@ _fill = types.ExternalFunction(SYMBOL, types.int64(types.uintp, types.int64))
 _order: Order = np.arange
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-def _chosen(address: int, parts: int) -> int:
+def _write_order(address: int, parts: int) -> int:
     chosen = _order(parts)
-    room = (ctypes.c_int64 * parts).from_address(address) if parts else []
+    room = (ctypes.c_int64 * parts).from_address(address)
     room[: len(chosen)] = chosen.tolist()
     return len(chosen)
 
 
+_callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(_write_order)
+
+
 @numba.njit(no_cpython_wrapper=True)  # type: ignore[untyped-decorator]
-def in_order(parts):  # type: ignore[no-untyped-def]
+def in_order(parts: int) -> Array:
     room = np.empty(parts, np.int64)
     return room[: _fill(types.uintp(room.ctypes.data), types.int64(parts))]
 
@@ -91,7 +93,7 @@ def _in_order(run: Any) -> Run:
 
 @cache
 def _form(function: Any) -> Any:
-    llvm.add_symbol(SYMBOL, ctypes.cast(_chosen, ctypes.c_void_p).value)
+    llvm.add_symbol(SYMBOL, ctypes.cast(_callback, ctypes.c_void_p).value)
     scope = {**function.__globals__, "prange": in_order}
     clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     clone.__qualname__, clone.__module__ = f"{function.__name__}_in_order", function.__module__

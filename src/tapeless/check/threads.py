@@ -91,7 +91,8 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
         varied = np.issubdtype(array.dtype, np.floating) and array.size > 1
         return array * rng.uniform(0.9, 1.1, array.shape) if varied else array
 
-    return own | {key: resized(key, value) for key, value in shaped.items()}
+    example: Example = own | {key: resized(key, value) for key, value in shaped.items()}
+    return example
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
@@ -103,11 +104,11 @@ def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -
     with on_threads(count):
         runs = single(bind_call(call, arrays, cpu)[1])
         threaded = False
-        for run in runs:
-            if is_parallel(run):
-                kernel, parallel = run.func.py_func.__name__, bool(run.func.targetoptions.get("parallel"))
-                shared_out[kernel] = shared_out.get(kernel, False) or parallel
-                threaded = threaded or parallel
+        forms: list[Any] = [run.func for run in runs if isinstance(run, partial) and is_parallel(run)]
+        for form in forms:
+            kernel, parallel = form.py_func.__name__, bool(form.targetoptions.get("parallel"))
+            shared_out[kernel] = shared_out.get(kernel, False) or parallel
+            threaded = threaded or parallel
         if threaded:
             yield from _meetings(call, arrays, before, runs)
         first: dict[str, Array] = {}
