@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-SIZES = (3, 64, 300)
+SIZES = (3, 160)
 RNG = np.random.default_rng(0)
 MATRICES = {(size, kind): RNG.normal(size=(size, size)).astype(kind) for size in SIZES for kind in ("f4", "f8")}
 TOKENS = RNG.integers(0, 1100, (2, 71))
@@ -61,7 +61,7 @@ def sklearn():
             yield f"PCA {size} {kind}", np.abs(PCA(3, svd_solver="full").fit_transform(a))
             centres = KMeans(3, n_init=1, init=a[:3], max_iter=2).fit(a).cluster_centers_  # its loops are OpenMP's
             yield f"clusters {size} {kind}", centres
-    table = MATRICES[300, "f8"]
+    table = MATRICES[160, "f8"]
     yield "trees", HistGradientBoostingRegressor(max_iter=3).fit(table, table[:, 0]).predict(table)
 
 
