@@ -54,7 +54,7 @@ doctor-trials: .venv/.test
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties or models_in_threads"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

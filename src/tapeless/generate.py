@@ -89,8 +89,10 @@ class Decoder:
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
         # there is written anew each time a program runs.
         self.plan = max(plans, key=lambda plan: plan.peak_bytes)
-        block = Arena(self.plan).block
-        self.reading, self.decoding = (Arena(plan, block=block, lender=model.arena) for plan in plans)
+        whole = Arena(self.plan)
+        self.reading, self.decoding = (
+            Arena(plan, block=whole.block, scratch=whole.scratch, lender=model.arena) for plan in plans
+        )
         self._reading, self._decoding = (_runs(arena, model) for arena in (self.reading, self.decoding))
 
     def read(self, tokens: list[int]) -> None:

@@ -70,7 +70,8 @@ class Model:
         self._clip = self._runs(self.program.phase("clip"), self.arena)
         self._update = self._runs(self.program.phase("update"), self.arena)
         evaluation = transformer.evaluation(self.config, self.batch, self.time)
-        beside = Arena(make_plan(evaluation, self.dtype, beside=self.plan), block=self.arena.block)
+        plan = make_plan(evaluation, self.dtype, beside=self.plan)
+        beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
         self._evaluation = self._runs(evaluation.calls, beside)
         self._readout: tuple[Shape, Arena, list[Run]] | None = None
 

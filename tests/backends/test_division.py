@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
     ),
     "classifier": (
         classifier.forward, (floats(1), floats(5, 1100), floats(5, 6), floats(1100, 6), TOKENS, ONE),
-        (5 * 1100, THREADED, 1100),
+        (1100, 256, classifier.BANDS),
     ),
     "embedding backward": (embedding.backward, (floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
     "embedding backward, adding": (

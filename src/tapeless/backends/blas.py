@@ -1,8 +1,9 @@
 """The matrix products: MKL where it is installed, NumPy's own BLAS elsewhere, one interface above both.
 
 One thread pool for the whole process. MKL's libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
-that Numba's parallel loops and MKL's products run on the same threads; NumPy's OpenBLAS is held at one thread,
-because two pools that spin beside each other cost a factor of three.
+that Numba's parallel loops and MKL's products run on the same threads. Whoever else is in the process (PyTorch,
+SciPy, the user's own NumPy) keeps what it had: MKL's interface stays at 32-bit integers and we call the functions that
+take 64 by name, and NumPy's OpenBLAS keeps its threads unless the products are its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from tapeless.ops.contract import Array
 
 Run = Callable[[], None]
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
-MKL_ILP64, MKL_INTEL_THREADS, MKL_GNU_THREADS = 1, 0, 3
+MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
 # Under which names an OpenBLAS lets its number of threads be set: NumPy's wheels, then everyone else's.
 OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_",
@@ -47,10 +49,9 @@ def mkl() -> ctypes.CDLL | None:
     gnu = any("libgomp" in path for path in _loaded_libraries())
     if not gnu:
         ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
-    loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    loaded.MKL_Set_Interface_Layer(MKL_ILP64)
+    loaded = ctypes.CDLL(str(library))
     loaded.MKL_Set_Threading_Layer(MKL_GNU_THREADS if gnu else MKL_INTEL_THREADS)
-    loaded.cblas_sgemm.restype = None
+    loaded.cblas_sgemm_64.restype = None
     return loaded
 
 
@@ -107,9 +108,14 @@ def threads() -> int:
     return _threads or set_threads(None)
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def checked_threads(count: int | None) -> int:
-    """None means OMP_NUM_THREADS, and where that is not set, all cores this process may use."""
-    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """None means OMP_NUM_THREADS, and where that is not set, all cores."""
+    most = cores()
     if count is None:
         wanted = os.environ.get("OMP_NUM_THREADS", "")
         return min(int(wanted), most) if wanted.isdigit() and int(wanted) else most
@@ -124,17 +130,57 @@ def set_threads(count: int | None) -> int:
     import numba
 
     count = checked_threads(count)
+    refuse_after_fork(count)
     library = mkl()
     if library is not None:
         numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
         library.MKL_Set_Num_Threads(count)
-        _set_openblas_threads(1)
     else:
         numba.config.THREADING_LAYER = "workqueue"  # does not spin, so that it may stand beside OpenBLAS
         _set_openblas_threads(count)
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     _threads = count
     return count
+
+
+_forked = False
+_one_at_a_time = threading.Lock()
+
+
+def _after_fork() -> None:
+    """In the child: threads that were running are not there, and a lock that one of them held is never let go."""
+    global _forked, _one_at_a_time
+    _forked = _threads > 0 and mkl() is not None  # the other layer starts its threads again by itself
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_after_fork(count: int) -> None:
+    """OpenMP would end a child that uses more than its own thread, or let it wait for ever."""
+    if _forked and count > 1:
+        raise TapelessError(
+            "this process was forked from one that had used the cpu backend, whose threads do not survive a fork: "
+            "start processes by multiprocessing.get_context('spawn'), or fork before the first model is made."
+        )
+
+
+def alone(runs: list[Run]) -> list[Run]:
+    """Native calls as whoever else is in the process allows. Numba's `workqueue` ends a process in which two threads
+    call it at once, and the number of OpenBLAS's threads is everybody's: there, one call runs at a time."""
+    import numba
+
+    if threads() == 1 or numba.threading_layer() != "workqueue":
+        return runs
+    return [partial(_run_alone, runs)]
+
+
+def _run_alone(runs: list[Run]) -> None:
+    with _one_at_a_time:
+        for run in runs:
+            run()
 
 
 class Product(partial[None]):
@@ -172,7 +218,7 @@ def bound_gemm(
         return product
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
     product = Product(
-        library.cblas_sgemm,
+        library.cblas_sgemm_64,
         integer(ROW_MAJOR),
         integer(TRANSPOSED if transpose_a else PLAIN),
         integer(TRANSPOSED if transpose_b else PLAIN),
@@ -206,7 +252,7 @@ def _matmul_add(left: Array, right: Array, c: Array, scratch: Array) -> None:
 def sgemm_address() -> int | None:
     """Where an sgemm with 64-bit integers lies, for kernels that call it from inside a parallel loop."""
     library = mkl()
-    function = _openblas_function(OPENBLAS_PRODUCTS) if library is None else library.cblas_sgemm
+    function = _openblas_function(OPENBLAS_PRODUCTS) if library is None else library.cblas_sgemm_64
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 

@@ -13,8 +13,10 @@ import numba
 
 from tapeless.backends import blas
 from tapeless.backends.blas import Run
+from tapeless.backends.kernel_cache import keep_on_disk
 from tapeless.backends.vector import SUMS
 
+OPTIONS: dict[str, Any] = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
 THREADED = 65536  # elements; below, waking the other threads costs more than they save
 
 
@@ -55,7 +57,9 @@ class Kernel:
         )
         clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
         clone.__module__ = original.__module__
-        return numba.njit(parallel=parallel, fastmath=SUMS, cache=True, nogil=True, error_model="numpy")(clone)
+        form = numba.njit(parallel=parallel, **OPTIONS)(clone)
+        keep_on_disk(form)
+        return form
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Run:
         """Compiled for these arguments (or read from the cache), ready to be called with none."""

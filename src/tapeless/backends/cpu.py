@@ -7,6 +7,7 @@ the native calls that compute the result, each without arguments.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +35,14 @@ def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]
     runs: list[Run] = binder(*arguments, **options)
     products = [run for run in runs if isinstance(run, blas.Product)]
     small = products and all(product.flops < blas.THREADED for product in products)
-    return blas.on_one_thread(runs) if small else runs
+    return blas.alone(blas.on_one_thread(runs) if small else runs)
+
+
+def begin() -> list[Run]:
+    """What comes before the first call of a list, each time it runs."""
+    from tapeless.backends import blas
+
+    return [partial(blas.refuse_after_fork, blas.threads())]
 
 
 def _missing(call: Call) -> TapelessError:

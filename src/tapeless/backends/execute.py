@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from tapeless.backends.scratch import taken_from
 from tapeless.errors import TapelessError, unknown
 from tapeless.ops.contract import Array
 from tapeless.program.arena import FLOATS, Arena
@@ -38,7 +39,9 @@ def dtype_for(backend: str, dtype: str | None) -> str:
 
 def bind(calls: Iterable[Call], arena: Arena, backend: ModuleType) -> list[Bound]:
     """Resolve each call once: its kernel, its views, its scalars. Running it then looks nothing up."""
-    return [bind_call(call, arguments_of(call, arena), backend) for call in calls]
+    with taken_from(arena.scratch):
+        bound = [bind_call(call, arguments_of(call, arena), backend) for call in calls]
+    return [(call, [*backend.begin(), *runs] if number == 0 else runs) for number, (call, runs) in enumerate(bound)]
 
 
 def bind_call(call: Call, arrays: dict[str, Array], backend: ModuleType) -> Bound:

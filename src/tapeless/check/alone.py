@@ -164,13 +164,13 @@ def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             for adding in (False, True) if OPS[name].SPEC.signature(direction).adds else (False,):
                 call, true = call_alone(name, direction, example, adding)
-                found = {key: _narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+                found = {key: narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]
 
 
-def _narrowed(array: Array, dtype: str) -> Array:
+def narrowed(array: Array, dtype: str) -> Array:
     return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
 
 

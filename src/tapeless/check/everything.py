@@ -9,14 +9,16 @@ from tapeless.backends.execute import backend_named
 from tapeless.check.alone import check_alone, check_backend_alone
 from tapeless.check.finding import Finding
 from tapeless.check.steps import check_steps
+from tapeless.check.threads import check_on_threads
 from tapeless.check.training import check_training
 from tapeless.check.walk import WALKED, check_program, check_walk
 from tapeless.ops import OPS
 
 
-def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
+def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collection[str] = ()) -> Iterator[Finding]:
     """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    and the ops of the cpu backend. `trusted` ops of the reference are not looked at again."""
+    and the ops of the cpu backend, small and on threads. `trusted` ops of the reference, and those `trusted_on_threads`
+    of the cpu backend, are not looked at again."""
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)
@@ -29,3 +31,6 @@ def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     cpu = backend_named("cpu")
     for name in OPS:
         yield from check_backend_alone(name, cpu)
+    for name in OPS:
+        if name not in trusted_on_threads:
+            yield from check_on_threads(name)

@@ -78,7 +78,7 @@ def swapped(ours: ModuleType, swap: Swap) -> ModuleType:
             return runs
         return [partial(_run_yours, swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
 
-    backend.__dict__.update(DEFAULT_DTYPE=ours.DEFAULT_DTYPE, DTYPES=ours.DTYPES, bind=bind_yours)
+    backend.__dict__.update(DEFAULT_DTYPE=ours.DEFAULT_DTYPE, DTYPES=ours.DTYPES, bind=bind_yours, begin=ours.begin)
     return backend
 
 

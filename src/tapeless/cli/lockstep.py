@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tapeless.backends import blas
 from tapeless.check.alone import ops_alone
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
+from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair
+from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
+from tapeless.ops import OPS
 
 SHOWN = 12
 Found = list[tuple[Configuration, Difference]]
@@ -19,12 +24,13 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
     chosen = [c for c in (*CONFIGURATIONS, *LARGER) if not presets or c.preset in presets]
     alone = [] if presets else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
     found = alone + _walk(backend, chosen, quiet=json)
+    races = [] if presets else _on_threads(quiet=json)
     found.sort(key=lambda pair: -_share(pair[1]))
     broken = _first_broken(found)
     if json:
         print_json(
             {
-                "ok": not broken,
+                "ok": not broken and not races,
                 "backend": backend,
                 "worst": found[0][1].error,
                 "worst_share_of_tolerance": _share(found[0][1]),
@@ -32,11 +38,14 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
                 "elements": sum(_elements(difference) for _, difference in found),
                 "configs": len(chosen) + len({configuration.name for configuration, _ in alone}),
                 "broken": [f"{configuration.name}: {difference}" for configuration, difference in broken],
+                "threads": [str(finding) for finding in races],
             }
         )
     else:
         _print(backend, found, broken, len({configuration.name for configuration, _ in found}))
-    if broken:
+        if not presets:
+            _print_on_threads(races)
+    if broken or races:
         raise typer.Exit(1)
 
 
@@ -50,6 +59,32 @@ def _walk(backend: str, chosen: list[Configuration], quiet: bool) -> Found:
             found += [(configuration, difference) for difference in lockstep(*pair(configuration, backend))]
             progress.advance(task)
     return found
+
+
+def _on_threads(quiet: bool) -> list[Finding]:
+    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found: list[Finding] = []
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=len(OPS))
+        for name in OPS:
+            progress.update(task, description=f"{name} on threads")
+            found += check_on_threads(name)
+            progress.advance(task)
+    return found
+
+
+def _print_on_threads(findings: list[Finding]) -> None:
+    for finding in findings:
+        console.print(f"[bold red]{escape(str(finding))}[/]")
+    if findings:
+        return
+    if blas.cores() == 1:
+        console.print("[yellow]There is one core: what its kernels do on threads could not be tried.[/]")
+    else:
+        console.print(
+            f"[bold green]No two threads meet[/]: all {len(OPS)} ops at sizes that thread, in every order of their "
+            f"parallel loops, and again and again."
+        )
 
 
 def _first_broken(found: Found) -> Found:

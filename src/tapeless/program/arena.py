@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tapeless.errors import ProgramError, TapelessError
-from tapeless.ops.contract import Array
+from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import PERSISTENT, Buffer, Program, View, member_offsets
 
 ALIGNMENT = 64
@@ -210,9 +210,19 @@ def _lowest_gap(base: int, size: int, live: tuple[Range, ...], placed: Iterable[
 class Arena:
     """The block itself. `array` gives the view of a buffer; nothing is ever copied or moved."""
 
-    def __init__(self, plan: Plan, *, block: Array | None = None, lender: Arena | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        block: Array | None = None,
+        scratch: dict[Shape, Array] | None = None,
+        lender: Arena | None = None,
+    ) -> None:
         self.plan = plan
         self.block = _allocate(plan.peak_bytes) if block is None else block
+        # What kernels need while they run and nobody reads afterwards, by shape. Arenas whose programs never run at the
+        # same time may have it in common, as they may the block.
+        self.scratch: dict[Shape, Array] = {} if scratch is None else scratch
         self._lender = lender  # whose weights and constants this arena uses instead of its own
 
     def array(self, target: Buffer | View) -> Array:

@@ -35,6 +35,7 @@ from tapeless.signal.wavelet import SCALES
 from tapeless.train import run
 from tapeless.train.disk import write_whole
 from tapeless.train.loop import Trainer
+from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
 from tapeless.train.run import Run
 from tapeless.train.session import Progress, Session, make_model
@@ -261,6 +262,7 @@ def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any
         chosen.pop("steps", None)
     settings = replace(settings, data=LABELLED, tokenizer="none", **chosen)
     settings.validate()
+    settings, told = on_its_threads(settings)
     plain = preset(PRESET)
     context = max(plain.context, settings.time or 0)
     # Where memory is no matter, computing a block twice would only cost time.
@@ -274,7 +276,7 @@ def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any
     trainer = Trainer(make_model(request, config), _task(source, data, settings, config), settings)
     source.write(made.folder)
     run.write_configuration(made, request, config)
-    return Session(made, request, trainer, Recorder(made.folder), list(data.notes)), data
+    return Session(made, request, trainer, Recorder(made.folder), [*data.notes, *told]), data
 
 
 def resumed_task(made: Run, settings: Settings, config: Config) -> Labelled:

@@ -16,6 +16,7 @@ from tapeless.train.chance import chance
 from tapeless.train.data.prepare import prepare
 from tapeless.train.data.tokens import holds_tokens, open_data
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
+from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
 from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.run import Run, read_weights
@@ -131,8 +132,8 @@ def start(request: Request, folder: Path, *, base: Run | None = None, progress: 
         request, found, messages = _based_on(request, base)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
-    settings = request.settings.suited(config)
-    request = replace(request, settings=settings)
+    settings, told = on_its_threads(request.settings.suited(config))
+    request, messages = replace(request, settings=settings), messages + told
     with run.making(folder) as made:
         task, config = _task(request, config, made, base, progress)
         settings = replace(settings, tokenizer=_tokenizer_kind(task))
@@ -159,6 +160,8 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
     if "data" not in found.state:
         raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     config = opened.config()
+    threaded, told = on_its_threads(request.settings)
+    request, messages = replace(request, settings=threaded), messages + told
     task, _ = _task(request, config, opened, None, None)
     trainer = Trainer(make_model(request, config), task, request.settings)
     trainer.restore(found)

@@ -11,12 +11,12 @@ from functools import cache
 from math import log, sqrt
 
 import llvmlite.binding as llvm
-import numpy as np
 from numba import float32, intp, prange, types, uintp
 
 from tapeless.backends import blas, division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.scratch import borrowed
 from tapeless.backends.vector import exp, inlined, largest
 from tapeless.errors import TapelessError
 
@@ -36,7 +36,7 @@ def forward(y, lse, q, k, v, causal) -> list[Run]:
     batch, heads, queries = lse.shape
     work = q.size * k.shape[1]
     workers = division.workers(work, THREADED_WORK, batch * heads * division.blocks(queries, STRIP))
-    scratch = _scratch(workers, min(STRIP, queries), _row_length(k.shape[1]))
+    scratch = borrowed(workers, min(STRIP, queries), _row_length(k.shape[1]))
     run = ATTENTION.bind(work, y, lse, q, k, v, scratch, causal, threaded_from=THREADED_WORK)
     return division.calling_blas(run, workers)
 
@@ -46,7 +46,7 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
     batch, heads, queries = lse.shape
     work = 2 * q.size * k.shape[1]
     workers = division.workers(work, THREADED_WORK, batch * heads)
-    scratch = _scratch(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
+    scratch = borrowed(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
     arguments = (dq, dk, dv, dy, q, k, v, y, lse, scratch, causal)
     run = ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(run, workers)
@@ -61,12 +61,6 @@ def _link() -> None:
             "or take backend='reference'."
         )
     llvm.add_symbol(SYMBOL, address)
-
-
-@cache
-def _scratch(*shape):
-    """Shared by all calls of a shape: they run one after the other."""
-    return np.empty(shape, np.float32)
 
 
 def _row_length(keys):

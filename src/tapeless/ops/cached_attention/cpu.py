@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from math import sqrt
 
-import numpy as np
 from numba import float32, intp, prange, uintp
 
 from tapeless.backends import division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.scratch import borrowed
 from tapeless.backends.vector import inlined
 from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
 
@@ -23,7 +23,7 @@ def forward(y, q, keys, values, position) -> list[Run]:
     batch, heads, held, _ = keys.shape
     work = q.shape[1] * keys.size
     workers = division.workers(work, THREADED_WORK, batch * heads)
-    scratch = np.empty((workers, q.shape[1], _row_length(held)), np.float32)
+    scratch = borrowed(workers, q.shape[1], _row_length(held))
     arguments = (y, q, keys, values, position, scratch)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]

@@ -14,13 +14,14 @@ from numba import float32, float64, prange
 
 from tapeless.backends import division
 from tapeless.backends.blas import Run, bound_gemm
-from tapeless.backends.compile import THREADED, Kernel
+from tapeless.backends.compile import Kernel
 from tapeless.backends.vector import exp, inlined, inlined_exact, larger, largest
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words
 DEPTH = 32  # words whose exponentials are summed in float32 before they join the float64 sum
 WORDS = 64  # of a block of the gradient
+BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, whatever the threads
 
 
 def forward(loss, logits, x, weight, targets, count, class_weights=None) -> list[Run]:
@@ -56,7 +57,7 @@ def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
         arguments = (loss, np.empty(rows), z, *given, first, gradient)
         return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
-    bands = division.workers(z.size, THREADED, vocab)
+    bands = division.parts(vocab, 256, BANDS)
     tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
     shift = np.empty((2, rows), np.float32)
     runs: list[Run] = [
@@ -120,7 +121,7 @@ def by_columns(loss, shift, z, targets, count, class_weights, first, tops, total
     """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is w · softmax / count: first the
     largest score, then the rest. Their rounded sum would be off by as much as a large score is, and the gradient too.
 
-    Each thread goes down a band of the vocabulary with a running maximum and sum per column.
+    Each band of the vocabulary is gone down with a running maximum and sum per column.
     """
     vocab, width = z.shape
     bands = tops.shape[0]

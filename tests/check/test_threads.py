@@ -1,0 +1,95 @@
+"""Kernels on threads: what is right is left in peace, what meets is found, without a race having to be won."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tapeless.backends import blas, cpu
+from tapeless.backends.execute import bind_call
+from tapeless.check import order
+from tapeless.check.alone import call_alone, check_backend_alone, narrowed
+from tapeless.check.bugs.races import BUGS
+from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads, single
+from tapeless.ops import OPS
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core: nothing runs on threads")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_race_is_found_where_small_calls_are_right(bug):
+    op = bug.where.removesuffix(" on cpu")
+    with bug.plant():
+        assert list(check_backend_alone(op, cpu)) == []
+        found = next(check_on_threads(op), None)
+    assert found is not None
+    assert (found.place, found.checker) == (bug.where, "threads")
+
+
+def test_threads_are_as_they_were():
+    before = blas.threads()
+    assert list(check_on_threads("sgd")) == []
+    assert blas.threads() == before
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_example_grows_as_the_spec_says(name):
+    spec = OPS[name].SPEC
+    for sizes in SIZES:
+        example = grown(name, sizes)
+        for direction in ("forward", "backward") if spec.backward else ("forward",):
+            call, arrays = call_alone(name, direction, example)
+            assert spec.dims({key: array.shape for key, array in arrays.items()}).items() <= call.dims.items()
+            for letter in ("R", "B", "N", "V"):
+                assert call.dims.get(letter, 0) in (sizes.get(letter, call.dims.get(letter, 0)), 0)
+
+
+def test_a_kernel_that_never_threads_is_named(monkeypatch):
+    from tapeless.ops.gelu import cpu as gelu
+
+    right = gelu.GELU.bind
+    monkeypatch.setattr(gelu.GELU, "bind", lambda size, *arguments: right(0, *arguments))
+    (found,) = check_on_threads("gelu")
+    assert "gelu has a parallel loop, but stays on one thread" in found.detail
+
+
+def test_an_op_that_cannot_be_bound_is_a_finding(monkeypatch):
+    from tapeless.ops.gelu import cpu as gelu
+
+    monkeypatch.delattr(gelu, "backward")
+    assert any("no backward on the cpu backend" in finding.detail for finding in check_on_threads("gelu"))
+
+
+def test_orders():
+    assert order.forwards(5).tolist() == [0, 1, 2, 3, 4]
+    assert order.backwards(5).tolist() == [4, 3, 2, 1, 0]
+    assert sorted(order.shuffled(50).tolist()) == list(range(50)) != order.shuffled(50).tolist()
+    assert [each(5).tolist() for each in (order.none, order.even, order.odd)] == [[], [0, 2, 4], [1, 3]]
+
+
+def test_some_parts_alone_write_their_own_places():
+    """`even` of the blocks of an addition: those are there, the others are not."""
+    call, arrays = call_alone("residual", "forward", grown("residual", SIZES[0]))
+    arrays = {key: narrowed(array, "float32") for key, array in arrays.items()}
+    with on_threads(2):
+        order.run_in(order.even, single(bind_call(call, arrays, cpu)[1]))
+    blocks = [np.isnan(arrays["y"].reshape(-1)[at : at + 16384]) for at in range(0, arrays["y"].size, 16384)]
+    assert len(blocks) > 3
+    assert [block.all() for block in blocks] == [number % 2 == 1 for number in range(len(blocks))]
+    assert [block.any() for block in blocks] == [number % 2 == 1 for number in range(len(blocks))]
+
+
+def test_every_op_is_in_the_same_bits_on_one_thread_and_on_several():
+    """The products stay on one thread: MKL's own sums depend on its threads, ours on the size alone."""
+    for name in ("layernorm", "global_norm", "squared_error", "embedding", "attention", "classifier"):
+        for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
+            call, true = call_alone(name, direction, grown(name, SIZES[1]))
+            results = []
+            for count in (1, 2):
+                arrays = {key: narrowed(array, "float32") for key, array in true.items()}
+                with on_threads(count):
+                    for run in single(bind_call(call, arrays, cpu)[1]):
+                        for part in blas.on_one_thread([run]) if isinstance(run, blas.Product) else [run]:
+                            part()
+                results.append(b"".join(arrays[each.name].tobytes() for each in call.writes if each.name != "logits"))
+            assert results[0] == results[1], call.title

@@ -1,0 +1,81 @@
+"""A run keeps the threads that it was made with: MKL's products round differently on another number."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tapeless.backends import blas
+from tapeless.errors import TapelessError
+from tapeless.train.session import resume, start
+from tapeless.train.settings import Settings, read_request
+
+CORES = len(os.sched_getaffinity(0))
+MODEL = {"layers": 1, "channels": 64, "heads": 2, "vocab": 1100, "context": 32}
+
+
+@pytest.fixture(autouse=True)
+def threads_as_they_were():
+    before = blas.threads()
+    yield
+    blas.set_threads(before)
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    (tmp_path / "prose.txt").write_text("the quick brown fox jumps over the lazy dog, again and again. " * 200)
+    settings = Settings(data=str(tmp_path / "prose.txt"), batch=4, time=32, steps=8, save_every=4, eval_every=4)
+
+    def made(threads):
+        request = read_request("gpt2-4x256").override(MODEL, {})
+        return replace(request, settings=replace(settings, threads=threads))
+
+    return made
+
+
+def finish(session, until=None):
+    for _ in session.walk(lambda: "enough" if session.trainer.step == until else None):
+        pass
+    session.recorder.close()
+    return {name: weight.tobytes() for name, weight in session.model.params.items()}
+
+
+@pytest.mark.parametrize("threads", sorted({1, min(2, CORES)}))
+def test_a_resumed_run_has_its_threads_and_its_bits(tmp_path, request_of, threads):
+    whole = finish(start(request_of(threads), tmp_path / "whole"))
+    finish(start(request_of(threads), tmp_path / "cut"), until=5)
+    blas.set_threads(CORES + 1 - threads if CORES > 1 else 1)  # another number, where there is another
+    session = resume(tmp_path / "cut", {}, {})
+    assert blas.threads() == threads
+    assert finish(session) == whole
+
+
+def test_threads_of_a_file_are_taken(tmp_path, request_of):
+    finish(start(request_of(1), tmp_path / "first"), until=1)
+    blas.set_threads(CORES)
+    again = read_request(str(tmp_path / "first" / "config.toml"))
+    start(again, tmp_path / "second").recorder.close()
+    assert blas.threads() == 1
+
+
+def test_what_was_in_effect_is_recorded(tmp_path, request_of):
+    blas.set_threads(CORES)
+    start(request_of(None), tmp_path / "run").recorder.close()
+    assert f"\nthreads = {CORES}\n" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_fewer_cores_than_recorded_are_told_of(tmp_path, request_of):
+    finish(start(request_of(None), tmp_path / "run"), until=4)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(f"\nthreads = {blas.threads()}\n", "\nthreads = 4096\n"))
+    session = resume(tmp_path / "run", {}, {})
+    session.recorder.close()
+    (said,) = [message for message in session.messages if "4096 threads" in message]
+    assert f"goes on with {CORES}" in said
+    assert "threads = 4096" in config.read_text()  # for the machine that has them
+
+
+def test_no_threads_at_all_are_refused(tmp_path, request_of):
+    with pytest.raises(TapelessError, match="threads must be a whole number from 1"):
+        start(request_of(0), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
