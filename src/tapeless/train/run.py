@@ -41,6 +41,11 @@ class Run:
     def config(self) -> Config:
         return _read(self.folder)[1]
 
+    def window(self) -> int:
+        """The positions it was trained on. A model may have more: of those it knows nothing, so sampling slides here."""
+        request, config = _read(self.folder)
+        return min(request.settings.time or config.context, config.context)
+
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
         kind = self.request().settings.tokenizer

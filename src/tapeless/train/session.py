@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
@@ -18,7 +19,7 @@ from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spi
 from tapeless.train.metrics import Recorder
 from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.run import Run, read_weights
-from tapeless.train.settings import LABELLED, OPERATIONS, Request
+from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
 from tapeless.train.task import Task
 from tapeless.train.text import Text
 
@@ -123,12 +124,15 @@ def start(request: Request, folder: Path, *, base: Run | None = None, progress: 
     """A new run. `base` is a run whose best weights it starts from."""
     request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     messages: list[str] = []
-    if base is not None:
+    if base is None:
+        request, messages = _trained_on_all_it_reads(request)
+    else:
         request, found, messages = _based_on(request, base)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
     settings = request.settings.suited(config)
     request = replace(request, settings=settings)
+    check_shape(config, settings.batch or 1, _length(settings))
     with run.making(folder) as made:
         task, config = _task(request, config, made, base, progress)
         settings = replace(settings, tokenizer=_tokenizer_kind(task))
@@ -178,15 +182,40 @@ def _check_reads_tokens(config: Config) -> None:
         )
 
 
+def _trained_on_all_it_reads(request: Request) -> tuple[Request, list[str]]:
+    """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
+    settings, config = request.settings, preset(request.preset).override(**request.model)
+    if "context" in request.model and settings.time is None:
+        settings = replace(settings, time=config.context)
+    settings = settings.suited(config)
+    length, messages = _length(settings), []
+    if "context" not in request.model:
+        request = replace(request, model={**request.model, "context": length})
+    elif length < config.context:
+        messages = [
+            f"context={config.context} and time={length}: of its {config.context} positions it learns the first "
+            f"{length}, and sampling keeps to those."
+        ]
+    return replace(request, settings=settings), messages
+
+
 def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoint, list[str]]:
     """The model is the base's; its width or depth cannot change, as its weights must fit."""
     for name in request.model:
         if name not in ("optimizer", "recompute", "chunk"):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
-    theirs = base.request()
+    theirs, context = base.request(), base.config().context
+    settings = request.settings
+    if settings.data != OPERATIONS:
+        settings = replace(settings, time=settings.time or base.window())
+        if settings.time > context:
+            raise TapelessError(
+                f"time={settings.time} is longer than the {context} positions that {base.folder} brings: "
+                f"use at most {context}."
+            )
     model = {**theirs.model, **request.model}
-    return replace(request, preset=theirs.preset, model=model), found, messages
+    return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
 
 
 def _task(
@@ -199,7 +228,7 @@ def _task(
         from tapeless.train.labelled import resumed_task  # which builds on sessions itself
 
         return resumed_task(made, settings, config), config
-    assert settings.data is not None  # `suited` has seen to both
+    assert settings.data is not None  # `start` has seen to both
     assert settings.time is not None
     if config.readout == "last" or not config.causal:
         why = "answers once per sequence" if config.readout == "last" else "sees the words that it should predict"
@@ -238,10 +267,17 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
+def _length(settings: Settings) -> int:
+    """Of the sequences it is trained on."""
+    if settings.data == OPERATIONS:
+        return LENGTH
+    assert settings.time is not None  # `start` and `label train` have seen to it
+    return settings.time
+
+
 def make_model(request: Request, config: Config) -> Model:
     settings = request.settings
-    time = LENGTH if settings.data == OPERATIONS else settings.time
     return Model(
-        config, batch=settings.batch or 1, time=time, backend=settings.backend, dtype=settings.dtype,
+        config, batch=settings.batch or 1, time=_length(settings), backend=settings.backend, dtype=settings.dtype,
         optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
     )  # fmt: skip
