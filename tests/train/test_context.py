@@ -1,4 +1,4 @@
-"""A model reads as far as it was trained: its context is its time, sampling slides there, and fine-tuning keeps to it."""
+"""A model reads as far as it was trained: its context is its time, sampling slides there, fine-tuning keeps it."""
 
 import json
 import tomllib
@@ -67,7 +67,9 @@ def losses(model, text, length):
 def share_of_text(model, **options):
     """How much of what is written stands in the text: of all stretches of six letters."""
     prompt = list(LINE[:10].encode())
-    written = bytes(token for token in [*prompt, *generate(model, prompt, 150, temperature=0, **options)] if token < 256)
+    written = bytes(
+        token for token in [*prompt, *generate(model, prompt, 150, temperature=0, **options)] if token < 256
+    )
     stretches = [written[at : at + 6] for at in range(len(written) - 6)]
     return np.mean([stretch in (LINE * 3).encode() for stretch in stretches])
 

@@ -14,7 +14,7 @@ from tapeless.model import Model
 from tapeless.models import hugging_face
 from tapeless.train import checkpoint
 from tapeless.train.data.tokenizer import load_tokenizer
-from tapeless.train.run import making, new_folder, open_run, write_configuration
+from tapeless.train.run import Numbered, making, open_run, write_configuration
 from tapeless.train.settings import Request, Settings
 
 
@@ -35,7 +35,7 @@ def import_(
         known = load_tokenizer(tokenizer).vocab
         if known > config.vocab:
             raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
-    with making(out or new_folder(Path("runs"), folder.resolve().name)) as made:
+    with making(out or Numbered(Path("runs"), folder.resolve().name)) as made:
         request = Request("gpt2-124m", {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
         write_configuration(made, request, config)
         if tokenizer is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import OVERRIDABLE, Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint, run
 from tapeless.train.data.prepare import prepare
@@ -38,10 +40,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class NotSaved:
-    """The training is still in memory: whoever walks may make room and call `save` again, go on, or leave."""
+    """Something did not reach the disk. The training is still in memory: whoever walks may make room and do it `again`,
+    go on, when it is tried with the next checkpoint, or leave."""
 
     message: str
-    best: bool
+    again: Callable[[], Any]
+    final: bool  # there is no next checkpoint
 
 
 @dataclass
@@ -52,26 +56,41 @@ class Session:
     recorder: Recorder
     messages: list[str]  # what the user should know about how it started
     last_saved: int | None = None  # the step of the newest checkpoint
+    _waiting: bool = False  # with what is to be recorded, for the next checkpoint: just now it could not be written
 
     @property
     def model(self) -> Model:
         return self.trainer.model
 
     def walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
-        """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends."""
+        """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends. Then
+        another may train this run."""
+        try:
+            yield from self._walk(stopping)
+        finally:
+            self.run.release()
+
+    def _walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
         events = train(self.trainer)
         while (event := self._next(events)) is not ENDED:
             if event is None:
                 reason = stopping()
                 if reason:
-                    yield from self._saved(best=False)
-                    self._record(Finished(reason))
-                    yield Finished(reason)
+                    yield from self._tried(self.keep, final=True)
+                    yield from self._ended(Finished(reason))
                     return
             elif isinstance(event, SaveDue):
-                yield from self._saved(event.best)
+                last = self.trainer.step == self.trainer.steps
+                yield from self._tried(partial(self.keep, event.best), final=last)
+            elif isinstance(event, Finished):
+                stopped_early = self.trainer.step < self.trainer.steps
+                if stopped_early and self.last_saved != self.trainer.step:  # the disk was full just now
+                    yield from self._tried(self.keep, final=True)
+                yield from self._ended(event)
             else:
-                self._record(event)
+                self._note(event)
+                if not self._waiting:
+                    yield from self._tried(self._write, final=False)
                 yield event
 
     def _next(self, events: Iterator[Event | None]) -> Any:
@@ -79,30 +98,52 @@ class Session:
         try:
             return next(events, ENDED)
         except NonFiniteError as error:
-            self._record(Finished(str(error)))
+            self._note(Finished(str(error)))
             try:
-                self.save()
+                self.keep()
             except TapelessError as unsaved:
                 raise NonFiniteError(f"{error} {unsaved}") from None
             raise
 
-    def save(self, best: bool = False) -> Saved:
+    def _ended(self, event: Finished) -> Iterator[Event | Saved | NotSaved]:
+        """Where somebody has just said to go on without what could not be written, nobody is asked once more."""
+        self._note(event)
+        if self._waiting:
+            with suppress(TapelessError):
+                self._write()
+        else:
+            yield from self._tried(self._write, final=True)
+        yield event
+
+    def _tried(self, write: Callable[[], Saved | None], final: bool) -> Iterator[Saved | NotSaved]:
+        try:
+            saved = write()
+        except TapelessError as error:
+            self._waiting = True
+            yield NotSaved(str(error), write, final)
+        else:
+            if saved is not None:
+                yield saved
+
+    def keep(self, best: bool = False) -> Saved:
+        """A checkpoint, then what there is to record: the weights come first, whatever ails the metrics."""
         trainer = self.trainer
         with trainer.phases("save"):
+            identity = _identity(self.request, self.model.config, trainer.task)
             path = checkpoint.save(
-                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state(),
+                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | {"run": identity},
                 keep=trainer.settings.keep, best=best,
             )  # fmt: skip
         self.last_saved = trainer.step
+        self._write()
         return Saved(trainer.step, path, best)
 
-    def _saved(self, best: bool) -> Iterator[Saved | NotSaved]:
-        try:
-            yield self.save(best)
-        except TapelessError as error:
-            yield NotSaved(str(error), best)
+    def _write(self) -> None:
+        self.recorder.write()
+        self._waiting = False
 
-    def _record(self, event: Event) -> None:
+    def _note(self, event: Event) -> None:
+        note = self.recorder.note
         if isinstance(event, Logged):
             values = asdict(event.step) | {
                 "gradient_norms": event.gradient_norms,
@@ -110,14 +151,14 @@ class Session:
                 "tokens_per_second": event.tokens_per_second,
                 "phases": event.phases,
             }
-            self.recorder.record("step", values.pop("number"), **values)
+            note("step", values.pop("number"), **values)
         elif isinstance(event, Evaluated):
             found = asdict(event)
-            self.recorder.record("evaluation", found.pop("step"), **found.pop("measured"), **found)
+            note("evaluation", found.pop("step"), **found.pop("measured"), **found)
         elif isinstance(event, Spiked):
-            self.recorder.record("spike", event.step, message=event.message)
+            note("spike", event.step, message=event.message)
         elif isinstance(event, Finished):
-            self.recorder.record("stop", self.trainer.step, reason=event.reason)
+            note("stop", self.trainer.step, reason=event.reason)
 
 
 def start(request: Request, folder: Path, *, base: Run | None = None, progress: Progress | None = None) -> Session:
@@ -138,36 +179,82 @@ def start(request: Request, folder: Path, *, base: Run | None = None, progress: 
         settings = replace(settings, tokenizer=_tokenizer_kind(task))
         request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
         trainer = Trainer(make_model(request, config), task, settings)
+        recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
+        session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
         if base is not None:
             read_weights(found, trainer.model)
+            session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
         run.write_configuration(made, request, config)
-        recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
-    return Session(made, request, trainer, recorder, messages)
+    return session
 
 
 def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
     """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run."""
-    opened = run.open_run(folder)
-    before = opened.request()
+    opened = run.open_run(folder, locked=True)
+    try:
+        return _resumed(opened, model, settings)
+    except BaseException:
+        opened.release()
+        raise
+
+
+def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
+    folder, before = opened.folder, opened.request()
     request = before.override({}, settings)
     for name in (*model, *(name for name in settings if name in FIXED)):
         if name in model or getattr(before.settings, name) != getattr(request.settings, name):
             raise TapelessError(
                 f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
             )
-    found, messages = opened.checkpoint("newest")
-    if "data" not in found.state:
-        raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     config = opened.config()
+    found, messages = opened.newest()
+    if found is None:
+        messages.append(f"{folder} was ended before its first checkpoint: it starts from the beginning.")
+    elif "data" not in found.state:
+        raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     task, _ = _task(request, config, opened, None, None)
+    if found is not None:
+        _check_same(found, folder, _identity(request, config, task))
     trainer = Trainer(make_model(request, config), task, request.settings)
-    trainer.restore(found)
+    if found is not None:
+        trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
         raise TapelessError(f"{folder} is done: all {trainer.steps:,} updates were made; give more with --steps.")
     run.write_configuration(opened, request, config)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
-    recorder.cut_after(trainer.step)
-    return Session(opened, request, trainer, recorder, messages, last_saved=found.step)
+    messages += [*_lock_messages(opened), *recorder.cut_after(trainer.step)]
+    return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
+
+
+def _identity(request: Request, config: Config, task: Task) -> dict[str, Any]:
+    """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
+    Its data may move, and must stay what they were."""
+    found = {name: getattr(request.settings, name) for name in FIXED if name != "data"}
+    found |= {name: getattr(config, name) for name in OVERRIDABLE}
+    if config.class_weights is not None:
+        found["class_weights"] = [float(weight) for weight in config.class_weights]
+    if isinstance(task, Text):
+        found["data"] = task.data.sha256
+    return found
+
+
+def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
+    recorded = found.state.get("run")
+    if not isinstance(recorded, dict):  # a checkpoint of an earlier version
+        return
+    for name, value in identity.items():
+        if recorded.get(name, value) != value:
+            where = "what data names has the SHA-256" if name == "data" else f"{name} is"
+            raise TapelessError(
+                f"{where} {value!r} by {folder / run.CONFIGURATION}, and this run was trained with "
+                f"{recorded[name]!r}: put that back, or start a new run with --from {folder}."
+            )
+
+
+def _lock_messages(opened: Run) -> list[str]:
+    if opened.lock is None or opened.lock.kept:
+        return []
+    return [f"the file system of {opened.folder} knows no locks: see to it that nothing else trains this run."]
 
 
 def _usual_data(request: Request) -> str:
