@@ -144,7 +144,7 @@ class Status:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.quit = False  # the user chose to leave without saving
+        self.quit = False  # the user chose to leave, with the disk full
         self.failed = False  # the end could not be saved
         self.reason = ""
         self.evaluations: list[Evaluated] = []
@@ -157,7 +157,7 @@ class Status:
 
     @property
     def code(self) -> int:
-        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed)
+        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed or self.quit)
 
 
 def follow(session: Session, shown: bool) -> Status:

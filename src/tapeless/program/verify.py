@@ -88,10 +88,10 @@ def _needs_partner(call: Call) -> bool:
 
 def _are_partners(forward: Call, backward: Call) -> bool:
     """The same op on the same buffers: every argument that both have is the same."""
+    if forward.op != backward.op:
+        return False
     mine = {argument.name: argument.view for argument in forward.arguments}
-    return forward.op == backward.op and all(
-        mine[argument.name] == argument.view for argument in backward.reads if argument.name in mine
-    )
+    return all(mine[argument.name] == argument.view for argument in backward.reads if argument.name in mine)
 
 
 def _partners(program: Program) -> dict[int, int]:
@@ -101,7 +101,10 @@ def _partners(program: Program) -> dict[int, int]:
         return {}
     forwards = [i for i, call in enumerate(program.calls) if _needs_partner(call)]
     unmatched = [i for i in backwards if not program.calls[i].spec.fused]
-    for index in forwards:
+    mirrored = list(zip(unmatched, reversed(forwards), strict=False))
+    if len(unmatched) == len(forwards) and all(_are_partners(program.calls[f], program.calls[b]) for b, f in mirrored):
+        return dict(mirrored)
+    for index in forwards:  # something is wrong: what?
         call = program.calls[index]
         if not any(_are_partners(call, program.calls[i]) for i in unmatched):
             raise ProgramError(
