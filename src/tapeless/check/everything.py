@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from tapeless.backends.execute import backend_named
 from tapeless.check.alone import check_alone, check_backend_alone
+from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
 from tapeless.check.steps import check_steps
 from tapeless.check.training import check_training
@@ -16,7 +17,7 @@ from tapeless.ops import OPS
 
 def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    and the ops of the cpu backend. `trusted` ops of the reference are not looked at again."""
+    decoding, and the ops of the cpu backend. `trusted` ops of the reference are not looked at again."""
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)
@@ -26,6 +27,7 @@ def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     yield from check_training()
     for configuration in WALKED:
         yield from check_walk(configuration)
+    yield from check_decoding()
     cpu = backend_named("cpu")
     for name in OPS:
         yield from check_backend_alone(name, cpu)

@@ -11,6 +11,7 @@ from tapeless.check.bugs import (
     losses,
     norms,
     optimizers,
+    positions,
 )
 from tapeless.check.bugs.planting import Bug
 
@@ -20,6 +21,7 @@ BUGS: tuple[Bug, ...] = (
     *norms.BUGS,
     *attention.BUGS,
     *embeddings.BUGS,
+    *positions.BUGS,
     *losses.BUGS,
     *blocks.BUGS,
     *optimizers.BUGS,
