@@ -416,7 +416,12 @@ def test_a_deep_model_is_built_without_a_pause(monkeypatch):
     from tapeless.program import verify
 
     asked, right = [], verify._are_partners
-    monkeypatch.setattr(verify, "_are_partners", lambda *calls: asked.append(1) or right(*calls))
+
+    def counted(*calls):
+        asked.append(calls)
+        return right(*calls)
+
+    monkeypatch.setattr(verify, "_are_partners", counted)
     fields: dict[str, Any] = {"channels": 4, "heads": 1, "vocab": 5, "context": 2}
     counts = []
     for layers in (4, 8):

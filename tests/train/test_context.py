@@ -4,6 +4,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tapeless.train.settings import Request, Settings
 from tests.cli.test_train import tapeless
 
 LINE = "the quick brown fox jumps over the lazy dog and is gone\n"
-TINY = {"layers": 1, "channels": 32, "heads": 2}
+TINY: dict[str, Any] = {"layers": 1, "channels": 32, "heads": 2}
 TIME = 24
 QUICK = Settings(batch=16, time=TIME, steps=600, lr=1e-2, warmup=10, eval_every=600, eval_batches=2)
 

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from errno import ENOLCK, EROFS
+from fcntl import flock
 
 import pytest
 
@@ -105,12 +106,13 @@ def test_it_is_let_go_with_the_last_who_has_it(tmp_path):
 
 def test_a_file_that_was_removed_meanwhile_locks_nothing(tmp_path, monkeypatch):
     """Between opening and locking the one who had it may have left, taking the file along."""
-    right, removed = lock.flock, []
+    removed: list[int] = []
 
     def late(descriptor, how):
         if not removed:
-            removed.append((tmp_path / "lock").unlink())
-        right(descriptor, how)
+            (tmp_path / "lock").unlink()
+            removed.append(1)
+        flock(descriptor, how)
 
     monkeypatch.setattr(lock, "flock", late)
     kept = hold(tmp_path)

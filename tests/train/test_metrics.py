@@ -233,7 +233,8 @@ def test_a_full_disk_leaves_the_lines_that_were_there(room, tmp_path):
 
 def failing(monkeypatch, *operations, after=0):
     """These operations fail, the first of them once it has done a part of its work."""
-    right, written = disk.perform, []
+    right = disk.perform
+    written: list[int] = []
 
     def perform(operation, *arguments, **named):
         if operation not in operations:

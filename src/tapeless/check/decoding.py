@@ -65,8 +65,8 @@ def _windows() -> Iterator[str]:
         model = _model(TIME)
         model.steps = int(trained)
         prompt = [3, 1, 4, 1, 5, 9, 2]
-        options = {} if trained else {"window": TIME}
-        found, true = list(generate(model, prompt, WRITTEN, temperature=0, **options)), _plainly(model, prompt)
+        window = None if trained else TIME
+        found, true = list(generate(model, prompt, WRITTEN, temperature=0, window=window)), _plainly(model, prompt)
         if found != true:
             said = "the time it was trained on" if trained else "the window that was asked for"
             yield f"with {said}, it writes {found}, and reading it all anew gives {true}"

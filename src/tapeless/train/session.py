@@ -20,7 +20,7 @@ from tapeless.train.data.tokens import holds_tokens, open_data
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.metrics import Recorder
 from tapeless.train.operations import LENGTH, Operations
-from tapeless.train.run import Run, read_weights
+from tapeless.train.run import Numbered, Run, read_weights
 from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
 from tapeless.train.task import Task
 from tapeless.train.text import Text
@@ -161,7 +161,9 @@ class Session:
             note("stop", self.trainer.step, reason=event.reason)
 
 
-def start(request: Request, folder: Path, *, base: Run | None = None, progress: Progress | None = None) -> Session:
+def start(
+    request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
+) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
     request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     messages: list[str] = []
@@ -295,12 +297,12 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
     theirs, context = base.request(), base.config().context
     settings = request.settings
     if settings.data != OPERATIONS:
-        settings = replace(settings, time=settings.time or base.window())
-        if settings.time > context:
+        time = settings.time or base.window()
+        if time > context:
             raise TapelessError(
-                f"time={settings.time} is longer than the {context} positions that {base.folder} brings: "
-                f"use at most {context}."
+                f"time={time} is longer than the {context} positions that {base.folder} brings: use at most {context}."
             )
+        settings = replace(settings, time=time)
     model = {**theirs.model, **request.model}
     return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
 

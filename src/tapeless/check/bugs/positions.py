@@ -24,7 +24,7 @@ def _continued(a: Any) -> Any:
 
 
 def _rows(a: Any, values: Array) -> Array:
-    table = np.zeros_like(a.dtable)
+    table: Array = np.zeros_like(a.dtable)
     kept = min(len(values), len(table))
     table[:kept] = values[:kept]
     return table
