@@ -188,8 +188,9 @@ def test_what_is_imported_keeps_its_positions(tmp_path, text):
     assert (session.model.config.context, session.model.time) == (1024, 1024)
 
 
-def test_an_export_claims_what_was_trained(short, tmp_path):
-    done = tapeless("export", str(short.run.folder), "gpt", folder=tmp_path)
+@pytest.mark.parametrize("made", ["short", "older"])
+def test_an_export_claims_what_was_trained(made, request, tmp_path):
+    done = tapeless("export", str(request.getfixturevalue(made).run.folder), "gpt", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "gpt" / "config.json").read_text())["n_positions"] == TIME
     assert read_config(Path(tmp_path / "gpt")).context == TIME
