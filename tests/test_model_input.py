@@ -386,7 +386,7 @@ def test_update_without_an_optimizer_is_refused():
 def test_a_model_too_large_for_the_machine_is_refused() -> None:
     """The plan knows the bytes before anything is allocated."""
     with pytest.raises(TapelessError, match=r"needs [\d,]+ bytes in one block"):
-        Model("ops-102k", batch=10**11, backend="reference")
+        Model("ops-102k", batch=10**10, backend="reference")
 
 
 def test_numpy_sizes_are_sizes() -> None:
@@ -394,3 +394,38 @@ def test_numpy_sizes_are_sizes() -> None:
     model = Model("ops-102k", backend="reference", **sizes)
     assert (model.batch, model.config.layers) == (2, 1)
     assert type(model.config.layers) is int
+
+
+ABSURD: dict[str, dict[str, Any]] = {
+    "layers=100000 makes a list of calls that takes too long to prove: use at most 256": {"layers": 100_000},
+    "tokens.weight alone takes": {"vocab": 10**18},
+    "positions.weight alone takes": {"context": 10**30, "time": 4},
+    "bytes, more than any machine has": {"channels": 4 * 10**9},
+    "alone takes": {"batch": 10**17},
+}
+
+
+@pytest.mark.parametrize("expected", ABSURD)
+def test_sizes_that_no_machine_has_are_refused_before_anything_is_built(expected):
+    with pytest.raises(TapelessError, match=expected):
+        Model("gpt2-4x256", backend="reference", **ABSURD[expected])
+
+
+def test_a_deep_model_is_built_without_a_pause(monkeypatch):
+    """A hundred layers took six seconds, the more the worse: each call looked at every other."""
+    from tapeless.program import verify
+
+    asked, right = [], verify._are_partners
+
+    def counted(*calls):
+        asked.append(calls)
+        return right(*calls)
+
+    monkeypatch.setattr(verify, "_are_partners", counted)
+    fields: dict[str, Any] = {"channels": 4, "heads": 1, "vocab": 5, "context": 2}
+    counts = []
+    for layers in (4, 8):
+        asked.clear()
+        Model("gpt2-4x256", backend="reference", layers=layers, **fields)
+        counts.append(len(asked))
+    assert counts[1] < 2.2 * counts[0]

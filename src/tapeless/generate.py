@@ -30,49 +30,59 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     stop: Collection[int] | None = None,
+    window: int | None = None,
     on_slide: Callable[[], None] | None = None,
 ) -> Iterator[int]:
     """Up to `count` tokens that follow `tokens`, one sequence of ids of any length, each as soon as it is drawn.
 
     Temperature 0 takes the likeliest; above, scores are divided by it, `top_k` keeps that many of the likeliest, and
-    `top_p` the fewest of those that hold this part of their mass. It ends before a token of `stop`. When the context
-    is full, the last half of it is read again from the start, and `on_slide` is called each time.
+    `top_p` the fewest of those that hold this part of their mass. It ends before a token of `stop`. When `window`
+    positions are taken, the last half of them is read again from the start, and `on_slide` is called each time. A model
+    that was updated has learned nothing about positions beyond its `time`, so that is its window unless another is
+    asked for; one that was not has its whole context.
     """
     check_decodable(model.config)
-    window = checked_prompt(model.config, tokens)
+    read = checked_prompt(model.config, tokens)
     check_size("count", count)
     check_sampling(temperature, top_k, top_p, seed)
     ends = checked_stop(model.config, stop)
+    most = checked_window(model, window)
     rng = np.random.default_rng(seed)
 
     def draw(scores: Array) -> int:
         return choose(scores, temperature, top_k, top_p, rng)
 
-    return _continue(model, window, int(count), draw, ends, on_slide)
+    return _continue(model, read, most, int(count), draw, ends, on_slide)
 
 
 def _continue(
     model: Model,
-    window: list[int],
+    read: list[int],
+    most: int,
     count: int,
     draw: Callable[[Array], int],
     ends: frozenset[int],
     on_slide: Callable[[], None] | None,
 ) -> Iterator[int]:
-    decoder, context = Decoder(model), model.config.context
+    decoder = Decoder(model)
     for number in range(count):
-        slides = len(window) > context
+        slides = len(read) > most
         if slides:  # positions are absolute: what is kept moves to the front, so all of it is read again
-            window = window[-max(1, context // 2) :]
+            read = kept_when_full(read, most)
             if on_slide is not None:
                 on_slide()
         if slides or number == 0:
-            decoder.read(window[:-1])
-        token = draw(decoder.step(window[-1]))
+            decoder.read(read[:-1])
+        token = draw(decoder.step(read[-1]))
         if token in ends:
             return
         yield token
-        window.append(token)
+        read.append(token)
+
+
+def kept_when_full(read: list[int], most: int) -> list[int]:
+    """Half of what fits: keeping more would mean reading it again all the sooner."""
+    return read[-max(1, most // 2) :]
 
 
 class Decoder:
@@ -185,6 +195,18 @@ def checked_prompt(config: Config, tokens: Any) -> list[int]:
     if array.ndim != 1 or array.size == 0:
         raise TapelessError(f"tokens must be one sequence of at least one id, not of shape {spelled(array.shape)}.")
     return _checked_ids(config, "tokens", array)
+
+
+def checked_window(model: Model, window: Any) -> int:
+    if window is None:
+        return model.time if model.steps else model.config.context
+    check_size("window", window)
+    if window > model.config.context:
+        raise TapelessError(
+            f"window={window} is longer than the {model.config.context} positions of {model.config.name}: "
+            f"use at most {model.config.context}."
+        )
+    return int(window)
 
 
 def checked_stop(config: Config, stop: Any) -> frozenset[int]:

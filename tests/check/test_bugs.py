@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import typer
 
+import tapeless.generate as generating
 from tapeless import Model
 from tapeless.backends import cpu
 from tapeless.check.alone import call_alone, check_alone, check_backend_alone
@@ -26,6 +27,7 @@ from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
 from tapeless.check.walk import WALKED, check_program, check_walk
 from tapeless.cli import bugs as command
+from tapeless.generate import Decoder
 from tapeless.models import blocks, transformer
 from tapeless.ops import OPS
 from tapeless.program.builder import Builder
@@ -34,7 +36,19 @@ from tapeless.train.loop import Trainer
 from tapeless.train.schedules import Schedule
 
 NAMED = 0.95  # the least share that the report names rightly
-PATCHED = (Builder, Model, Trainer, Schedule, batches, batches.Batches, blocks, transformer, *OPS.values())
+PATCHED = (
+    Builder,
+    Model,
+    Decoder,
+    generating,
+    Trainer,
+    Schedule,
+    batches,
+    batches.Batches,
+    blocks,
+    transformer,
+    *OPS.values(),
+)
 
 
 def snapshot():
@@ -65,8 +79,8 @@ def test_every_bug_is_caught_and_nearly_all_are_named():
     assert {verdict.bug.name for verdict in wrong} == {"stream-dropped", "branch-dropped"}
     # Each checker is the first to catch something: one that never were would be there for nothing.
     counted = Counter(verdict.finding.checker for verdict in verdicts if verdict.finding)
-    named_by = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "lockstep"}
-    assert set(counted) == named_by | {"threads"}
+    named_by = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "decoding"}
+    assert set(counted) == named_by | {"lockstep", "threads"}
     assert restored(before)
 
 

@@ -202,7 +202,7 @@ MISTAKES = {
     ("train", "gpt2-4x256", "--data", "nowhere.txt"): "nowhere.txt",
     ("train", "nowhere.toml"): "nowhere.toml",
     ("train", "gpt2-4x256", "--data", "stdlib", "--vocab", "100"): "vocabulary of 257",
-    ("train", "gpt2-4x256", "--data", "stdlib", "--time", "2000"): "1024 positions",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--time", "2000", "--context", "1024"): "1024 positions",
     ("train", "ops-102k", "--data", "stdlib"): "answers once",
     ("train", "gpt2-4x256", "--data", "stdlib", "--no-causal"): "sees the words",
     ("train", "--resume", "nowhere"): "nowhere is not there",

@@ -10,18 +10,23 @@ import time
 import pytest
 
 from tapeless.train import checkpoint
+from tapeless.train.metrics import read_metrics
 
-# The disk is full, for checkpoints, while a file of that name is there.
+# The disk is full, for checkpoints or for what grows (metrics, event files), while a file of that name is there.
 CODE = """
 import errno, glob, os
 from tapeless.cli import main
-from tapeless.train import disk
-right = disk.perform
+from tapeless.train import disk, growing
+right, add = disk.perform, growing.Growing.add
 def perform(operation, *arguments, **named):
     if operation is os.write and os.path.exists("full") and glob.glob("run/checkpoints/.partial-*"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return right(operation, *arguments, **named)
-disk.perform = perform
+def adding(self, piece):
+    if os.path.exists("full for metrics") and self.path.exists():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    add(self, piece)
+disk.perform, growing.Growing.add = perform, adding
 main()
 """
 QUESTION = "or quit? "
@@ -69,8 +74,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path):
-    (tmp_path / "full").touch()
+def terminal(tmp_path, request):
+    (tmp_path / getattr(request, "param", "full")).touch()
     opened = Terminal(tmp_path, NEW)
     yield opened
     opened.running.kill()
@@ -136,3 +141,63 @@ def test_the_end_of_input_is_no_answer(terminal, tmp_path):
     terminal.type("\x04")
     code, said = terminal.end()
     assert code == 0, said
+
+
+# Where it is the metrics that find it full
+
+
+def recorded(folder):
+    return [line["step"] for line in read_metrics(folder / "run") if line["kind"] == "step"]
+
+
+@pytest.mark.parametrize("terminal", ["full for metrics"], indirect=True)
+def test_metrics_that_do_not_fit_are_asked_about_and_none_is_lost(terminal, tmp_path):
+    assert "cannot record step 20 in run/metrics.jsonl: No space left on device" in terminal.until(QUESTION)
+    terminal.type("r\n")
+    assert "No space left on device" in terminal.until(QUESTION)  # there was none yet
+    terminal.type("c\n")
+    # It is quiet until the next checkpoint, which is saved; then it asks again.
+    assert "cannot record step 20" in terminal.until(QUESTION)
+    found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.step == 250
+    (tmp_path / "full for metrics").unlink()
+    terminal.type("r\n")
+    code, said = terminal.end()
+    assert code == 0, said
+    assert QUESTION not in said
+    assert recorded(tmp_path) == list(range(10, 501, 10))
+
+
+@pytest.mark.parametrize("terminal", ["full for metrics"], indirect=True)
+def test_who_leaves_over_the_metrics_still_has_the_weights(terminal, tmp_path):
+    terminal.until(QUESTION)
+    terminal.type("q\n")
+    code, said = terminal.end()
+    assert code == 1
+    assert "stopped as you asked after update 20. Saved. Go on with:" in said
+    assert "train --resume run" in said
+    found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.step == 20
+
+
+def test_in_a_log_it_goes_on_and_says_so(tmp_path):
+    (tmp_path / "full for metrics").touch()
+    words = [
+        sys.executable,
+        "-c",
+        CODE.replace("main()", "import tapeless.cli.train\ntapeless.cli.train.RETRY_SECONDS = 0.1\nmain()"),
+        *NEW,
+    ]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        said, tries = "", 0
+        assert running.stdout is not None
+        for line in running.stdout:
+            said += line
+            tries += "cannot record step 20" in line
+            if tries == 4 and (tmp_path / "full for metrics").exists():  # the last was at the end, which waits
+                (tmp_path / "full for metrics").unlink()
+        assert running.wait() == 0, said
+    assert "it goes on, and tries again at the next checkpoint" in said
+    assert recorded(tmp_path) == list(range(10, 501, 10))

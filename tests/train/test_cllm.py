@@ -107,7 +107,6 @@ def test_a_run_records_it(tmp_path):
     request = Request("cllm", SMALL, Settings(data="operations", steps=2, log_every=1))
     session = start(request, tmp_path / "run")
     events = [event for event in session.walk(lambda: None) if isinstance(event, Evaluated)]
-    session.recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     recorded = [line for line in lines if line["kind"] == "evaluation"]
     assert recorded[-1]["cross_entropy"] == pytest.approx(events[-1].measured.cross_entropy)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import resource
 import tracemalloc
+from errno import ENOSPC
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from tapeless import Model, TapelessError
 from tapeless.check.configurations import Configuration, small
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
-from tapeless.train import metrics
+from tapeless.train import disk, metrics
+from tapeless.train.disk import UnwritableError
+from tapeless.train.growing import Growing
 from tapeless.train.metrics import (
     Phases,
     Recorder,
@@ -223,8 +227,63 @@ def test_a_full_disk_leaves_the_lines_that_were_there(room, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
-    recorder.record("step", 2, loss=0.25)
-    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
+    recorder.record("step", 3, loss=0.125)  # what could not be written before comes along
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def failing(monkeypatch, *operations, after=0):
+    """These operations fail, the first of them once it has done a part of its work."""
+    right = disk.perform
+    written: list[int] = []
+
+    def perform(operation, *arguments, **named):
+        if operation not in operations:
+            return right(operation, *arguments, **named)
+        if operation is os.write and not written:
+            written.append(1)
+            return right(operation, arguments[0], arguments[1][:after])
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(disk, "perform", perform)
+
+
+@pytest.mark.parametrize("operations", [(os.write,), (os.write, os.ftruncate), (os.open,)])
+def test_half_a_line_never_stays(operations, tmp_path, monkeypatch):
+    """Even where it can neither be finished nor taken back at once."""
+    recorder = Recorder(tmp_path)
+    recorder.record("step", 1, loss=0.5)
+    with monkeypatch.context() as patch:
+        failing(patch, *operations, after=7)
+        for step in (2, 3):
+            with pytest.raises(UnwritableError, match="cannot record step 2 in"):
+                recorder.record("step", step, loss=0.25)
+        assert [line["step"] for line in read_metrics(tmp_path)] == [1]
+    recorder.write()
+    recorder.record("step", 4, loss=0.125)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3, 4]
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 4
+
+
+def test_metrics_that_are_no_regular_file_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    for attempt in (read_metrics, Recorder, lambda folder: Growing(folder / "metrics.jsonl").add(b"x")):
+        with pytest.raises((TapelessError, OSError), match=r"no regular file|No such device"):
+            attempt(tmp_path)
+
+
+@pytest.mark.parametrize("operations", [(os.write,), (os.write, os.ftruncate)])
+def test_event_files_on_a_full_disk_lose_nothing(operations, tmp_path, monkeypatch):
+    recorder = Recorder(tmp_path, tensorboard=True)
+    recorder.record("step", 1, loss=1.0)
+    recorder.note("step", 2, loss=2.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "_lines", [])  # the metrics' line: only the event file is written
+        failing(patch, *operations, after=5)
+        with pytest.raises(UnwritableError, match=r"cannot write .*tfevents"):
+            recorder.write()
+    recorder.record("step", 3, loss=3.0)
+    found = events_in(tmp_path / "tensorboard").Scalars("step/loss")
+    assert [(each.step, each.value) for each in found] == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -261,13 +320,12 @@ def test_tensorboard_reads_the_event_files(tmp_path):
     recorder.record("step", 2, loss=1.5, norms={"blocks.0": float("inf")})
     recorder.record("evaluation", 2, loss=1.75, best=True)
     recorder.record("stop", 2, reason="all done")
-    found = events_in(tmp_path / "tensorboard")  # before it is closed: a kill loses nothing
+    found = events_in(tmp_path / "tensorboard")  # a kill now would lose nothing
     assert set(found.Tags()["scalars"]) == {"step/loss", "step/norms/blocks.0", "evaluation/loss", "evaluation/best"}
     assert [(each.step, each.value) for each in found.Scalars("step/loss")] == [(1, 2.5), (2, 1.5)]
     assert [each.value for each in found.Scalars("step/norms/blocks.0")] == [0.25, np.inf]
     assert found.SummaryMetadata("stop/reason").plugin_data.plugin_name == "text"
     assert make_ndarray(found.Tensors("stop/reason")[0].tensor_proto).tolist() == [b"all done"]
-    recorder.close()
 
 
 def test_tensorboard_forgets_with_the_file(tmp_path):
@@ -276,7 +334,6 @@ def test_tensorboard_forgets_with_the_file(tmp_path):
         recorder.record("step", step, loss=float(step))
     recorder.cut_after(1)
     recorder.record("step", 2, loss=20.0)
-    recorder.close()
     found = events_in(tmp_path / "tensorboard").Scalars("step/loss")
     assert [(each.step, each.value) for each in found] == [(1, 1.0), (2, 20.0)]
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from tapeless.backends.execute import backend_named
 from tapeless.check.alone import check_alone, check_backend_alone
+from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
 from tapeless.check.steps import check_steps
 from tapeless.check.threads import check_on_threads
@@ -17,8 +18,8 @@ from tapeless.ops import OPS
 
 def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collection[str] = ()) -> Iterator[Finding]:
     """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    and the ops of the cpu backend, small and on threads. `trusted` ops of the reference, and those `trusted_on_threads`
-    of the cpu backend, are not looked at again."""
+    decoding, and the ops of the cpu backend, small and on threads. `trusted` ops of the reference, and those
+    `trusted_on_threads` of the cpu backend, are not looked at again."""
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)
@@ -28,6 +29,7 @@ def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collecti
     yield from check_training()
     for configuration in WALKED:
         yield from check_walk(configuration)
+    yield from check_decoding()
     cpu = backend_named("cpu")
     for name in OPS:
         yield from check_backend_alone(name, cpu)

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, own_command, print_json
-from tapeless.cli.train import Status, data_line, follow, preparing_shown, print_stopped
+from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
 from tapeless.genome import baseline
 from tapeless.genome.dna import STRANDS, StrandSignal
@@ -113,7 +113,7 @@ def train(
             fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
         )  # fmt: skip
-        with run.making(out or run.new_folder(Path("runs"), "label")) as made, compiling_shown(json):
+        with run.making(out or run.Numbered(Path("runs"), "label")) as made, compiling_shown(json):
             session, data = labelled.start(made, source, Settings(**settings), model)
         trained = Trained(session, source, data, _followed(session, json))
     _finish(trained, began, json)
@@ -149,10 +149,7 @@ def _followed(session: Session, json: bool) -> Status:
         )
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
-    try:
-        return follow(session, shown=not json)
-    finally:
-        session.recorder.close()
+    return follow(session, shown=not json)
 
 
 def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None = None) -> None:
@@ -162,7 +159,8 @@ def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None
         raise typer.Exit(trained.status.code)
     made = trained.session.run
     with preparing_shown(json) as progress:
-        report = labelled.score(made, _last_model(made), trained.source, trained.data, progress)
+        last = _last_model(made)
+        report = insist(lambda: labelled.score(made, last, trained.source, trained.data, progress), shown=not json)
     seconds = clock.perf_counter() - began
     if json:
         print_json(_document(trained, report, seconds, beside))
@@ -367,7 +365,7 @@ def demo(
     if threads is not None:
         blas.set_threads(threads)
     began = clock.perf_counter()
-    with run.making(out or run.new_folder(Path("runs"), "label-demo")) as made, compiling_shown(json):
+    with run.making(out or run.Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
         genome = Synthetic(seed).write(made.folder / "genome", CHROMOSOMES, bases // CHROMOSOMES)
         source = labelled.make_source(
             fasta=genome.fasta, gff=genome.gff, feature=None, held_out=(f"chr{CHROMOSOMES}",), signal=None, labels=None,

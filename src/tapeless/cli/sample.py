@@ -52,9 +52,10 @@ def sample(
     with compiling_shown(quiet=json):
         model, found, messages = opened.model("newest" if newest else "best", backend=backend)
         slid: list[int] = []
+        window = opened.window()
         words = generate(
             model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
-            stop=[tokenizer.end], on_slide=lambda: slid.append(1),
+            stop=[tokenizer.end], window=window, on_slide=lambda: slid.append(1),
         )  # fmt: skip
         first = next(words, None)  # reading the prompt: the kernels are compiled here
     for message in messages:
@@ -72,7 +73,7 @@ def sample(
     about = f"{len(ids)} tokens" + (f", {speed:,.0f} a second" if speed else "") + f"; {ended}"
     if slid:
         about += (
-            f"; past its {model.config.context} positions the window slid {len(slid)} time{'s' * (len(slid) > 1)}: "
+            f"; past its {window} positions the window slid {len(slid)} time{'s' * (len(slid) > 1)}: "
             f"it no longer sees the beginning"
         )
     console.print(f"\n[dim]{about}[/]")

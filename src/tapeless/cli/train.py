@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -30,15 +31,17 @@ from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
 from tapeless.signal.task import Labelled
+from tapeless.train.disk import UnwritableError
 from tapeless.train.loop import Evaluated, Finished
 from tapeless.train.operations import WORDS, Operations, final_scores, spell
-from tapeless.train.run import new_folder, open_run
+from tapeless.train.run import Numbered, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
 from tapeless.train.settings import read_request
 from tapeless.train.text import Text
 
+T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
 RETRY_SECONDS = 20.0
 
@@ -67,10 +70,7 @@ def train(
         blas.set_threads(settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
-    try:
-        status = follow(session, shown=not json)
-    finally:
-        session.recorder.close()
+    status = follow(session, shown=not json)
     _print_end(session, status, clock.perf_counter() - started, json)
     if status.code:
         raise typer.Exit(status.code)
@@ -95,7 +95,7 @@ def _assemble(
         request = read_request(name).override(changes, settings)
         started_from = open_run(base) if base else None
         stem = Path(name).stem if name.endswith(".toml") else name
-        folder = out or new_folder(Path("runs"), stem if base is None else f"{base.name}-tuned")
+        folder = out or Numbered(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):
             session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
@@ -144,7 +144,7 @@ class Status:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.quit = False  # the user chose to leave without saving
+        self.quit = False  # the user chose to leave, with the disk full
         self.failed = False  # the end could not be saved
         self.reason = ""
         self.evaluations: list[Evaluated] = []
@@ -157,7 +157,7 @@ class Status:
 
     @property
     def code(self) -> int:
-        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed)
+        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed or self.quit)
 
 
 def follow(session: Session, shown: bool) -> Status:
@@ -167,11 +167,12 @@ def follow(session: Session, shown: bool) -> Status:
         for event in session.walk(status.stopping):
             display.show(event)
             if isinstance(event, NotSaved):
-                status.failed = not _saved_after_all(session, event, status, display)
+                _save_after_all(event, status, display)
             elif isinstance(event, Evaluated) and session.trainer.settings.sample is not None:
                 display.say(f"[cyan]{escape(_continuation(session, session.trainer.settings.sample))}[/]")
             elif isinstance(event, Finished):
                 status.reason = event.reason
+    status.failed = session.last_saved != session.trainer.step
     return status
 
 
@@ -193,27 +194,43 @@ def _signals(status: Status, display: Display) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _saved_after_all(session: Session, event: NotSaved, status: Status, display: Display) -> bool:
+def _save_after_all(event: NotSaved, status: Status, display: Display) -> None:
     """The training is in memory until the user decides. In a log nobody can be asked: it goes on and tries again at
     the next checkpoint and, where there is no next, until there is room or somebody stops it."""
     while not status.quit:
         answer = display.ask("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ")
         if answer is not None:
             if answer.startswith("c"):
-                return session.trainer.step < session.trainer.steps
+                return
             if answer.startswith("q"):
                 status.quit = True
-                break
-        elif session.trainer.step < session.trainer.steps or status.signal is not None:
-            return status.signal is None
+                return
+        elif status.signal is not None:
+            return
+        elif not event.final:
+            display.say("[yellow]it goes on, and tries again at the next checkpoint[/]")
+            return
         else:
             clock.sleep(RETRY_SECONDS)
         try:
-            session.save(event.best)
-            return True
+            event.again()
+            return
         except TapelessError as error:
             display.say(f"[red]{escape(str(error))}[/]")
-    return False
+
+
+def insist(write: Callable[[], T], shown: bool) -> T:
+    """What is written after the training, in the same way; there, going on without it is leaving."""
+    while True:
+        try:
+            return write()
+        except UnwritableError as error:
+            if shown:
+                console.print(f"[red]{escape(str(error))}[/]")
+            if not (console.is_terminal and sys.stdin.isatty()):
+                clock.sleep(RETRY_SECONDS)
+            elif not console.input("[bold]r[/]etry or [bold]q[/]uit? ").strip().lower().startswith("r"):
+                raise
 
 
 def _continuation(session: Session, prompt: str, count: int = 48) -> str:

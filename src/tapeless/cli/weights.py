@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,11 @@ from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.models import hugging_face
+from tapeless.models.config import Config
+from tapeless.ops.contract import Array
 from tapeless.train import checkpoint
 from tapeless.train.data.tokenizer import load_tokenizer
-from tapeless.train.run import making, new_folder, open_run, write_configuration
+from tapeless.train.run import Numbered, making, open_run, write_configuration
 from tapeless.train.settings import Request, Settings
 
 
@@ -35,7 +38,7 @@ def import_(
         known = load_tokenizer(tokenizer).vocab
         if known > config.vocab:
             raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
-    with making(out or new_folder(Path("runs"), folder.resolve().name)) as made:
+    with making(out or Numbered(Path("runs"), folder.resolve().name)) as made:
         request = Request("gpt2-124m", {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
         write_configuration(made, request, config)
         if tokenizer is not None:
@@ -70,7 +73,8 @@ def export(
     model, found, messages = opened.model("newest" if newest else "best", backend="reference", dtype="float32", time=1)
     tokenizer = opened.folder / "tokenizer.json"
     has_tokenizer = tokenizer.exists()
-    hugging_face.write_folder(folder, model.config, model.params, tokenizer if has_tokenizer else None)
+    config, params = _trained(model, opened.window())
+    hugging_face.write_folder(folder, config, params, tokenizer if has_tokenizer else None)
     if json:
         print_json({"folder": str(folder), "step": found.step, "tokenizer": has_tokenizer, "messages": messages})
         return
@@ -78,3 +82,11 @@ def export(
         console.print(f"[yellow]{message}[/]")
     console.print(f"the weights after update {found.step:,} are in [bold]{folder}[/]:")
     console.print(f"[dim]transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})[/]")
+
+
+def _trained(model: Model, positions: int) -> tuple[Config, Mapping[str, Array]]:
+    """Without the positions that it was never trained on: whoever loads it would write there."""
+    params = dict(model.params)
+    if "positions.weight" in params:
+        params["positions.weight"] = params["positions.weight"][:positions]
+    return model.config.override(context=positions), params

@@ -21,6 +21,9 @@ CHOICES = {
 }
 
 
+MOST_LAYERS = 256  # every call of every layer is listed, proven and placed: some seconds at this size
+
+
 @dataclass(frozen=True)
 class Config:
     """A preset's fields. Every one can be overridden by name, in Python and on the command line."""
@@ -72,6 +75,10 @@ class Config:
             check_size(name, getattr(self, name))
         if self.hidden is not None:
             check_size("hidden", self.hidden)
+        if self.layers > MOST_LAYERS:
+            raise TapelessError(
+                f"layers={self.layers} makes a list of calls that takes too long to prove: use at most {MOST_LAYERS}."
+            )
         for name in ("causal", "tied", "recompute", "attention_bias"):
             if not isinstance(getattr(self, name), bool):
                 raise TapelessError(f"{name} must be true or false, not {getattr(self, name)!r}.")

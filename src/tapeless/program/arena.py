@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +12,7 @@ from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import PERSISTENT, Buffer, Program, View, member_offsets
 
 ALIGNMENT = 64
+LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
 FLOATS = ("float32", "float64", "complex128")
 Range = tuple[int, int]  # first and last call, both included
 
@@ -97,9 +97,8 @@ def make_plan(
     placements: dict[str, Placement] = {}
 
     def place(buffer: Buffer, kind: str, offset: int, live: tuple[Range, ...]) -> int:
-        concrete = _concrete(buffer, dtype)
-        size = buffer.elements * np.dtype(concrete).itemsize
-        placements[buffer.name] = Placement(buffer, kind, concrete, offset, size, live)
+        size = _bytes(buffer, dtype)
+        placements[buffer.name] = Placement(buffer, kind, _concrete(buffer, dtype), offset, size, live)
         return _aligned(offset + size)
 
     end = 0
@@ -118,16 +117,16 @@ def make_plan(
             after = place(buffer, kind, start, (whole,))
             end = max(end, after) if buffer.name not in inside else end
     base = beside.workspace_offset if beside else end
-    placed: list[Placement] = []
     top = base
     workspace = [buffer for buffer in program.buffers if buffer.kind == "workspace"]
+    occupied = _Occupied(base, sum(len(ranges[buffer.name]) for buffer in workspace))
     workspace.sort(key=lambda buffer: -buffer.elements)  # large first leaves the fewest holes
     for buffer in workspace:
         live = ranges[buffer.name]
-        size = buffer.elements * np.dtype(_concrete(buffer, dtype)).itemsize
-        offset = _lowest_gap(base, size, live, placed) if share else top
+        size = _bytes(buffer, dtype)
+        offset = occupied.lowest_gap(size, live) if share else top
         top = max(top, place(buffer, _kind_of_workspace(program, live), offset, live))
-        placed.append(placements[buffer.name])
+        occupied.add(placements[buffer.name])
     if beside and top > beside.peak_bytes:
         raise ProgramError(f"a program that needs {top:,} bytes does not fit into an arena of {beside.peak_bytes:,}.")
     plan = Plan(program, dtype, placements, base, beside.peak_bytes if beside else top)
@@ -155,6 +154,13 @@ def verify_plan(plan: Plan) -> None:
 
 def _concrete(buffer: Buffer, dtype: str) -> str:
     return dtype if buffer.dtype == "float" else buffer.dtype
+
+
+def _bytes(buffer: Buffer, dtype: str) -> int:
+    size = buffer.elements * np.dtype(_concrete(buffer, dtype)).itemsize
+    if size > LARGEST:
+        raise TapelessError(f"{buffer.name} alone takes {size:,} bytes, more than any machine has: make it smaller.")
+    return size
 
 
 def _aligned(size: int) -> int:
@@ -196,15 +202,30 @@ def _first_common_call(some: tuple[Range, ...], others: tuple[Range, ...]) -> in
     return None
 
 
-def _lowest_gap(base: int, size: int, live: tuple[Range, ...], placed: Iterable[Placement]) -> int:
-    """The lowest offset at which nothing that lives at the same time is in the way."""
-    offset = base
-    rivals = [other for other in placed if _first_common_call(live, other.ranges) is not None]
-    for other in sorted(rivals, key=lambda placement: placement.offset):
-        if offset + size <= other.offset:
-            break
-        offset = max(offset, _aligned(other.offset + other.bytes))
-    return offset
+class _Occupied:
+    """What lies where during which calls, a row for each range; in arrays, as deep models have many thousands."""
+
+    def __init__(self, base: int, most: int) -> None:
+        self._base, self._count = base, 0
+        self._first, self._last, self._offset, self._end = np.zeros((4, most), np.int64)
+
+    def add(self, placement: Placement) -> None:
+        for first, last in placement.ranges:
+            row, self._count = self._count, self._count + 1
+            self._first[row], self._last[row] = first, last
+            self._offset[row], self._end[row] = placement.offset, _aligned(placement.offset + placement.bytes)
+
+    def lowest_gap(self, size: int, live: tuple[Range, ...]) -> int:
+        """The lowest offset at which nothing that lives at the same time is in the way."""
+        firsts, lasts = self._first[: self._count], self._last[: self._count]
+        rivals = np.zeros(self._count, bool)
+        for first, last in live:
+            rivals |= (firsts <= last) & (first <= lasts)
+        offsets, ends = self._offset[: self._count][rivals], self._end[: self._count][rivals]
+        order = np.argsort(offsets, kind="stable")
+        reached = np.maximum.accumulate(np.concatenate([[self._base], ends[order]]))  # by all that lies below
+        free = np.flatnonzero(reached[:-1] + size <= offsets[order])
+        return int(reached[free[0]] if len(free) else reached[-1])
 
 
 class Arena:

@@ -31,6 +31,10 @@ class Buffer:
     dtype: str = "float"  # "float" is the model's own type: float32, float64 or complex128
     members: tuple[Buffer, ...] = ()
 
+    def __hash__(self) -> int:
+        """By name alone: hashing the members of a region each time would cost more than all else in a deep model."""
+        return hash(self.name)
+
     @property
     def elements(self) -> int:
         return prod(self.shape)

@@ -104,7 +104,7 @@ def save(
         _finish_replacements(folder)
         path = _write(folder, step, tensors, content, best)
     except OSError as error:
-        raise TapelessError(_failure(folder, step, error)) from None
+        raise disk.UnwritableError(_failure(folder, step, error)) from None
     _prune(folder, step, keep)
     return path
 
@@ -125,6 +125,11 @@ def load(path: Path) -> Checkpoint:
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, and a message for each newer one that cannot be used."""
     return _first_whole([path for _, path in _found(folder)])
+
+
+def any_in(folder: Path) -> bool:
+    """Whether there is anything that bears the name of a checkpoint, whole or not."""
+    return bool(_found(folder))
 
 
 def best(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -220,7 +225,7 @@ def _partial(folder: Path) -> Path:
 
 
 def _place(partial: Path, path: Path) -> Path:
-    if path.exists():
+    if os.path.lexists(path):
         replacement = path.with_name(path.name + ".new")
         disk.rename(partial, replacement)
         _replace(replacement)
@@ -234,7 +239,7 @@ def _replace(replacement: Path) -> None:
     path = replacement.with_suffix("")
     retired = _partial(path.parent)
     try:
-        if path.exists():
+        if os.path.lexists(path):
             disk.perform(os.rename, path, retired)
         disk.rename(replacement, path)
     finally:
@@ -320,7 +325,7 @@ def _record_best(folder: Path, step: int, is_best: bool) -> None:
 
 def _named_best(folder: Path) -> list[int]:
     try:
-        record = disk.unsealed((folder / BEST).read_bytes())
+        record = disk.unsealed(disk.read_regular(folder / BEST, LARGEST_MANIFEST))
     except (OSError, ValueError):
         return []
     return [step for step in (record.get("step"), record.get("before")) if type(step) is int]
@@ -337,7 +342,7 @@ def _standing_best(folder: Path) -> int | None:
 def _load(path: Path) -> Checkpoint:
     manifest = _checked(path)
     try:
-        state = json.loads((path / STATE).read_bytes())
+        state = json.loads(disk.read_regular(path / STATE))
     except (OSError, ValueError, RecursionError):
         raise _UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
     stems = tuple(name.removesuffix(TENSORS) for name in manifest["files"] if name != STATE)
@@ -351,7 +356,7 @@ def _checked(path: Path) -> dict[str, Any]:
         for name, listed in manifest["files"].items():
             _check_size(path / name, listed["size"])
         for name, listed in manifest["files"].items():
-            with (path / name).open("rb") as file:
+            with os.fdopen(disk.open_regular(path / name), "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != listed["sha256"]:
                     raise _UnusableError(f"is damaged ({name}: its SHA-256 is not the one of the manifest)")
     except OSError as error:
@@ -367,8 +372,7 @@ def _check_size(path: Path, size: int) -> None:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        with (path / MANIFEST).open("rb") as file:
-            manifest = disk.unsealed(file.read(LARGEST_MANIFEST))
+        manifest = disk.unsealed(disk.read_regular(path / MANIFEST, LARGEST_MANIFEST))
     except FileNotFoundError:
         raise _UnusableError(f"is not a checkpoint (there is no {MANIFEST} in it)") from None
     except NotADirectoryError:

@@ -50,6 +50,10 @@ STORED = {
 STORED_AS = {code: name for name, code in STORED.items() if name != "BF16"}
 
 
+class UnwritableError(TapelessError):
+    """Something did not reach the disk: with room made, or the cause removed, it can be tried again."""
+
+
 def perform(operation: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Every operation that changes the disk passes here, so that a test can make any one of them fail, or the last."""
     return operation(*arguments, **named)
@@ -70,14 +74,14 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
         for piece in pieces:
             digest.update(piece)
             size += len(piece)
-            _write_all(descriptor, memoryview(piece))
+            write_all(descriptor, memoryview(piece))
         perform(os.fsync, descriptor)
     finally:
         perform(os.close, descriptor)
     return Written(size, digest.hexdigest())
 
 
-def _write_all(descriptor: int, rest: memoryview) -> None:
+def write_all(descriptor: int, rest: memoryview) -> None:
     while rest:  # the system may take less than it is offered: on a disk that is filling up, for one
         rest = rest[perform(os.write, descriptor, rest) :]
 
@@ -117,7 +121,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         replace_file(path, content)
     except OSError as error:
-        raise TapelessError(f"cannot write {path}: {error.strerror}; the file is as it was.") from None
+        raise UnwritableError(f"cannot write {path}: {error.strerror}; the file is as it was.") from None
 
 
 def make_folder(folder: Path) -> None:
@@ -130,14 +134,37 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all it holds, as far as that goes: what cannot be removed is left."""
-    for here, folders, files in os.walk(folder, topdown=False):
-        for operation, names in ((os.unlink, files), (os.rmdir, folders)):
-            for name in names:
-                with suppress(OSError):
-                    perform(operation, Path(here, name))
+    """Remove a folder with all it holds, as far as that goes: what cannot be removed is left. Of a link, there or
+    inside, the link alone goes: what it leads to is not ours."""
+    if not folder.is_symlink():
+        for here, folders, files in os.walk(folder, topdown=False):
+            for path in (Path(here, name) for name in (*files, *folders)):
+                _remove(path)
+    _remove(folder)
+
+
+def _remove(path: Path) -> None:
     with suppress(OSError):
-        perform(os.rmdir, folder)
+        perform(os.rmdir if path.is_dir() and not path.is_symlink() else os.unlink, path)
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor to read from. OSError where it is no regular file: a pipe would make us wait for its other end, and
+    a device may have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(EINVAL, "it is no regular file", str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """What a file holds, or its first `most` bytes. Every file of a run is read like this. OSError where it cannot."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(most)
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -259,13 +286,11 @@ def read_safetensors(path: Path) -> Tensors:
 
 
 def _mapped(path: Path) -> mmap:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not make us wait for its other end
+    descriptor = open_regular(path)
     try:
-        status = os.fstat(descriptor)
-        if not S_ISREG(status.st_mode):
-            raise _MalformedError("it is no regular file")
-        if status.st_size < LENGTH_BYTES:
-            raise _MalformedError(f"it has {status.st_size} bytes, too few to begin with the length of a header")
+        size = os.fstat(descriptor).st_size
+        if size < LENGTH_BYTES:
+            raise _MalformedError(f"it has {size} bytes, too few to begin with the length of a header")
         return mmap(descriptor, 0, access=ACCESS_READ)
     finally:
         os.close(descriptor)

@@ -33,7 +33,7 @@ from tapeless.signal.store import MOST_CLASSES, Recording
 from tapeless.signal.task import Labelled, class_weights, hold_out
 from tapeless.signal.wavelet import SCALES
 from tapeless.train import run
-from tapeless.train.disk import write_whole
+from tapeless.train.disk import read_regular, write_whole
 from tapeless.train.loop import Trainer
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
@@ -171,7 +171,7 @@ def _amplitude(signal: Any, path: Path) -> float:
 def read_source(folder: Path) -> Source:
     path = folder / SOURCE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path))
         content["held_out"], content["scales"] = tuple(content["held_out"]), checked_scales(content["scales"])
         if {each.name for each in fields(Source)} != set(content):
             raise KeyError
@@ -390,7 +390,7 @@ def _exons(made: Run, source: Source, parts: Sequence[Part], kept: list[Array], 
 def read_threshold(folder: Path) -> float:
     """The one that training chose; a half where it was stopped before that."""
     try:
-        threshold = json.loads((folder / SCORES).read_text(encoding="utf-8"))["threshold"]
+        threshold = json.loads(read_regular(folder / SCORES))["threshold"]
         return HALF if threshold is None else Cut(float(threshold)).threshold
     except FileNotFoundError:
         return HALF

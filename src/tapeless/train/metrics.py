@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf, isfinite, sqrt
@@ -19,7 +18,8 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, member_offsets
-from tapeless.train.disk import write_whole
+from tapeless.train.disk import UnwritableError, read_regular, write_whole
+from tapeless.train.growing import Growing
 
 FILE = "metrics.jsonl"
 PIECE = 1 << 16  # elements looked at together: what is computed on the way stays in the cache
@@ -157,47 +157,76 @@ class Recorder:
     """Appends to a run's metrics, and where it is asked to, to event files for TensorBoard."""
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
-        self._path = folder / FILE
+        self._file = Growing(folder / FILE)
+        self._lines: list[tuple[int, bytes]] = []  # by step, that are not in the file yet
         self._events = None
         if tensorboard:
             from tapeless.train.tensorboard import Events
 
             self._events = Events(folder / "tensorboard")
         if self._path.exists():
-            content = self._path.read_bytes()
+            lines, content = read_metrics(folder), read_regular(self._path)
             if content and not content.endswith(b"\n"):  # torn by a kill: the next line must not be glued to it
-                self._rewrite(read_metrics(folder))
+                self._rewrite(lines)
+
+    @property
+    def _path(self) -> Path:
+        return self._file.path
+
+    def note(self, kind: str, step: int, **values: Any) -> None:
+        """What `write` then writes."""
+        line = json.dumps(_plain({"kind": kind, "step": step, **values}), ensure_ascii=False, allow_nan=False)
+        self._lines.append((step, f"{line}\n".encode()))
+        if self._events:
+            self._events.note(kind, step, values)
+
+    def write(self) -> None:
+        """All that was noted. Where it does not reach the disk it is kept, and can be tried again."""
+        try:
+            while self._lines:
+                self._file.add(self._lines[0][1])
+                self._lines.pop(0)
+        except OSError as error:
+            raise _unrecorded(self._lines[0][0], self._path, error) from None
+        if self._events:
+            self._events.write()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        line = json.dumps(_plain({"kind": kind, "step": step, **values}), ensure_ascii=False, allow_nan=False)
-        try:
-            _append(self._path, f"{line}\n".encode())
-        except OSError as error:
-            raise TapelessError(f"cannot record step {step} in {self._path}: {error.strerror}.") from None
-        if self._events:
-            self._events.add(kind, step, values)
+        self.note(kind, step, **values)
+        self.write()
 
-    def cut_after(self, step: int) -> None:
-        """Forget what was recorded beyond a step: the run goes on from an earlier checkpoint."""
+    def cut_after(self, step: int) -> list[str]:
+        """Forget what was recorded beyond a step: the run goes on from an earlier checkpoint. Says what it noticed."""
+        noticed = []
         if self._path.exists():
-            self._rewrite(line for line in read_metrics(self._path.parent) if line["step"] <= step)
+            lines = read_metrics(self._path.parent)
+            if twice(lines):
+                noticed = [f"{self._path} has step {twice(lines)[0]} twice: two trainings wrote to it at once."]
+            self._rewrite(line for line in lines if line["step"] <= step)
         if self._events:
             self._events.cut_after(step)
+        return noticed
 
     def _rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         write_whole(self._path, text.encode())
 
-    def close(self) -> None:
-        if self._events:
-            self._events.close()
+
+def _unrecorded(step: int, path: Path, error: OSError) -> UnwritableError:
+    return UnwritableError(f"cannot record step {step} in {path}: {error.strerror}.")
+
+
+def twice(lines: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The steps that were recorded more than once: two trainings wrote to the run at the same time."""
+    counted = Counter(line["step"] for line in lines if line["kind"] == "step")
+    return sorted(step for step, times in counted.items() if times > 1)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics. A last line that was torn by a kill is left out; any other damage is an error."""
     path = folder / FILE
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
     except OSError as error:
@@ -214,18 +243,6 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         lines.append(line)
     whole = _parsed(last)  # a line that lacks nothing but its end
     return lines if whole is None else [*lines, whole]
-
-
-def _append(path: Path, line: bytes) -> None:
-    """The whole line or, on a full disk, nothing of it."""
-    with path.open("ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            if file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            file.truncate(start)
-            raise
 
 
 def _parsed(row: bytes) -> dict[str, Any] | None:

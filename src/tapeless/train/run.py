@@ -6,7 +6,8 @@ import shutil
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,29 @@ from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.disk import write_whole
+from tapeless.train.disk import read_regular, write_whole
+from tapeless.train.lock import Lock, hold, was_left
 from tapeless.train.settings import Request, as_toml, request_from
 
 CONFIGURATION = "config.toml"
+NEVER_BEGAN = "is what a training left that was killed before it began: remove it and start again."
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The first free of `name-001`, `name-002`, …: which one, the making of it decides, as others may make one too."""
+
+    parent: Path
+    name: str
+
+    def candidates(self) -> Iterator[Path]:
+        return (self.parent / f"{self.name}-{number:03}" for number in count(1))
 
 
 @dataclass(frozen=True)
 class Run:
     folder: Path
+    lock: Lock | None = field(default=None, compare=False, repr=False)  # held as long as somebody has this Run
 
     @property
     def checkpoints(self) -> Path:
@@ -41,10 +56,25 @@ class Run:
     def config(self) -> Config:
         return _read(self.folder)[1]
 
+    def window(self) -> int:
+        """The positions it was trained on. Of any beyond them the model knows nothing, so sampling slides here."""
+        request, config = _read(self.folder)
+        return min(request.settings.time or config.context, config.context)
+
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
         kind = self.request().settings.tokenizer
         return {"none": None, "bytes": "bytes"}.get(kind, self.folder / "tokenizer.json")
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """To go on from; None where there is none, and none was damaged."""
+        if not checkpoint.any_in(self.checkpoints):
+            return None, []
+        return self.checkpoint("newest")
 
     def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
         """`best` or `newest`, with a message for every damaged one that had to be passed over."""
@@ -72,54 +102,59 @@ def read_weights(found: Checkpoint, model: Model) -> None:
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[Run]:
-    """A new folder; one that is there already is never written into. Of a run that never began nothing stays behind."""
-    missing = [parent for parent in folder.parents if not parent.exists()]
+def making(folder: Path | Numbered) -> Iterator[Run]:
+    """A new folder, locked; one that is there already is never written into. Of a run that never began nothing stays
+    behind."""
+    missing = [parent for parent in (folder.parent, *folder.parent.parents) if not parent.exists()]
+    made = _made(folder)
     try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise TapelessError(f"{folder} exists already: choose another folder with --out, or --resume it.") from None
-    except OSError as error:
-        raise TapelessError(f"cannot make the run folder {folder}: {error.strerror}.") from None
-    try:
-        yield Run(folder)
+        yield Run(made, hold(made))
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
         for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
         raise
 
 
+def _made(wanted: Path | Numbered) -> Path:
+    for folder in wanted.candidates() if isinstance(wanted, Numbered) else [wanted]:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise TapelessError(f"cannot make the run folder {folder}: {error.strerror}.") from None
+        return folder
+    if not (folder / CONFIGURATION).exists() and was_left(folder):
+        raise TapelessError(f"{folder} {NEVER_BEGAN}")
+    raise TapelessError(f"{folder} exists already: choose another folder with --out, or --resume it.")
+
+
 def write_configuration(made: Run, request: Request, config: Config) -> None:
     write_whole(made.folder / CONFIGURATION, as_toml(request, config).encode())
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: Path, locked: bool = False) -> Run:
+    """A run, to be read; to be written into it must be locked."""
     if not (folder / CONFIGURATION).is_file():
+        if was_left(folder):
+            raise TapelessError(f"{folder} {NEVER_BEGAN}")
         what = "is not a run: it has no config.toml" if folder.is_dir() else "is not there"
         raise TapelessError(
             f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
         )
     _read(folder)
-    return Run(folder)
+    return Run(folder, hold(folder) if locked else None)
 
 
 def _read(folder: Path) -> tuple[Request, Config]:
     path = folder / CONFIGURATION
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_regular(path).decode())
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise TapelessError(f"{path} is not valid TOML: {error}.") from None
     request = request_from(document, str(path))
     return request, preset(request.preset).override(**request.model)
-
-
-def new_folder(parent: Path, name: str) -> Path:
-    """The first free of `name-001`, `name-002`, …"""
-    number = 1
-    while (parent / f"{name}-{number:03}").exists():
-        number += 1
-    return parent / f"{name}-{number:03}"

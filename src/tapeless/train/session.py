@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.inputs import check_shape
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import OVERRIDABLE, Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
@@ -19,8 +22,8 @@ from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spi
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
 from tapeless.train.operations import LENGTH, Operations
-from tapeless.train.run import Run, read_weights
-from tapeless.train.settings import LABELLED, OPERATIONS, Request
+from tapeless.train.run import Numbered, Run, read_weights
+from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
 from tapeless.train.task import Task
 from tapeless.train.text import Text
 
@@ -39,10 +42,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class NotSaved:
-    """The training is still in memory: whoever walks may make room and call `save` again, go on, or leave."""
+    """Something did not reach the disk. The training is still in memory: whoever walks may make room and do it `again`,
+    go on, when it is tried with the next checkpoint, or leave."""
 
     message: str
-    best: bool
+    again: Callable[[], Any]
+    final: bool  # there is no next checkpoint
 
 
 @dataclass
@@ -53,29 +58,44 @@ class Session:
     recorder: Recorder
     messages: list[str]  # what the user should know about how it started
     last_saved: int | None = None  # the step of the newest checkpoint
+    _waiting: bool = False  # with what is to be recorded, for the next checkpoint: just now it could not be written
 
     @property
     def model(self) -> Model:
         return self.trainer.model
 
     def walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
-        """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends."""
+        """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends. Then
+        another may train this run."""
+        try:
+            yield from self._walk(stopping)
+        finally:
+            self.run.release()
+
+    def _walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
         trainer = self.trainer
         if trainer.step == 0 and not trainer.added:
-            self.recorder.record("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
+            self.recorder.note("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
         events = train(trainer)
         while (event := self._next(events)) is not ENDED:
             if event is None:
                 reason = stopping()
                 if reason:
-                    yield from self._saved(best=False)
-                    self._record(Finished(reason))
-                    yield Finished(reason)
+                    yield from self._tried(self.keep, final=True)
+                    yield from self._ended(Finished(reason))
                     return
             elif isinstance(event, SaveDue):
-                yield from self._saved(event.best)
+                last = self.trainer.step == self.trainer.steps
+                yield from self._tried(partial(self.keep, event.best), final=last)
+            elif isinstance(event, Finished):
+                stopped_early = self.trainer.step < self.trainer.steps
+                if stopped_early and self.last_saved != self.trainer.step:  # the disk was full just now
+                    yield from self._tried(self.keep, final=True)
+                yield from self._ended(event)
             else:
-                self._record(event)
+                self._note(event)
+                if not self._waiting:
+                    yield from self._tried(self._write, final=False)
                 yield event
 
     def _next(self, events: Iterator[Event | None]) -> Any:
@@ -83,30 +103,52 @@ class Session:
         try:
             return next(events, ENDED)
         except NonFiniteError as error:
-            self._record(Finished(str(error)))
+            self._note(Finished(str(error)))
             try:
-                self.save()
+                self.keep()
             except TapelessError as unsaved:
                 raise NonFiniteError(f"{error} {unsaved}") from None
             raise
 
-    def save(self, best: bool = False) -> Saved:
+    def _ended(self, event: Finished) -> Iterator[Event | Saved | NotSaved]:
+        """Where somebody has just said to go on without what could not be written, nobody is asked once more."""
+        self._note(event)
+        if self._waiting:
+            with suppress(TapelessError):
+                self._write()
+        else:
+            yield from self._tried(self._write, final=True)
+        yield event
+
+    def _tried(self, write: Callable[[], Saved | None], final: bool) -> Iterator[Saved | NotSaved]:
+        try:
+            saved = write()
+        except TapelessError as error:
+            self._waiting = True
+            yield NotSaved(str(error), write, final)
+        else:
+            if saved is not None:
+                yield saved
+
+    def keep(self, best: bool = False) -> Saved:
+        """A checkpoint, then what there is to record: the weights come first, whatever ails the metrics."""
         trainer = self.trainer
         with trainer.phases("save"):
+            identity = _identity(self.request, self.model.config, trainer.task)
             path = checkpoint.save(
-                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state(),
+                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | {"run": identity},
                 keep=trainer.settings.keep, best=best,
             )  # fmt: skip
         self.last_saved = trainer.step
+        self._write()
         return Saved(trainer.step, path, best)
 
-    def _saved(self, best: bool) -> Iterator[Saved | NotSaved]:
-        try:
-            yield self.save(best)
-        except TapelessError as error:
-            yield NotSaved(str(error), best)
+    def _write(self) -> None:
+        self.recorder.write()
+        self._waiting = False
 
-    def _record(self, event: Event) -> None:
+    def _note(self, event: Event) -> None:
+        note = self.recorder.note
         if isinstance(event, Logged):
             values = asdict(event.step) | {
                 "gradient_norms": event.gradient_norms,
@@ -114,63 +156,116 @@ class Session:
                 "tokens_per_second": event.tokens_per_second,
                 "phases": event.phases,
             }
-            self.recorder.record("step", values.pop("number"), **values)
+            note("step", values.pop("number"), **values)
         elif isinstance(event, Evaluated):
             found = asdict(event)
-            self.recorder.record("evaluation", found.pop("step"), **found.pop("measured"), **found)
+            note("evaluation", found.pop("step"), **found.pop("measured"), **found)
         elif isinstance(event, Spiked):
-            self.recorder.record("spike", event.step, message=event.message)
+            note("spike", event.step, message=event.message)
         elif isinstance(event, Finished):
-            self.recorder.record("stop", self.trainer.step, reason=event.reason)
+            note("stop", self.trainer.step, reason=event.reason)
 
 
-def start(request: Request, folder: Path, *, base: Run | None = None, progress: Progress | None = None) -> Session:
+def start(
+    request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
+) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
     request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     messages: list[str] = []
-    if base is not None:
+    if base is None:
+        request, messages = _trained_on_all_it_reads(request)
+    else:
         request, found, messages = _based_on(request, base)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
     settings, told = on_its_threads(request.settings.suited(config))
     request, messages = replace(request, settings=settings), messages + told
+    check_shape(config, settings.batch or 1, _length(settings))
     with run.making(folder) as made:
         task, config = _task(request, config, made, base, progress)
         settings = replace(settings, tokenizer=_tokenizer_kind(task))
         request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
         trainer = Trainer(make_model(request, config), task, settings)
+        recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
+        session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
         if base is not None:
             read_weights(found, trainer.model)
+            session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
         run.write_configuration(made, request, config)
-        recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
-    return Session(made, request, trainer, recorder, messages)
+    return session
 
 
 def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
     """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run."""
-    opened = run.open_run(folder)
-    before = opened.request()
+    opened = run.open_run(folder, locked=True)
+    try:
+        return _resumed(opened, model, settings)
+    except BaseException:
+        opened.release()
+        raise
+
+
+def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
+    folder, before = opened.folder, opened.request()
     request = before.override({}, settings)
     for name in (*model, *(name for name in settings if name in FIXED)):
         if name in model or getattr(before.settings, name) != getattr(request.settings, name):
             raise TapelessError(
                 f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
             )
-    found, messages = opened.checkpoint("newest")
-    if "data" not in found.state:
-        raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     config = opened.config()
     threaded, told = on_its_threads(request.settings)
-    request, messages = replace(request, settings=threaded), messages + told
+    request = replace(request, settings=threaded)
+    found, messages = opened.newest()
+    messages += told
+    if found is None:
+        messages.append(f"{folder} was ended before its first checkpoint: it starts from the beginning.")
+    elif "data" not in found.state:
+        raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     task, _ = _task(request, config, opened, None, None)
+    if found is not None:
+        _check_same(found, folder, _identity(request, config, task))
     trainer = Trainer(make_model(request, config), task, request.settings)
-    trainer.restore(found)
+    if found is not None:
+        trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
         raise TapelessError(f"{folder} is done: all {trainer.steps:,} updates were made; give more with --steps.")
     run.write_configuration(opened, request, config)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
-    recorder.cut_after(trainer.step)
-    return Session(opened, request, trainer, recorder, messages, last_saved=found.step)
+    begun = trainer.step > 0 or trainer.added > 0
+    messages += [*_lock_messages(opened), *recorder.cut_after(trainer.step if begun else -1)]
+    return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
+
+
+def _identity(request: Request, config: Config, task: Task) -> dict[str, Any]:
+    """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
+    Its data may move, and must stay what they were."""
+    found = {name: getattr(request.settings, name) for name in FIXED if name != "data"}
+    found |= {name: getattr(config, name) for name in OVERRIDABLE}
+    if config.class_weights is not None:
+        found["class_weights"] = [float(weight) for weight in config.class_weights]
+    if isinstance(task, Text):
+        found["data"] = task.data.sha256
+    return found
+
+
+def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
+    recorded = found.state.get("run")
+    if not isinstance(recorded, dict):  # a checkpoint of an earlier version
+        return
+    for name, value in identity.items():
+        if recorded.get(name, value) != value:
+            where = "what data names has the SHA-256" if name == "data" else f"{name} is"
+            raise TapelessError(
+                f"{where} {value!r} by {folder / run.CONFIGURATION}, and this run was trained with "
+                f"{recorded[name]!r}: put that back, or start a new run with --from {folder}."
+            )
+
+
+def _lock_messages(opened: Run) -> list[str]:
+    if opened.lock is None or opened.lock.kept:
+        return []
+    return [f"the file system of {opened.folder} knows no locks: see to it that nothing else trains this run."]
 
 
 def _usual_data(request: Request) -> str:
@@ -185,15 +280,40 @@ def _check_reads_tokens(config: Config) -> None:
         )
 
 
+def _trained_on_all_it_reads(request: Request) -> tuple[Request, list[str]]:
+    """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
+    settings, config = request.settings, preset(request.preset).override(**request.model)
+    if "context" in request.model and settings.time is None:
+        settings = replace(settings, time=config.context)
+    settings = settings.suited(config)
+    length, messages = _length(settings), []
+    if "context" not in request.model:
+        request = replace(request, model={**request.model, "context": length})
+    elif length < config.context:
+        messages = [
+            f"context={config.context} and time={length}: of its {config.context} positions it learns the first "
+            f"{length}, and sampling keeps to those."
+        ]
+    return replace(request, settings=settings), messages
+
+
 def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoint, list[str]]:
     """The model is the base's; its width or depth cannot change, as its weights must fit."""
     for name in request.model:
         if name not in ("optimizer", "recompute", "chunk"):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
-    theirs = base.request()
+    theirs, context = base.request(), base.config().context
+    settings = request.settings
+    if settings.data != OPERATIONS:
+        time = settings.time or base.window()
+        if time > context:
+            raise TapelessError(
+                f"time={time} is longer than the {context} positions that {base.folder} brings: use at most {context}."
+            )
+        settings = replace(settings, time=time)
     model = {**theirs.model, **request.model}
-    return replace(request, preset=theirs.preset, model=model), found, messages
+    return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
 
 
 def _task(
@@ -206,7 +326,7 @@ def _task(
         from tapeless.train.labelled import resumed_task  # which builds on sessions itself
 
         return resumed_task(made, settings, config), config
-    assert settings.data is not None  # `suited` has seen to both
+    assert settings.data is not None  # `start` has seen to both
     assert settings.time is not None
     if config.readout == "last" or not config.causal:
         why = "answers once per sequence" if config.readout == "last" else "sees the words that it should predict"
@@ -245,10 +365,17 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
+def _length(settings: Settings) -> int:
+    """Of the sequences it is trained on."""
+    if settings.data == OPERATIONS:
+        return LENGTH
+    assert settings.time is not None  # `start` and `label train` have seen to it
+    return settings.time
+
+
 def make_model(request: Request, config: Config) -> Model:
     settings = request.settings
-    time = LENGTH if settings.data == OPERATIONS else settings.time
     return Model(
-        config, batch=settings.batch or 1, time=time, backend=settings.backend, dtype=settings.dtype,
+        config, batch=settings.batch or 1, time=_length(settings), backend=settings.backend, dtype=settings.dtype,
         optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
     )  # fmt: skip

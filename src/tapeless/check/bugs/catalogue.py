@@ -11,6 +11,7 @@ from tapeless.check.bugs import (
     losses,
     norms,
     optimizers,
+    positions,
     races,
 )
 from tapeless.check.bugs.planting import Bug
@@ -21,6 +22,7 @@ BUGS: tuple[Bug, ...] = (
     *norms.BUGS,
     *attention.BUGS,
     *embeddings.BUGS,
+    *positions.BUGS,
     *losses.BUGS,
     *blocks.BUGS,
     *optimizers.BUGS,
