@@ -413,15 +413,15 @@ def test_sizes_that_no_machine_has_are_refused_before_anything_is_built(expected
 
 def test_a_deep_model_is_built_without_a_pause(monkeypatch):
     """A hundred layers took six seconds, the more the worse: each call looked at every other."""
-    from tapeless.program import verify
+    from tapeless.program import adjoints
 
-    asked, right = [], verify._are_partners
+    asked, right = [], adjoints._fits
 
     def counted(*calls):
         asked.append(calls)
         return right(*calls)
 
-    monkeypatch.setattr(verify, "_are_partners", counted)
+    monkeypatch.setattr(adjoints, "_fits", counted)
     fields: dict[str, Any] = {"channels": 4, "heads": 1, "vocab": 5, "context": 2}
     counts = []
     for layers in (4, 8):

@@ -36,7 +36,7 @@ def request_of(tmp_path):
 def finish(session, until=None):
     for _ in session.walk(lambda: "enough" if session.trainer.step == until else None):
         pass
-    session.recorder.close()
+    session.run.release()
     return {name: weight.tobytes() for name, weight in session.model.params.items()}
 
 
@@ -54,13 +54,13 @@ def test_threads_of_a_file_are_taken(tmp_path, request_of):
     finish(start(request_of(1), tmp_path / "first"), until=1)
     blas.set_threads(CORES)
     again = read_request(str(tmp_path / "first" / "config.toml"))
-    start(again, tmp_path / "second").recorder.close()
+    start(again, tmp_path / "second").run.release()
     assert blas.threads() == 1
 
 
 def test_what_was_in_effect_is_recorded(tmp_path, request_of):
     blas.set_threads(CORES)
-    start(request_of(None), tmp_path / "run").recorder.close()
+    start(request_of(None), tmp_path / "run").run.release()
     assert f"\nthreads = {CORES}\n" in (tmp_path / "run" / "config.toml").read_text()
 
 
@@ -69,7 +69,7 @@ def test_fewer_cores_than_recorded_are_told_of(tmp_path, request_of):
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace(f"\nthreads = {blas.threads()}\n", "\nthreads = 4096\n"))
     session = resume(tmp_path / "run", {}, {})
-    session.recorder.close()
+    session.run.release()
     (said,) = [message for message in session.messages if "4096 threads" in message]
     assert f"goes on with {CORES}" in said
     assert "threads = 4096" in config.read_text()  # for the machine that has them

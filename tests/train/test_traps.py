@@ -123,7 +123,7 @@ def test_it_starts_from_the_beginning_and_says_so(tmp_path):
     for name, weight in whole.model.params.items():
         np.testing.assert_array_equal(again.model.params[name], weight)
     steps = [line["step"] for line in read_metrics(tmp_path / "killed") if line["kind"] == "step"]
-    assert steps == [10, 20, 30, 40]
+    assert steps == [1, 10, 20, 30, 40]
 
 
 def test_one_that_began_with_others_weights_begins_with_them_again(tmp_path, half):

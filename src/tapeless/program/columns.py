@@ -41,6 +41,16 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
     return tuple(found)
 
 
+def split(columns: Columns, width: int) -> tuple[Columns, Columns]:
+    """The first so many columns, and the rest: one after the other, a long row is taken apart in one pass."""
+    count, taken = 0, 0
+    while taken < width:
+        taken += columns[count][0]
+        count += 1
+    over = cut(columns[:count], width, taken)
+    return cut(columns[:count], 0, width), over + columns[count:]
+
+
 def put(columns: Columns, start: int, stop: int, new: Columns) -> Columns:
     return joined(cut(columns, 0, start) + new + cut(columns, stop, width_of(columns)))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tapeless.errors import ProgramError
 from tapeless.program.call import PREPARED, Buffer, Call, Program, View
-from tapeless.program.columns import Columns, all_of, cut, nothing, put
+from tapeless.program.columns import Columns, Stretch, all_of, cut, nothing, put, split
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,16 @@ class Memory:
         self._held = {buffer.name: nothing(buffer.shape[-1]) for buffer in buffers if not buffer.members}
 
     def __getitem__(self, view: View) -> Columns:
-        return sum((cut(self._held[part.buffer.name], part.start, part.stop) for part in view.parts), ())
+        parts = (cut(self._held[part.buffer.name], part.start, part.stop) for part in view.parts)
+        return tuple(stretch for part in parts for stretch in part)
 
     def __setitem__(self, view: View, columns: Columns) -> None:
-        at = 0
+        rest = columns
         for part in view.parts:
             width = part.stop - part.start
             before = self._held[part.buffer.name]
-            self._held[part.buffer.name] = put(before, part.start, part.stop, cut(columns, at, at + width))
-            at += width
+            mine, rest = split(rest, width)
+            self._held[part.buffer.name] = put(before, part.start, part.stop, mine)
 
     def missing(self, view: View) -> str | None:
         """The name of what holds nothing."""
@@ -78,11 +79,11 @@ def number(program: Program) -> Numbered:
     calls: list[Application] = []
 
     def fresh(view: View) -> Columns:
-        found: Columns = ()
+        found: list[Stretch] = []
         for part in view.parts:
             widths[len(widths)] = part.stop - part.start
             found += all_of(len(widths) - 1, part.stop - part.start)
-        return found
+        return tuple(found)
 
     for buffer in program.buffers:
         if buffer.kind in PREPARED and not buffer.members:

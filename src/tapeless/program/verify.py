@@ -88,10 +88,11 @@ def _shared(one: View, other: View) -> Buffer | None:
     """A buffer of which both have the same columns."""
     if not one.buffer.members and not other.buffer.members and one.buffer.name != other.buffer.name:
         return None
-    for a in one.parts:
-        for b in other.parts:
-            if a.buffer == b.buffer and a.start < b.stop and b.start < a.stop:
-                return a.buffer
+    mine = {part.buffer.name: part for part in one.parts}
+    for b in other.parts:
+        a = mine.get(b.buffer.name)
+        if a is not None and a.start < b.stop and b.start < a.stop:
+            return a.buffer
     return None
 
 
@@ -100,7 +101,8 @@ def _check_regions(program: Program) -> None:
     for region in program.buffers:
         if region.members:
             alike = [buffer for buffer in program.buffers if buffer.kind == region.kind]
-            others = [buffer for buffer in alike if not buffer.members and buffer not in region.members]
+            inside = {member.name for member in region.members}
+            others = [buffer for buffer in alike if not buffer.members and buffer.name not in inside]
             second = [buffer for buffer in alike if buffer.members and buffer is not region]
             if others or second:
                 what = others[0].name if others else second[0].name
