@@ -186,7 +186,7 @@ BAD = [
     (("--fasta", "protein.fa", "--gff", "genes.gff3"), "looks like a protein"),
     (("--fasta", "genome.fa", "--gff", "empty"), "holds no features"),
     (("--fasta", "genome.fa", "--gff", "genome.fa"), "holds no features"),
-    (("--fasta", "genome.fa", "--gff", "other.gff3"), "'chrX' is not in the FASTA file"),
+    (("--fasta", "genome.fa", "--gff", "other.gff3"), "not in the FASTA file (chrX)"),
     ((*GENOME, "--feature", "exxon"), "no feature of type exxon"),
     ((*GENOME, "--held-out", "chr3"), "did you mean 'chr"),
     ((*GENOME, "--held-out", "chr1", "--held-out", "chr2"), "all sequences are held out"),

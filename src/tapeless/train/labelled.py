@@ -376,7 +376,7 @@ def _exons(made: Run, source: Source, parts: Sequence[Part], kept: list[Array], 
     for part, (plus, minus) in zip(parts, strands, strict=True):
         for strand, values in (("+", plus), ("-", minus[::-1])):
             found = [(exon.start, exon.end) for exon in find_exons([values], cut)]
-            truth[part.name, strand] = runs(part.exonic[strand])
+            truth[part.name, strand] = runs(part.exonic[strand] == 1)
             predicted[part.name, strand] = np.array(found, np.int64).reshape(-1, 2)
     if source.held_out:
         with writing(made.folder / "held-out", {part.name: len(part.bases) for part in parts}, cut) as writer:
