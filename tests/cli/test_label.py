@@ -10,7 +10,7 @@ from tapeless import cli
 from tapeless.genome.fasta import read_lengths
 from tapeless.genome.gff import read_annotation
 from tapeless.genome.synthetic import Synthetic
-from tapeless.train import labelled
+from tapeless.train import labelled_scores
 from tapeless.train.run import Run
 from tests.signals.made import bursts
 
@@ -85,14 +85,14 @@ def signal_run(place, tapeless):
 def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, genome_run):
     folder, found = genome_run
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "source.json", "metrics.jsonl", "checkpoints", "scores.json", "precision-recall.svg",
-        "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
+        "config.toml", "source.json", "codons.json", "metrics.jsonl", "checkpoints", "scores.json",
+        "precision-recall.svg", "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
     }  # fmt: skip
     scores = json.loads((folder / "scores.json").read_text())
     assert {name: found[name] for name in scores} == scores
     lengths = read_lengths(place / "genome.fa")
     exons = read_annotation(place / "genes.gff3", lengths).intervals
-    assert found["exons"]["both"]["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
+    assert found["stretches"]["both"]["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
     assert found["classes"][1]["positions"] == sum(np.diff(exons["chr2", strand]).sum() for strand in "+-")
     assert found["steps"] == 12
 
@@ -167,7 +167,7 @@ def test_a_run_goes_on_from_any_folder_and_is_scored_again(tmp_path, signal_run,
 
 
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):
-    monkeypatch.setattr(labelled, "THRESHOLD_POSITIONS", 2000)
+    monkeypatch.setattr(labelled_scores, "THRESHOLD_POSITIONS", 2000)
     code, said, complained = tapeless("demo", "--bases", 40_000, "--steps", 1, "--out", "run", folder=tmp_path)
     assert code == 0, complained
     assert "codon statistics" in said

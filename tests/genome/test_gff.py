@@ -113,7 +113,9 @@ MALFORMED = {
     feature(end="1_0"): "end '1_0' is no whole number",
     feature(end="9" * 5000): "end '99999999999999999999' is no whole number",
     feature(sequence="chrX"): r"every exon lies on a sequence that is not in the FASTA file \(chrX\), which has chr",
-    feature(sequence="scaffold_7"): r"not in the FASTA file \(scaffold_7\), which has chr1, chr2: names must be the same",
+    feature(
+        sequence="scaffold_7"
+    ): r"not in the FASTA file \(scaffold_7\), which has chr1, chr2: names must be the same",
     feature(sequence=""): r"not in the FASTA file \(\), which has",
     feature(strand="x"): r"line 2: strand 'x' is none of \+ - \. \?",
     feature(strand=""): "strand '' is none of",

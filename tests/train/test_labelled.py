@@ -10,24 +10,17 @@ from tapeless.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.genome.output import Cut
 from tapeless.model import Model
 from tapeless.models.presets import preset
-from tapeless.signal import SCALES, Recording, Scores
+from tapeless.signal import SCALES, Features, Recording, Scores
 from tapeless.signal import predict as plain_predict
-from tapeless.train import labelled, run
-from tapeless.train.labelled import (
-    Source,
-    choose_threshold,
-    make_source,
-    probabilities,
-    read_data,
-    read_source,
-    read_threshold,
-    score,
-    start,
-)
+from tapeless.train import labelled_scores, run
+from tapeless.train.labelled import Source, make_source, read_data, read_source
+from tapeless.train.labelled_run import start
+from tapeless.train.labelled_scores import choose_threshold, probabilities, read_threshold, score
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
 from tests.signals.made import bursts
 
+WAVELETS = Features(scales=(3, 10))
 TINY = {"layers": 1, "channels": 8, "heads": 2}
 
 
@@ -90,7 +83,7 @@ def test_whole_sequences_are_held_out_by_name(genome):
 
 
 def test_a_source_comes_back_as_it_was_written(tmp_path, genome, tones):
-    for source in (genome[1], tones, Source("/x", "/y", "CDS", ("ä", "b"), scales=(3.5,))):
+    for source in (genome[1], tones, Source("/x", "/y", "CDS", ("ä", "b"), features=Features(scales=(3.5,)))):
         source.write(tmp_path)
         assert read_source(tmp_path) == source
 
@@ -127,8 +120,8 @@ def weighted_model(weights):
 def test_probabilities_are_freed_of_the_class_weights():
     signal = bursts(300, seed=2).signal
     model = weighted_model((0.5, 5.0))
-    found = np.concatenate(list(probabilities(model, signal, (3, 10))))
-    plain = np.concatenate([values for _, values in plain_predict(model, signal, scales=(3, 10))])
+    found = np.concatenate(list(probabilities(model, signal, WAVELETS)))
+    plain = np.concatenate([values for _, values in plain_predict(model, signal, features=WAVELETS)])
     assert np.allclose(found.sum(axis=1), 1)
     assert np.allclose(found[:, 1] / found[:, 0], plain[:, 1] / plain[:, 0] / 10)
 
@@ -136,8 +129,8 @@ def test_probabilities_are_freed_of_the_class_weights():
 def test_no_other_threshold_has_a_higher_f1_on_the_training_data():
     model = weighted_model((1.0, 1.0))
     recordings = [bursts(400, seed=seed) for seed in (4, 5)]
-    chosen = choose_threshold(model, recordings, (3, 10))
-    values = np.concatenate([np.concatenate(list(probabilities(model, r.signal, (3, 10)))) for r in recordings])[:, 1]
+    chosen = choose_threshold(model, recordings, WAVELETS)
+    values = np.concatenate([np.concatenate(list(probabilities(model, r.signal, WAVELETS))) for r in recordings])[:, 1]
     truth = np.concatenate([each.labels for each in recordings])
 
     def f1(threshold):
@@ -149,12 +142,13 @@ def test_no_other_threshold_has_a_higher_f1_on_the_training_data():
 
 def test_the_threshold_is_a_half_where_nothing_is_to_be_found():
     made = bursts(200, seed=0)
-    assert choose_threshold(weighted_model((1.0, 1.0)), [Recording(made.signal, 0 * made.labels)], (3, 10)) == 0.5
+    assert choose_threshold(weighted_model((1.0, 1.0)), [Recording(made.signal, 0 * made.labels)], WAVELETS) == 0.5
 
 
 def started(folder, source, **settings):
     with run.making(folder) as made:
-        return start(made, source, Settings(time=32, batch=4, **settings), TINY)
+        labelling = start(made, source, Settings(time=32, batch=4, **settings), TINY)
+    return labelling.session, labelling.opened
 
 
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, tones):
@@ -175,12 +169,14 @@ def test_more_than_two_classes(tmp_path):
     labels = rng.integers(-1, 3, 800)
     np.save(tmp_path / "l.npy", labels)
     source = source_of(signal=tmp_path / "s.npy", labels=tmp_path / "l.npy", scales=(3, 10))
-    session, data = started(tmp_path / "run", source, steps=1, validation=0.5)
-    report = score(session.run, session.model, source, data)
+    session, opened = started(tmp_path / "run", source, steps=1, validation=0.5)
+    report = score(session.run, session.model, opened)
     assert session.model.config.vocab == 3
     assert report.threshold is None
     assert [each.positions for each in report.classes] == [np.sum(labels[400:] == number) for number in range(3)]
-    values = np.concatenate(list(probabilities(session.model, data.validation[0].signal, (3, 10))), dtype=np.float32)
+    values = np.concatenate(
+        list(probabilities(session.model, opened.data.validation[0].signal, WAVELETS)), dtype=np.float32
+    )
     expected = Scores(3)
     expected.add(labels[400:], values)
     assert report.classes == expected.per_class()
@@ -191,36 +187,36 @@ def test_more_than_two_classes(tmp_path):
 
 
 def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monkeypatch):
-    monkeypatch.setattr(labelled, "choose_threshold", lambda *_: 0.3)
-    session, data = started(tmp_path / "run", tones, steps=2)
-    report = score(session.run, session.model, tones, data)
-    held = data.validation[0]
-    said = np.concatenate(list(probabilities(session.model, held.signal, (3, 10))))[:, 1].astype(np.float32) >= 0.3
+    monkeypatch.setattr(labelled_scores, "choose_threshold", lambda *_: 0.3)
+    session, opened = started(tmp_path / "run", tones, steps=2)
+    report = score(session.run, session.model, opened)
+    held = opened.data.validation[0]
+    said = np.concatenate(list(probabilities(session.model, held.signal, WAVELETS)))[:, 1].astype(np.float32) >= 0.3
     right = np.sum(said & (held.labels == 1))
     assert report.classes[1].recall == right / np.sum(held.labels == 1)
     assert report.classes[1].precision == (right / said.sum() if said.any() else None)
     assert report.classes[0].recall == np.sum(~said & (held.labels == 0)) / np.sum(held.labels == 0)
     assert read_threshold(tmp_path / "run") == 0.3
-    assert json.loads((tmp_path / "run" / "scores.json").read_text())["exons"] is None
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["stretches"] is None
 
 
 def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
     """With the truth for probabilities, every exon is found, on its strand and to the base."""
     _, source = genome
     source = Source(source.fasta, source.gff, held_out=("b",))
-    session, data = started(tmp_path / "run", source, steps=1)
-    told = iter([*data.training, *data.validation])
+    session, opened = started(tmp_path / "run", source, steps=1)
+    told = iter([*opened.data.training, *opened.data.validation])
 
     def truth(*_):
         labels = np.array(next(told).labels, float)
         return iter([np.stack((1 - labels, labels), axis=1)])
 
-    monkeypatch.setattr(labelled, "probabilities", truth)
-    monkeypatch.setattr(labelled, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
-    report = score(session.run, session.model, source, data)
-    assert report.exons is not None
+    monkeypatch.setattr(labelled_scores, "probabilities", truth)
+    monkeypatch.setattr(labelled_scores, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
+    report = score(session.run, session.model, opened)
+    assert report.stretches is not None
     for strand in (*STRANDS, "both"):
-        assert report.exons[strand].exact.f1 == 1, strand
+        assert report.stretches[strand].exact.f1 == 1, strand
     assert report.classes[1].f1 == 1
     lines = (tmp_path / "run" / "held-out.gff3").read_text().splitlines()[2:]
     found = {tuple(line.split("\t")[index] for index in (0, 3, 4, 6)) for line in lines}

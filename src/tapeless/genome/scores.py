@@ -1,4 +1,4 @@
-"""How well predicted exons agree with the true ones, exon by exon and base by base."""
+"""How well predicted stretches agree with the true ones, one by one and base by base."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class Score:
 
 
 @dataclass(frozen=True)
-class ExonScores:
+class StretchScores:
     exact: Score  # both ends are the true ones
-    half: Score  # what two exons share is at least half of either
+    half: Score  # what two stretches share is at least half of either
 
 
-def exon_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -> dict[str, ExonScores]:
-    """Under '+', '-' and 'both', over all sequences. An exon on the wrong strand is a wrong exon."""
+def stretch_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -> dict[str, StretchScores]:
+    """Under '+', '-' and 'both', over all sequences. One on the wrong strand is a wrong one."""
     none = np.empty((0, 2), np.int64)
     scores = {}
     for strand in STRANDS:
         keys = sorted(key for key in truth.keys() | predicted.keys() if key[1] == strand)
         pairs = [(truth.get(key, none), predicted.get(key, none)) for key in keys]
-        scores[strand] = ExonScores(
+        scores[strand] = StretchScores(
             total(_exact(true, found) for true, found in pairs), total(_half(true, found) for true, found in pairs)
         )
     plus, minus = (scores[strand] for strand in STRANDS)
-    return {**scores, "both": ExonScores(plus.exact + minus.exact, plus.half + minus.half)}
+    return {**scores, "both": StretchScores(plus.exact + minus.exact, plus.half + minus.half)}
 
 
 def base_score(truth: Array, predicted: Array) -> Score:
@@ -80,7 +80,7 @@ def _half(truth: Array, predicted: Array) -> Score:
     starts = np.maximum(truth[theirs, 0], predicted[mine, 0])
     shared = np.minimum(truth[theirs, 1], predicted[mine, 1]) - starts
     longer = np.maximum(np.diff(truth[theirs], axis=1), np.diff(predicted[mine], axis=1)).ravel()
-    # Exons on a strand do not touch, so none has a half in common with two others: pairs can be counted.
+    # Stretches on a strand do not touch, so none has a half in common with two others: pairs can be counted.
     return Score(int(np.count_nonzero(2 * shared >= longer)), len(predicted), len(truth))
 
 

@@ -1,0 +1,205 @@
+"""How well a labelling run labels what was held out, and of a genome, whether it does better than codon statistics.
+
+A model that was trained with class weights says yes too often. Its probabilities are divided by the weights and made
+to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the highest
+F1 on a part of the training data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.genome import baseline
+from tapeless.genome.baseline import Baseline
+from tapeless.genome.gff import Key
+from tapeless.genome.intervals import runs
+from tapeless.genome.output import Cut, Kind, find_stretches, writing
+from tapeless.genome.scores import Score as BaseScore
+from tapeless.genome.scores import StretchScores, base_score, stretch_scores
+from tapeless.model import Model
+from tapeless.ops.contract import Array
+from tapeless.signal.features import Features
+from tapeless.signal.predict import predict
+from tapeless.signal.scores import Score, Scores, picture
+from tapeless.signal.store import Recording
+from tapeless.train.disk import write_whole
+from tapeless.train.labelled import Part, Source, by_name
+from tapeless.train.labelled_run import Opened
+from tapeless.train.run import Run
+from tapeless.train.session import Progress
+
+SCORES = "scores.json"
+VERSION = 2  # version 1 called every stretch an exon, and knew of no codon statistics
+THRESHOLD_POSITIONS = 200_000  # of the training data, that the threshold is chosen on
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Report:
+    """How well the held-out part was labelled: each class per position and, of a genome, stretch by stretch."""
+
+    threshold: float | None  # None where there are more classes than two
+    classes: tuple[Score, ...]
+    average_precision: float | None
+    feature: str | None = None  # of a genome, what the stretches are
+    stretches: dict[str, StretchScores] | None = None
+    codon_statistics: BaseScore | None = None  # per base, of what needs no network
+
+    @property
+    def better_than_codon_statistics(self) -> bool | None:
+        """By F1 per base; None where there is nothing to compare with."""
+        if self.codon_statistics is None:
+            return None
+        return (self.classes[1].f1 or 0.0) > self.codon_statistics.f1
+
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "version": VERSION, "threshold": self.threshold, "classes": [asdict(each) for each in self.classes],
+            "average_precision": self.average_precision, "feature": self.feature, "stretches": None,
+            "codon_statistics": None if self.codon_statistics is None else _ratios(self.codon_statistics),
+            "better_than_codon_statistics": self.better_than_codon_statistics,
+        }  # fmt: skip
+        if self.stretches is not None:
+            found["stretches"] = {
+                strand: {kind: _ratios(getattr(each, kind)) for kind in ("exact", "half")}
+                for strand, each in self.stretches.items()
+            }
+        return found
+
+
+def _ratios(score: BaseScore) -> dict[str, Any]:
+    return {"precision": score.precision, "recall": score.recall, "f1": score.f1, **asdict(score)}
+
+
+def probabilities(
+    model: Model, signal: Any, features: Features, progress: Callable[[int], None] | None = None
+) -> Iterator[Array]:
+    """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
+    weights = np.asarray(model.config.class_weights or (1.0,))
+    for start, values in predict(model, signal, features=features, batch=model.batch):
+        shares = values / weights
+        yield shares / shares.sum(axis=1, keepdims=True)
+        if progress is not None:
+            progress(start + len(values))
+
+
+def choose_threshold(model: Model, training: Sequence[Recording], features: Features) -> float:
+    """Where F1 is highest on the beginning of every training recording; a half where nothing there is to be found."""
+    share = THRESHOLD_POSITIONS / sum(len(each.signal) for each in training)
+    scores = Scores(2)
+    for each in training:
+        length = min(len(each.signal), max(model.time, round(share * len(each.signal))))
+        _add(scores, each.labels[:length], probabilities(model, each.signal[:length], features))
+    if not scores.of(1).positions:
+        return HALF
+    curve = scores.curve(1)
+    sums = np.maximum(curve.precision + curve.recall, 1e-300)
+    threshold = float(curve.thresholds[np.argmax(curve.precision * curve.recall / sums)])
+    return threshold if 0 < threshold < 1 else HALF
+
+
+def _add(scores: Scores, found: Any, coming: Iterator[Array]) -> None:
+    first = 0
+    for piece in coming:
+        scores.add(found[first : first + len(piece)], piece)
+        first += len(piece)
+
+
+def score(made: Run, model: Model, opened: Opened, progress: Progress | None = None) -> Report:
+    """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, what was
+    found on them into the run."""
+    data, features = opened.data, opened.source.features
+    threshold = choose_threshold(model, data.training, features) if data.classes == 2 else None
+    scores = Scores(data.classes)
+    total = sum(len(each.signal) for each in data.validation)
+    done = 0
+    kept: list[Array] = []  # of two classes, the second one's probability
+    for each in data.validation:
+
+        def report(here: int, before: int = done) -> None:
+            if progress is not None:
+                progress("labelling what was held out", before + here, total)
+
+        values = np.concatenate(list(probabilities(model, each.signal, features, report)), dtype=np.float32)
+        scores.add(each.labels, values)
+        kept.append(values[:, 1])
+        done += len(each.signal)
+    classes = scores.per_class() if threshold is None else _at_threshold(data.validation, kept, threshold)
+    stretches = _stretches(made, opened, kept, Cut(threshold)) if data.parts and threshold is not None else None
+    numbers = [number for number in range(1, data.classes) if scores.of(number).positions]
+    for number in numbers:
+        name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
+        write_whole(made.folder / name, picture(scores.curve(number)).encode())
+    areas = [scores.curve(number).area for number in numbers]
+    beside = None if opened.statistics is None else baseline.score(opened.statistics, *by_name(data.parts))
+    found = Report(threshold, classes, float(np.mean(areas)), data.feature, stretches, beside)
+    write_whole(made.folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
+    return found
+
+
+def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], threshold: float) -> tuple[Score, ...]:
+    found = []
+    for number in (0, 1):
+        pairs = []
+        for each, values in zip(validation, kept, strict=True):
+            known = np.asarray(each.labels) >= 0
+            said = (values >= threshold) == (number == 1)
+            pairs.append((np.asarray(each.labels)[known] == number, said[known]))
+        here = base_score(np.concatenate([true for true, _ in pairs]), np.concatenate([said for _, said in pairs]))
+        none = not here.predicted and not here.true
+        precision = here.precision if here.predicted else None
+        recall = here.recall if here.true else None
+        found.append(Score(precision, recall, None if none else here.f1, here.true))
+    return tuple(found)
+
+
+def _stretches(made: Run, opened: Opened, kept: list[Array], cut: Cut) -> dict[str, StretchScores]:
+    """`kept`: of each part the + strand and the − strand, in their own directions."""
+    truth: dict[Key, Array] = {}
+    predicted: dict[Key, Array] = {}
+    parts = opened.data.parts
+    strands = list(zip(kept[::2], kept[1::2], strict=True))
+    for part, (plus, minus) in zip(parts, strands, strict=True):
+        for strand, values in (("+", plus), ("-", minus[::-1])):
+            found = [(each.start, each.end) for each in find_stretches([values], cut)]
+            truth[part.name, strand] = runs(part.labels[strand] == 1)
+            predicted[part.name, strand] = _known(part, strand, np.array(found, np.int64).reshape(-1, 2))
+    if opened.source.held_out:
+        lengths = {part.name: len(part.bases) for part in parts}
+        with writing(made.folder / "held-out", lengths, cut, kind_of(opened.source, opened.statistics)) as writer:
+            for part, (plus, minus) in zip(parts, strands, strict=True):
+                writer.add(part.name, part.bases, [plus], [minus])
+    return stretch_scores(truth, predicted)
+
+
+def _known(part: Part, strand: str, stretches: Array) -> Array:
+    """Without those that are unknown for the greater part: nobody can say whether they are right."""
+    unknown = np.concatenate(([0], np.cumsum(part.labels[strand] < 0)))
+    lengths = stretches[:, 1] - stretches[:, 0]
+    kept: Array = stretches[2 * (unknown[stretches[:, 1]] - unknown[stretches[:, 0]]) <= lengths]
+    return kept
+
+
+def kind_of(source: Source, statistics: Baseline | None) -> Kind:
+    """What the stretches are called that a run finds; runs that did not keep it called them exons."""
+    return Kind(source.feature or "exon", None if statistics is None else statistics.odds)
+
+
+def read_threshold(folder: Path) -> float:
+    """The one that training chose; a half where it was stopped before that."""
+    try:
+        threshold = json.loads((folder / SCORES).read_text(encoding="utf-8"))["threshold"]
+        return HALF if threshold is None else Cut(float(threshold)).threshold
+    except FileNotFoundError:
+        return HALF
+    except OSError as error:
+        raise TapelessError(f"cannot read {folder / SCORES}: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError, TapelessError):
+        raise TapelessError(f"{folder / SCORES} is damaged: give --threshold, or train again.") from None
