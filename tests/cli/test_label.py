@@ -1,6 +1,7 @@
 """Labelling as a user does it: a genome or a signal in, a run out, and with it other genomes and signals labelled."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from tapeless import cli
 from tapeless.genome.fasta import read_lengths
 from tapeless.genome.gff import read_annotation
 from tapeless.genome.synthetic import Synthetic
-from tapeless.train import labelled_scores
+from tapeless.train import labelled, labelled_scores
 from tapeless.train.run import Run
 from tests.signals.made import bursts
 
@@ -164,6 +165,65 @@ def test_a_run_goes_on_from_any_folder_and_is_scored_again(tmp_path, signal_run,
     assert json.loads(said)["steps"] == 90
     assert json.loads((folder / "scores.json").read_text())["threshold"] == json.loads(said)["threshold"]
     assert tapeless("train", "--resume", folder, "--steps", 90, folder=tmp_path)[2].count("is done") == 1
+
+
+@pytest.fixture
+def coding_run(place, tapeless, monkeypatch):
+    """A model of CDS that reads wavelets alone and was hardly trained, and what was said of it."""
+    monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))
+    if not (place / "coding").exists():
+        code, said, complained = tapeless(
+            "train", *GENOME, "--feature", "CDS", *TINY, "--steps", 1, "--validation", "0.2", "--out", "coding",
+            folder=place,
+        )  # fmt: skip
+        assert code == 0, complained
+        (place / "coding.txt").write_text(said)
+    return place / "coding", (place / "coding.txt").read_text()
+
+
+def test_a_genome_without_held_out_sequences_is_scored_beside_codon_statistics_too(coding_run):
+    folder, said = coding_run
+    for words in ("codon statistics: bases in CDS", "model: bases in CDS", "model: CDS, both ends exact"):
+        assert words in said
+    assert "exon" not in said
+    kept = json.loads((folder / "scores.json").read_text())
+    assert kept["feature"] == "CDS"
+    assert f"{kept['codon_statistics']['f1']:.4f}" in said
+
+
+def test_a_model_that_codon_statistics_beat_says_so_and_what_to_try(coding_run):
+    folder, said = coding_run
+    kept = json.loads((folder / "scores.json").read_text())
+    assert kept["better_than_codon_statistics"] is False
+    assert f"no better than codon statistics (F1 {kept['classes'][1]['f1']:.4f} against" in said
+    assert "--steps 2)" in said
+
+
+def test_a_model_of_coding_parts_says_cds_and_the_frame(place, coding_run, tapeless):
+    words = ("predict", "coding", "--fasta", "genome.fa", "--threshold", "0.001", "--force")
+    code, said, complained = tapeless(*words, "-o", "cds", folder=place)
+    assert code == 0, complained
+    assert " CDS, after" in said
+    lines = [line.split("\t") for line in (place / "cds.gff3").read_text().splitlines() if line[0] != "#"]
+    assert {line[2] for line in lines} == {"CDS"}
+    assert {line[7] for line in lines} <= {"0", "1", "2"}
+    assert lines[0][8].startswith("ID=CDS1;")
+    code, said, _ = tapeless(*words, "-o", "cds", "--json", folder=place)
+    assert (json.loads(said)["feature"], json.loads(said)["stretches"]) == ("CDS", len(lines))
+
+
+def test_a_run_from_before_families_and_statistics_still_labels(place, coding_run, tapeless, tmp_path):
+    folder, _ = coding_run
+    shutil.copytree(folder, tmp_path / "old")
+    (tmp_path / "old" / "codons.json").unlink()
+    kept = json.loads((folder / "source.json").read_text())
+    old = {name: value for name, value in kept.items() if name not in ("version", "features")}
+    (tmp_path / "old" / "source.json").write_text(json.dumps({**old, "scales": kept["features"]["scales"]}))
+    for run in (tmp_path / "old", folder):
+        code, _, complained = tapeless("predict", run, "--fasta", "genome.fa", "-o", tmp_path / run.name, folder=place)
+        assert code == 0, complained
+    first, second = ((tmp_path / f"{name}.plus.bedgraph").read_bytes() for name in ("old", "coding"))
+    assert first == second
 
 
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):

@@ -86,13 +86,13 @@ def test_gffutils_reads_coding_stretches_with_their_frame(tmp_path, genome):
 def test_the_frame_of_one_stretch_by_hand():
     gene = np.frombuffer(b"ATGAAACTAACTGACTAGAT", np.uint8)  # in frame 0 ATG AAA CTA ACT GAC TAG: one stop, at the end
     open_frame = gene[:15]
-    assert phase(open_frame, stop_odds()) == 0
-    assert phase(open_frame[1:], stop_odds()) == 2
-    assert phase(open_frame[2:], stop_odds()) == 1
+    assert phase(open_frame) == 0
+    assert phase(open_frame[1:]) == 2
+    assert phase(open_frame[2:]) == 1
     assert codons_in_frame(codon_indices(open_frame), np.array([[0, 15]]), stop_odds()).sum() == 5
     assert Kind("CDS").phase(opposite_bases(open_frame[1:]), "-") == "2"
     for short in (b"", b"A", b"AC"):
-        assert phase(np.frombuffer(short, np.uint8), stop_odds()) == 0
+        assert phase(np.frombuffer(short, np.uint8)) == 0
 
 
 @pytest.mark.parametrize("feature", ["", " ", "a\tb", "a\n"])

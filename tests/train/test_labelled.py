@@ -1,21 +1,36 @@
 """What labelling runs learn from, what they hold out, and how they turn probabilities into answers."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
+from tapeless.genome import baseline
 from tapeless.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.genome.output import Cut
 from tapeless.model import Model
 from tapeless.models.presets import preset
 from tapeless.signal import SCALES, Features, Recording, Scores
 from tapeless.signal import predict as plain_predict
-from tapeless.train import labelled_scores, run
-from tapeless.train.labelled import Source, make_source, read_data, read_source
+from tapeless.signal.features import FAMILIES
+from tapeless.train import labelled, labelled_scores, run
+from tapeless.train.labelled import (
+    Source,
+    by_name,
+    learned_statistics,
+    make_source,
+    read_data,
+    read_source,
+    read_statistics,
+    with_statistics,
+    write_statistics,
+)
+from tapeless.train.labelled_run import resume as resume_labelling
 from tapeless.train.labelled_run import start
-from tapeless.train.labelled_scores import choose_threshold, probabilities, read_threshold, score
+from tapeless.train.labelled_scores import choose_threshold, kind_of, probabilities, read_threshold, score
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
 from tests.signals.made import bursts
@@ -237,3 +252,146 @@ def test_damaged_scores_are_a_sentence(tmp_path, text):
 
 def test_without_scores_the_threshold_is_a_half(tmp_path):
     assert read_threshold(tmp_path) == 0.5
+
+
+def test_a_run_of_the_first_version_is_read(tmp_path, genome):
+    """Before features had families: scales stood in their place, and neither feature nor statistics were kept."""
+    old = {
+        "fasta": genome[1].fasta, "gff": genome[1].gff, "feature": None, "held_out": ["b"], "signal": None,
+        "labels": None, "amplitude": 1.0, "scales": [3.0, 10.0],
+    }  # fmt: skip
+    (tmp_path / "source.json").write_text(json.dumps(old))
+    source = read_source(tmp_path)
+    assert source.features == WAVELETS
+    assert source.held_out == ("b",)
+    assert read_statistics(tmp_path) is None
+    assert kind_of(source, None).feature == "exon"
+    (tmp_path / "scores.json").write_text('{"threshold": 0.25, "classes": [], "average_precision": 0.5, "exons": null}')
+    assert read_threshold(tmp_path) == 0.25
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 3}, {"version": True}, {"version": None}, {"features": None}, {"features": {}}, {"held_out": None},
+        {"features": {"version": 1, "families": ["smells"]}}, {"features": {"version": 1, "scales": [0]}},
+        {"features": {"version": 1, "surprise": 1}}, {"feature": 3}, {"feature": "a\tb"}, {"feature": ""},
+    ],
+)  # fmt: skip
+def test_a_source_that_makes_no_sense_is_a_sentence(tmp_path, genome, changes):
+    genome[1].write(tmp_path)
+    path = tmp_path / "source.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(TapelessError, match=r"source\.json is damaged"):
+        read_source(tmp_path)
+
+
+def test_statistics_come_back_as_they_were_written(tmp_path, genome):
+    learned = learned_statistics(read_data(genome[1], 0.1))
+    write_statistics(tmp_path, learned)
+    read = read_statistics(tmp_path)
+    np.testing.assert_array_equal(read.odds, learned.odds)
+    assert (read.window, read.threshold) == (learned.window, learned.threshold)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 9}, {"log_odds": []}, {"log_odds": [0] * 63}, {"log_odds": ["x"] * 64}, {"log_odds": [[0] * 64]},
+        {"log_odds": [float("nan")] * 64}, {"log_odds": None}, {"window": None}, {"window": 10**400},
+        {"window": -60}, {"threshold": "x"}, {"threshold": float("inf")},
+    ],
+)  # fmt: skip
+def test_damaged_statistics_are_a_sentence(tmp_path, genome, changes):
+    write_statistics(tmp_path, learned_statistics(read_data(genome[1], 0.1)))
+    path = tmp_path / "codons.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(TapelessError, match=r"codons\.json is damaged"):
+        read_statistics(tmp_path)
+
+
+def test_statistics_are_learned_where_the_model_is_and_nowhere_else(genome, tmp_path):
+    """Other letters in what is held out, and they are the same."""
+    letters, source = genome
+    other = {name: text[:900] + text[900:][::-1] for name, text in letters.items()}
+    (tmp_path / "h.fa").write_text("".join(f">{name}\n{text}\n" for name, text in other.items()))
+    first, second = (
+        learned_statistics(read_data(each, 0.1)) for each in (source, replace(source, fasta=str(tmp_path / "h.fa")))
+    )
+    np.testing.assert_array_equal(first.odds, second.odds)
+    assert first.threshold == second.threshold
+
+
+def test_every_run_on_a_genome_is_scored_beside_codon_statistics(tmp_path, genome):
+    session, opened = started(tmp_path / "run", genome[1], steps=1)
+    report = score(session.run, session.model, opened)
+    expected = baseline.score(opened.statistics, *by_name(opened.data.parts))
+    assert report.codon_statistics == expected
+    assert expected.true == 4 * 10 + 2 * 20
+    kept = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert kept["codon_statistics"]["f1"] == expected.f1
+    assert kept["better_than_codon_statistics"] == ((report.classes[1].f1 or 0) > expected.f1)
+    assert kept["feature"] == "exon"
+    assert read_source(tmp_path / "run").feature == "exon"
+
+
+@pytest.mark.parametrize("families", [FAMILIES, ("bases", "frames"), ("codons",)])
+def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkeypatch, families):
+    monkeypatch.setattr(labelled, "GENOME_FAMILIES", families)
+    source = source_of(fasta=genome[1].fasta, gff=genome[1].gff)
+    assert source.features.families == families
+    whole, _ = started(tmp_path / "whole", source, steps=4)
+    list(whole.walk(lambda: None))
+    stopped, _ = started(tmp_path / "stopped", source, steps=4)
+    list(stopped.walk(lambda: "enough" if stopped.trainer.step == 2 else None))
+    monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))  # a run keeps its own
+    going_on = resume_labelling(tmp_path / "stopped", {}, {})
+    list(going_on.session.walk(lambda: None))
+    for name, weight in whole.model.params.items():
+        assert np.array_equal(weight, going_on.session.model.params[name]), name
+    assert whole.model.config.features == source.features.width
+    report = score(going_on.session.run, going_on.session.model, going_on.opened)
+    assert report.codon_statistics is not None
+
+
+def test_codon_features_without_their_statistics_are_a_sentence():
+    with pytest.raises(TapelessError, match=r"need codon statistics, and there are none \(no codons\.json"):
+        with_statistics(Source(features=Features(("codons",))), None)
+
+
+def annotated(tmp_path, source, *lines):
+    (tmp_path / "more.gff3").write_text(Path(source.gff).read_text() + "".join(f"{line}\n" for line in lines))
+    return replace(source, gff=str(tmp_path / "more.gff3"))
+
+
+def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeypatch):
+    """A feature without a strand in what is held out; a model that finds it is neither right nor wrong."""
+    _, source = genome
+    source = replace(
+        annotated(tmp_path, source, *(f"b\tx\texon\t{first}\t{first + 99}\t.\t?\t.\tID=q" for first in (301, 501))),
+        held_out=("b",),
+    )
+    session, opened = started(tmp_path / "run", source, steps=1)
+    told = iter([*opened.data.training, *opened.data.validation])
+
+    def finds_all(*_):
+        labels = np.array(next(told).labels != 0, float)
+        return iter([np.stack((1 - labels, labels), axis=1)])
+
+    monkeypatch.setattr(labelled_scores, "probabilities", finds_all)
+    monkeypatch.setattr(labelled_scores, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
+    report = score(session.run, session.model, opened)
+    assert report.classes[1].f1 == 1
+    assert report.stretches["both"].exact.predicted == 4
+    assert report.stretches["both"].exact.f1 == 1
+
+
+def test_sequences_that_the_annotation_never_names_are_left_out(tmp_path, genome):
+    letters, source = genome
+    (tmp_path / "more.fa").write_text(Path(source.fasta).read_text() + f">c\n{letters['a']}\n")
+    more = replace(source, fasta=str(tmp_path / "more.fa"))
+    data = read_data(more, 0.1)
+    assert [part.name for part in data.training_parts] == ["a", "b"]
+    assert data.notes[-1] == "the annotation says nothing of 1 of 3 sequences (c): unknown."
+    with pytest.raises(TapelessError, match="says nothing of sequence 'c': hold out another"):
+        read_data(replace(more, held_out=("c",)), 0.1)

@@ -190,7 +190,7 @@ def predict(
 ) -> None:
     """Label a genome or a signal of any length with a trained run.
 
-    Of a genome: OUT.gff3 with what was found, OUT.plus.bedgraph and OUT.minus.bedgraph with the probability of each base.
+    Of a genome: OUT.gff3 with what was found, OUT.plus.bedgraph and OUT.minus.bedgraph with a probability per base.
     Of a signal: an array (samples, classes) of probabilities.
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other

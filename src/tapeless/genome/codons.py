@@ -94,9 +94,13 @@ def best_frames(codons: Array, stretches: Array, odds: Array) -> Array:
     return np.argmax(sums[starts + FRAMES * counts] - sums[starts], axis=1)
 
 
-def phase(bases: Array, odds: Array) -> int:
-    """Of one stretch, given as letters in its strand's own direction."""
-    return int(best_frames(codon_indices(bases), np.array([[0, len(bases)]]), odds)[0])
+def phase(bases: Array, odds: Array | None = None) -> int:
+    """Of one stretch, given as letters in its strand's own direction. Where no odds were learned, stop codons tell.
+
+    A stop weighs at least its penalty here: learned odds have seen the one that ends every gene.
+    """
+    weighed = stop_odds() if odds is None else np.where(_IS_STOP, np.minimum(odds, STOP_PENALTY), odds)
+    return int(best_frames(codon_indices(bases), np.array([[0, len(bases)]]), weighed)[0])
 
 
 def strided_sums(values: Array) -> Array:

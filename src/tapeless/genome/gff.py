@@ -144,7 +144,7 @@ def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> Non
 
 
 def _take_feature(where: str, columns: list[str], sequence: str, length: int, pseudo: bool, found: _Found) -> None:
-    _, _, kind, first, last, _, strand, _, attributes = columns
+    first, last, strand, attributes = columns[3], columns[4], columns[6], columns[8]
     if attributes.strip() != "." and "=" not in attributes:
         raise TapelessError(
             f"{where}: attributes {attributes.strip()[:40]!r} are not key=value as in GFF3 (is this GTF?): convert it."

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.genome.codons import phase, stop_odds
+from tapeless.genome.codons import phase
 from tapeless.genome.dna import PIECE, STRANDS, opposite_bases
 from tapeless.genome.intervals import runs
 from tapeless.ops.contract import Array
@@ -113,15 +113,14 @@ class Kind:
     odds: Array | None = None  # where none were learned, stop codons alone tell
 
     def __post_init__(self) -> None:
-        if not self.feature.strip() or not self.feature.isprintable():
+        if not isinstance(self.feature, str) or not self.feature.strip() or not self.feature.isprintable():
             raise TapelessError(f"{self.feature!r} is no type of feature: give one such as exon or CDS.")
 
     def phase(self, bases: Array, strand: str) -> str:
         """Of a stretch, from the + strand's letters; GFF3 asks for it where a feature is coding, and only there."""
         if self.feature != CODING:
             return "."
-        odds = stop_odds() if self.odds is None else self.odds
-        return str(phase(bases if strand == "+" else opposite_bases(bases), odds))
+        return str(phase(bases if strand == "+" else opposite_bases(bases), self.odds))
 
 
 class Writer:

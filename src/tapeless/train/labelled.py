@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tapeless.genome.codons import CODONS
 from tapeless.genome.dna import STRANDS, StrandSignal
 from tapeless.genome.fasta import read_records
 from tapeless.genome.gff import Key, labels, read_annotation
+from tapeless.genome.output import Kind
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_labels, checked_scales, checked_signal, pieces
 from tapeless.signal.features import Features
@@ -25,6 +27,7 @@ from tapeless.train.disk import write_whole
 
 SOURCE, STATISTICS = "source.json", "codons.json"
 VERSION = 2  # of both files; version 1 had wavelets alone, and no statistics
+LONGEST = 1 << 16  # bases in a window of codon statistics
 # What a model reads at each position; a run keeps what it was made with.
 GENOME_FAMILIES = ("wavelets",)
 SIGNAL_FAMILIES = ("wavelets",)
@@ -133,22 +136,33 @@ def _amplitude(signal: Any, path: Path) -> float:
 def read_source(folder: Path) -> Source:
     path = folder / SOURCE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version = content.pop("version", 1)
-        if version == 1:
-            content["features"] = Features(scales=content.pop("scales"))
-        elif version == VERSION:
-            content["features"] = Features.of(content["features"])
-        content["held_out"] = tuple(content["held_out"])
-        if {each.name for each in fields(Source)} != set(content):
-            raise KeyError
-        return Source(**content)
+        return _source(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise TapelessError(f"{folder} labels no signal: it has no {SOURCE}; make a run with `label train`.") from None
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, TapelessError):
         raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
+
+
+def _source(content: dict[str, Any]) -> Source:
+    """What a file of either version tells. ValueError, TypeError, KeyError or TapelessError where it tells nothing."""
+    if "version" not in content:
+        content["features"] = Features(scales=content.pop("scales"))
+    elif content.pop("version") == VERSION:
+        content["features"] = Features.of(content["features"])
+    else:
+        raise ValueError("another version")
+    content["held_out"] = tuple(content["held_out"])
+    amplitude = content["amplitude"]
+    texts = [*content["held_out"], *(content[name] or "-" for name in ("fasta", "gff", "signal", "labels"))]
+    if not all(isinstance(each, str) for each in texts) or type(amplitude) not in (int, float):
+        raise TypeError
+    if not 0 < amplitude < inf or {each.name for each in fields(Source)} != set(content):
+        raise ValueError
+    if content["feature"] is not None:
+        Kind(content["feature"])  # refuses what GFF3 could not hold
+    return Source(**content)
 
 
 def learned_statistics(data: Data) -> Baseline | None:
@@ -185,10 +199,12 @@ def read_statistics(folder: Path) -> Baseline | None:
     path = folder / STATISTICS
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        odds = np.append(np.array(content["log_odds"], np.float64), 0.0)
-        if content["version"] != VERSION or odds.shape != (CODONS + 1,) or not np.isfinite(odds).all():
+        odds, window = np.array(content["log_odds"], np.float64), content["window"]
+        threshold = float(content["threshold"])
+        sound = content["version"] == VERSION and odds.shape == (CODONS,) and np.isfinite([*odds, threshold]).all()
+        if not sound or type(window) is not int or not 0 < window < LONGEST:
             raise ValueError
-        return Baseline(odds, int(content["window"]), float(content["threshold"]))
+        return Baseline(np.append(odds, 0.0), window, threshold)
     except FileNotFoundError:
         return None
     except OSError as error:
