@@ -38,6 +38,7 @@ def test_coding_stretches_come_with_the_frame_they_were_made_in(tmp_path, genome
     """Also where a stretch is off by a few bases, as those of a model are: the codons stay where they are."""
     records, known, lines = genome
     learned = fit({"chr1": records["chr1"]}, known)
+    assert learned is not None
     found = written_lines(tmp_path, {"chr2": records["chr2"]}, known, Kind("CDS", learned.odds), moved)
     truth = {(line[3], line[4], line[6]): int(line[7]) for line in lines if line[0] == "chr2"}
     assert len(found) == len(truth) > 20

@@ -286,10 +286,17 @@ def test_a_source_that_makes_no_sense_is_a_sentence(tmp_path, genome, changes):
         read_source(tmp_path)
 
 
+def statistics_of(source):
+    learned = learned_statistics(read_data(source, 0.1))
+    assert learned is not None
+    return learned
+
+
 def test_statistics_come_back_as_they_were_written(tmp_path, genome):
-    learned = learned_statistics(read_data(genome[1], 0.1))
+    learned = statistics_of(genome[1])
     write_statistics(tmp_path, learned)
     read = read_statistics(tmp_path)
+    assert read is not None
     np.testing.assert_array_equal(read.odds, learned.odds)
     assert (read.window, read.threshold) == (learned.window, learned.threshold)
 
@@ -303,7 +310,7 @@ def test_statistics_come_back_as_they_were_written(tmp_path, genome):
     ],
 )  # fmt: skip
 def test_damaged_statistics_are_a_sentence(tmp_path, genome, changes):
-    write_statistics(tmp_path, learned_statistics(read_data(genome[1], 0.1)))
+    write_statistics(tmp_path, statistics_of(genome[1]))
     path = tmp_path / "codons.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(TapelessError, match=r"codons\.json is damaged"):
@@ -315,9 +322,7 @@ def test_statistics_are_learned_where_the_model_is_and_nowhere_else(genome, tmp_
     letters, source = genome
     other = {name: text[:900] + text[900:][::-1] for name, text in letters.items()}
     (tmp_path / "h.fa").write_text("".join(f">{name}\n{text}\n" for name, text in other.items()))
-    first, second = (
-        learned_statistics(read_data(each, 0.1)) for each in (source, replace(source, fasta=str(tmp_path / "h.fa")))
-    )
+    first, second = (statistics_of(each) for each in (source, replace(source, fasta=str(tmp_path / "h.fa"))))
     np.testing.assert_array_equal(first.odds, second.odds)
     assert first.threshold == second.threshold
 
@@ -382,6 +387,7 @@ def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeyp
     monkeypatch.setattr(labelled_scores, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
     report = score(session.run, session.model, opened)
     assert report.classes[1].f1 == 1
+    assert report.stretches is not None
     assert report.stretches["both"].exact.predicted == 4
     assert report.stretches["both"].exact.f1 == 1
 

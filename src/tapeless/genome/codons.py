@@ -39,7 +39,8 @@ def codon_indices(bases: Array) -> Array:
 
 def closing_codons(digits: Array) -> Array:
     """Where a reading frame ends: at a stop codon, and at one that is not known."""
-    return _CLOSES[codons_of(digits)]
+    closes: Array = _CLOSES[codons_of(digits)]
+    return closes
 
 
 def stop_odds() -> Array:
@@ -91,7 +92,8 @@ def best_frames(codons: Array, stretches: Array, odds: Array) -> Array:
     sums = strided_sums(odds[codons])
     starts = stretches[:, :1] + np.arange(FRAMES)
     counts = np.maximum(stretches[:, 1:] - starts, 0) // FRAMES
-    return np.argmax(sums[starts + FRAMES * counts] - sums[starts], axis=1)
+    frames: Array = np.argmax(sums[starts + FRAMES * counts] - sums[starts], axis=1)
+    return frames
 
 
 def phase(bases: Array, odds: Array | None = None) -> int:

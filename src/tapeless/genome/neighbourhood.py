@@ -69,9 +69,8 @@ class Frames:
         rows = -(-len(digits) // FRAMES)
         at = np.arange(rows * FRAMES).reshape(rows, FRAMES)
         # Codons that are cut short count as closing; they lie further than `longest` from all that is told.
-        closes = np.ones(rows * FRAMES, bool)
-        closes[: len(digits)] = closing_codons(digits)
-        closes = closes.reshape(rows, FRAMES)
+        closes = np.ones((rows, FRAMES), bool)
+        closes.ravel()[: len(digits)] = closing_codons(digits)
         far = len(digits) + self.longest
         before = np.maximum.accumulate(np.where(closes, at, -far), axis=0).ravel()
         behind = np.minimum.accumulate(np.where(closes, at, 2 * far)[::-1], axis=0)[::-1].ravel()

@@ -110,11 +110,8 @@ class Features:
             raise TapelessError(f"{' and '.join(dna)} are features of DNA as a complex signal, and this one is real.")
         if "codons" in dna and self.odds is None:
             raise TapelessError("the family codons needs a table of codons (odds): learn it from annotated sequences.")
-        if len(dna) == len(self.families):
-            starts = range(0, len(signal), block or BLOCK)
-            waves = ((first, np.empty((min(block or BLOCK, len(signal) - first), 0), np.float32)) for first in starts)
-        else:
-            waves = feature_blocks(signal, self.scales, block)
+        plain = len(dna) == len(self.families)
+        waves = _no_waves(len(signal), block or BLOCK) if plain else feature_blocks(signal, self.scales, block)
         return self._blocks(signal, waves)
 
     def _blocks(self, signal: Any, waves: Iterator[tuple[int, Array]]) -> Iterator[tuple[int, Array]]:
@@ -133,6 +130,11 @@ class Features:
                     digits = _digits_around(signal, start - family.reach, start + len(wave) + family.reach)
                     columns.append(family.columns(digits))
             yield start, np.concatenate(columns, axis=1)
+
+
+def _no_waves(length: int, block: int) -> Iterator[tuple[int, Array]]:
+    for start in range(0, length, block):
+        yield start, np.empty((min(block, length - start), 0), np.float32)
 
 
 def _digits_around(signal: Any, first: int, last: int) -> Array:
