@@ -131,6 +131,11 @@ def test_what_nobody_asked_for_does_not_refuse_a_file(tmp_path):
         read_annotation(spoilt, LENGTHS, "CDS")
 
 
+def test_whoever_asks_for_pseudogenes_gets_them(tmp_path):
+    annotation = read_annotation(write(tmp_path / "ncbi.gff", FILE), LENGTHS, "pseudogene")
+    assert annotation.intervals[CHROMOSOME, "-"].tolist() == [[399, 429]]
+
+
 def test_a_circle_may_be_called_one_after_its_features(tmp_path):
     circle = FILE[-5:]
     path = write(tmp_path / "late.gff", [*circle[1:], circle[0]])

@@ -136,7 +136,8 @@ def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> Non
     found.count += 1
     if sequence in lengths:
         try:
-            _take_feature(where, columns, sequence, lengths[sequence], "pseudo=true" in flags, found)
+            pseudo = "pseudo=true" in flags and "pseudo" not in kind.lower()  # whoever asks for pseudogenes means them
+            _take_feature(where, columns, sequence, lengths[sequence], pseudo, found)
         except TapelessError as refusal:
             found.refusal = refusal
     else:

@@ -102,16 +102,18 @@ class Features:
     def blocks(self, signal: Any, block: int | None = None) -> Iterator[tuple[int, Array]]:
         """(first position, float32 features of up to `block` positions), from left to right. All is checked before the
         first block."""
-        signal = checked_signal(signal)
-        if block is not None:
-            check_size("block", block)
         dna = [name for name in self.families if name in DNA]
+        if len(dna) < len(self.families):
+            waves = feature_blocks(signal, self.scales, block)
+        else:
+            if block is not None:
+                check_size("block", block)
+            signal = checked_signal(signal)
+            waves = _no_waves(len(signal), block or BLOCK)
         if dna and np.asarray(signal[:1]).dtype.kind != "c":
             raise TapelessError(f"{' and '.join(dna)} are features of DNA as a complex signal, and this one is real.")
         if "codons" in dna and self.odds is None:
             raise TapelessError("the family codons needs a table of codons (odds): learn it from annotated sequences.")
-        plain = len(dna) == len(self.families)
-        waves = _no_waves(len(signal), block or BLOCK) if plain else feature_blocks(signal, self.scales, block)
         return self._blocks(signal, waves)
 
     def _blocks(self, signal: Any, waves: Iterator[tuple[int, Array]]) -> Iterator[tuple[int, Array]]:
