@@ -47,13 +47,39 @@ def codon(text, at):
 
 
 def plain_frames(text, longest):
+    def closes(at):
+        return 0 <= at <= len(text) - 3 and codon(text, at) in (None, *STOPS)
+
     def open_to(at, step):
         bases = 0
-        while bases < longest and codon(text, at) not in (None, *STOPS):
+        while bases < longest and not closes(at):
             at, bases = at + step, bases + 3
-        return np.log1p(min(bases, longest)) / np.log1p(longest)
+        return min(bases, longest)
 
-    return [[open_to(at - frame, step) for frame in range(3) for step in (-3, 3)] for at in range(len(text))]
+    def reading(at):
+        end = at + open_to(at, 3)
+        if end - at < longest or closes(end):
+            first = begin = end
+            while not closes(begin - 3) and end - begin + 3 <= longest:
+                begin -= 3
+                first = begin if codon(text, begin) == "ATG" else first
+            return min(end - first + 3, longest) if first < end and first <= at else 0
+        back = [at - far for far in range(0, open_to(at, -3) + (not closes(at - open_to(at, -3))), 3)]
+        return longest if any(codon(text, each) == "ATG" for each in back) else 0
+
+    return [
+        [
+            np.log1p(bases) / 2
+            for frame in range(3)
+            for bases in (open_to(at - frame, -3), open_to(at - frame, 3), reading(at - frame))
+        ]
+        for at in range(len(text))
+    ]
+
+
+def plain_opposite(text, longest):
+    other = text[::-1].translate(str.maketrans("ACGT", "TGCA"))
+    return plain_frames(other, longest)[::-1]
 
 
 def plain_codons(text, windows):
@@ -74,12 +100,13 @@ def plain_codons(text, windows):
 PLAIN = {
     "bases": lambda text: plain_bases(text, 2),
     "frames": lambda text: plain_frames(text, 30),
+    "opposite": lambda text: plain_opposite(text, 30),
     "codons": lambda text: plain_codons(text, (12, 30)),
 }
 
 
 @pytest.mark.parametrize("family", PLAIN)
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 31, 200])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 31, 200, 2000])
 def test_families_of_dna_by_their_definition(family, length):
     bases = letters(length, length)
     found = whole(of(family), encode(bases))
@@ -146,10 +173,10 @@ def test_an_open_frame_is_told_from_the_others():
     found = whole(Features(("frames",)), encode(text.encode()))
     for at in (150, 300, 451, 602):
         frame = (at - 120) % 3
-        openness = found[at].reshape(3, 2).sum(axis=1)
+        openness = found[at].reshape(3, 3)[:, :2].sum(axis=1)
         assert openness.argmax() == frame
-        expected = np.log1p([at - frame - 108, 720 - (at - frame)]) / np.log1p(1500)
-        np.testing.assert_allclose(found[at, 2 * frame : 2 * frame + 2], expected, rtol=1e-6)
+        expected = np.log1p([at - frame - 108, 720 - (at - frame)]) / 2
+        np.testing.assert_allclose(found[at, 3 * frame : 3 * frame + 2], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

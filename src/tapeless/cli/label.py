@@ -21,7 +21,7 @@ from tapeless.genome.synthetic import Synthetic
 from tapeless.model import Model
 from tapeless.signal.wavelet import SCALES
 from tapeless.train import labelled_run, run
-from tapeless.train.labelled import Source, make_source, read_source, read_statistics, with_statistics
+from tapeless.train.labelled import Source, make_source, read_source, read_statistics
 from tapeless.train.labelled_output import label_genome, label_signal, open_signal
 from tapeless.train.labelled_run import Labelling
 from tapeless.train.labelled_scores import kind_of, read_threshold, score
@@ -242,7 +242,6 @@ def _check_free(paths: tuple[Path, ...], force: bool) -> None:
 
 def _predict_genome(opened: Run, source: Source, fasta: Path, out: Path, cut: Cut, json: bool) -> dict[str, Any]:
     statistics = read_statistics(opened.folder)
-    source = with_statistics(source, statistics)
     with preparing_shown(json) as progress:
         lengths = read_lengths(fasta)
         with compiling_shown(json):

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tapeless.genome.dna import NO_LETTER, digits_of
+from tapeless.genome.dna import BEYOND, NO_LETTER, digits_of
 from tapeless.genome.intervals import runs
 from tapeless.ops.contract import Array
 
 FRAMES = 3
 CODONS = 64
 UNKNOWN = CODONS  # a codon with an ambiguous letter, or one that is cut short
+START = "ATG"
 STOPS = ("TAA", "TAG", "TGA")
 STOP_PENALTY = -5.0
 ROUNDS = 4  # the frames of synthetic and real exons settle within three
@@ -28,7 +29,7 @@ def codons_of(digits: Array) -> Array:
     padded[:-2] = digits
     first, second, third = padded[:-2], padded[1:-1], padded[2:]
     codons = first * np.uint8(16) + second * np.uint8(4) + third
-    codons[(first == NO_LETTER) | (second == NO_LETTER) | (third == NO_LETTER)] = UNKNOWN
+    codons[(first >= NO_LETTER) | (second >= NO_LETTER) | (third >= NO_LETTER)] = UNKNOWN
     return codons
 
 
@@ -38,9 +39,18 @@ def codon_indices(bases: Array) -> Array:
 
 
 def closing_codons(digits: Array) -> Array:
-    """Where a reading frame ends: at a stop codon, and at one that is not known."""
+    """Where a reading frame ends: at a stop codon, and at one that is not known; not at the end of the sequence, behind
+    which it may go on."""
     closes: Array = _CLOSES[codons_of(digits)]
+    beyond = np.flatnonzero(digits == BEYOND)
+    for before in range(FRAMES):
+        closes[beyond[beyond >= before] - before] = False
     return closes
+
+
+def starting_codons(digits: Array) -> Array:
+    starts: Array = codons_of(digits) == _START
+    return starts
 
 
 def stop_odds() -> Array:
@@ -50,6 +60,7 @@ def stop_odds() -> Array:
 
 _IS_STOP = np.zeros(CODONS + 1, bool)
 _IS_STOP[codon_indices(np.frombuffer("".join(STOPS).encode(), np.uint8))[::FRAMES]] = True
+_START = codon_indices(np.frombuffer(START.encode(), np.uint8))[0]
 _CLOSES = _IS_STOP | (np.arange(CODONS + 1) == UNKNOWN)
 
 

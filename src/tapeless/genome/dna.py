@@ -37,6 +37,7 @@ STANDS_FOR = {
 }
 DIGITS = "ACGT"  # the order in which letters are counted, 0 to 3
 NO_LETTER = 4  # the digit of what stands for several bases, or for none
+BEYOND = 5  # of what lies beyond the ends of a sequence
 PROTEIN = "EFILPQJOXZ*"
 GAPS = "-.~"
 PIECE = 1 << 20  # bases looked at in one go: what is needed beside the sequence itself stays small
@@ -107,6 +108,12 @@ def digits_of(bases: Array) -> Array:
     """Letters as 0 to 3 in the order of ACGT, U as T, and 4 where a letter stands for several."""
     digits: Array = _DIGIT[bases]
     return digits
+
+
+def opposite_digits(digits: Array) -> Array:
+    """Of the opposite strand, in its own direction."""
+    found: Array = np.where(digits >= NO_LETTER, digits, len(DIGITS) - 1 - digits)[::-1]
+    return found
 
 
 def digits_of_signal(signal: Array) -> Array:

@@ -1,8 +1,9 @@
-"""What stands around each base of a strand, as numbers a model can read: letters, open frames, codon statistics.
+"""What stands around each base of a strand, as numbers a model can read: letters and open frames.
 
 Everything is read off the signal of `dna.py`, whose corners are the letters, so that a strand in its own direction is
-all that is needed and the opposite strand is no special case. A sample that is no corner, an ambiguous letter or what
-lies beyond the ends, has no letter: it is nobody's neighbour, it closes a reading frame, and its codons count nothing.
+all that is needed and the opposite strand is no special case. A sample that is no corner, an ambiguous letter, has no
+letter: it is nobody's neighbour, and it closes a reading frame. What lies beyond the ends is nobody's neighbour either,
+but closes nothing: a gene may go on there.
 
 Position p is the first, second or third base of its codon; the frames 0, 1, 2 say which: the codon begins at p − frame.
 Each family sees a bounded number of bases to each side (`reach`), so that a stretch with that much around it has the
@@ -12,12 +13,11 @@ numbers that the whole sequence would give.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 
-from tapeless.genome.codons import FRAMES, closing_codons, codons_of, strided_sums
-from tapeless.genome.dna import NO_LETTER
+from tapeless.genome.codons import FRAMES, closing_codons, starting_codons
+from tapeless.genome.dna import BEYOND, opposite_digits
 from tapeless.ops.contract import Array
 
 LETTERS = 4
@@ -40,7 +40,7 @@ class Bases:
     def columns(self, digits: Array) -> Array:
         """Of all but the first and last `reach` of these bases."""
         count = len(digits) - 2 * self.reach
-        one_hot = np.zeros((len(digits), NO_LETTER + 1), np.float32)
+        one_hot = np.zeros((len(digits), BEYOND + 1), np.float32)
         one_hot[np.arange(len(digits)), digits] = 1
         known = one_hot[:, :LETTERS]
         return np.concatenate([known[offset : offset + count] for offset in range(2 * self.side + 1)], axis=1)
@@ -48,9 +48,12 @@ class Bases:
 
 @dataclass(frozen=True)
 class Frames:
-    """For each frame how far back and how far ahead the nearest codon is that closes it, a stop or one not known.
+    """For each frame three lengths: how far back and how far ahead the nearest codon is that closes it, a stop or one
+    not known, and how long the reading is that covers the position, from its start codon up to what closes it.
 
-    log(1 + bases) / log(1 + longest): 0 where the position's own codon closes, 1 where none does within `longest`.
+    Told is ½ log(1 + bases): 0 where the position's own codon closes, or no reading covers it. A reading begins at the
+    first start codon behind the last closing one, but not more than `longest` bases before it closes; where it does not
+    close within `longest`, it is as long as that.
     """
 
     longest: int
@@ -61,62 +64,61 @@ class Frames:
 
     @property
     def width(self) -> int:
-        return 2 * FRAMES
+        return FRAMES * FRAMES
 
     def columns(self, digits: Array) -> Array:
         """Of all but the first and last `reach` of these bases."""
         count = len(digits) - 2 * self.reach
-        rows = -(-len(digits) // FRAMES)
-        at = np.arange(rows * FRAMES).reshape(rows, FRAMES)
-        # Codons that are cut short count as closing; they lie further than `longest` from all that is told.
-        closes = np.ones((rows, FRAMES), bool)
+        # One row a codon of each frame. Codons that are cut short count as closing; they lie further than `longest`
+        # from all that is told.
+        rows = len(digits) // FRAMES + 1
+        closes, starts = np.ones((2, rows, FRAMES), bool)
         closes.ravel()[: len(digits)] = closing_codons(digits)
-        far = len(digits) + self.longest
-        before = np.maximum.accumulate(np.where(closes, at, -far), axis=0).ravel()
-        behind = np.minimum.accumulate(np.where(closes, at, 2 * far)[::-1], axis=0)[::-1].ravel()
-        found = np.empty((count, self.width), np.float32)
+        starts.ravel()[: len(digits)] = starting_codons(digits)
+        lengths = np.empty((rows, FRAMES, FRAMES), np.float32)
         for frame in range(FRAMES):
-            codon = np.arange(self.reach - frame, self.reach - frame + count)
-            found[:, 2 * frame] = np.minimum(codon - before[codon], self.longest)
-            found[:, 2 * frame + 1] = np.minimum(behind[codon] - codon, self.longest)
-        scaled: Array = np.log1p(found) / np.float32(np.log1p(self.longest))
+            lengths[:, frame] = self._lengths(np.flatnonzero(closes[:, frame]), np.flatnonzero(starts[:, frame]), rows)
+        flat = lengths.reshape(-1, FRAMES)
+        first = np.arange(self.reach, self.reach + count)
+        found = np.concatenate([flat[first - frame] for frame in range(FRAMES)], axis=1)
+        scaled: Array = np.log1p(found) / 2
         return scaled
+
+    def _lengths(self, closes: Array, starts: Array, rows: int) -> Array:
+        """Back, ahead and reading, in bases, of the codons 0 … rows − 1 of one frame; the last one closes."""
+        most = self.longest // FRAMES
+        codon = np.arange(rows)
+        nearest = np.searchsorted(closes, codon)  # the first that closes, from each codon on
+        behind = closes[nearest]
+        closed = np.concatenate([[-rows - most], closes])  # one more in front, so that each has one before it
+        before = np.where(behind == codon, codon, closed[nearest])
+        # Where each reading that closes begins: `rows` where it has no start codon.
+        starts = np.concatenate([starts, [rows]])
+        begins = starts[np.searchsorted(starts, np.maximum(closed[:-1] + 1, closes - most))][nearest]
+        latest = starts[np.searchsorted(starts[:-1], codon, side="right") - 1]
+        near = behind - codon <= most
+        running = (latest <= codon) & (latest > before) & (codon - latest <= most)
+        reading = np.where(near, np.where(begins <= codon, behind - begins + 1, 0), np.where(running, most, 0))
+        bases = FRAMES * np.stack([codon - before, behind - codon, reading], axis=1)
+        return np.minimum(bases, self.longest)
 
 
 @dataclass(frozen=True)
-class Codons:
-    """For each window and frame the log-odds of the codons around the position, summed, over √(their number).
+class Opposite:
+    """The frames of the opposite strand at the same base: two genes rarely lie on both."""
 
-    A window has as many codons to the left of the position's own as to the right, and is about as many bases long.
-    """
-
-    odds: tuple[float, ...]  # (65) by codon; the last is 0, of codons that are not known
-    windows: tuple[int, ...]
+    longest: int
 
     @property
     def reach(self) -> int:
-        return FRAMES * self._sides(max(self.windows)) + FRAMES - 1
+        return Frames(self.longest).reach
 
     @property
     def width(self) -> int:
-        return FRAMES * len(self.windows)
-
-    @staticmethod
-    def _sides(window: int) -> int:
-        return window // (2 * FRAMES)
+        return Frames(self.longest).width
 
     def columns(self, digits: Array) -> Array:
-        """Of all but the first and last `reach` of these bases."""
-        count = len(digits) - 2 * self.reach
-        sums = strided_sums(np.asarray(self.odds)[codons_of(digits)])
-        found = np.empty((count, self.width), np.float32)
-        for number, window in enumerate(self.windows):
-            sides = self._sides(window)
-            for frame in range(FRAMES):
-                first = np.arange(count) + self.reach - frame - FRAMES * sides
-                total = sums[first + FRAMES * (2 * sides + 1)] - sums[first]
-                found[:, FRAMES * number + frame] = total / sqrt(2 * sides + 1)
-        return found
+        return Frames(self.longest).columns(opposite_digits(digits))[::-1]
 
 
-Family = Bases | Frames | Codons
+Family = Bases | Frames | Opposite

@@ -1,10 +1,9 @@
 """What a model reads at each position: families of features, one beside the other, computed block by block.
 
     wavelets     real and imaginary part at each scale                          any signal
-    magnitudes   their absolute value: how much of a period, whatever its phase any signal
     bases        which letters stand around a position                          DNA
-    frames       how far each reading frame is open to both sides               DNA
-    codons       codon statistics in each frame; their table must be learned    DNA
+    frames       how far each reading frame is open, and how long its reading   DNA
+    opposite     the frames of the opposite strand                              DNA
 
 Every family sees a bounded stretch around a position, so that the memory is that of a block, whatever the signal's
 length, and blocks do not change what comes out. A run keeps the description, not the numbers.
@@ -14,26 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.genome.codons import CODONS
-from tapeless.genome.dna import digits_of_signal
-from tapeless.genome.neighbourhood import Bases, Codons, Family, Frames
+from tapeless.genome.dna import BEYOND, digits_of_signal
+from tapeless.genome.neighbourhood import Bases, Family, Frames, Opposite
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_scales, checked_signal
 from tapeless.signal.wavelet import SCALES, feature_blocks
 
 VERSION = 1
-ANY_SIGNAL = ("wavelets", "magnitudes")
-DNA = ("bases", "frames", "codons")
-FAMILIES = (*ANY_SIGNAL, *DNA)
+DNA = ("bases", "frames", "opposite")
+FAMILIES = ("wavelets", *DNA)
 BLOCK = 1 << 15  # positions at a time where no wavelets ask for a number of their own
-MOST_ASIDE, LONGEST, WIDEST = 64, 1 << 16, 1 << 16
+MOST_ASIDE, LONGEST = 64, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,43 +39,33 @@ class Features:
     families: tuple[str, ...] = ("wavelets",)
     scales: tuple[float, ...] = SCALES
     bases_aside: int = 4  # letters to each side
-    longest_frame: int = 1500  # bases to each side that an open frame is followed
-    codon_windows: tuple[int, ...] = (60, 120, 240)  # bases
-    odds: tuple[float, ...] | None = None  # by codon; learned, and kept apart from the description
+    longest_frame: int = 3000  # bases to each side that an open frame is followed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scales", checked_scales(self.scales))
-        for name in ("families", "codon_windows"):
-            if isinstance(getattr(self, name), str) or not isinstance(getattr(self, name), tuple | list):
-                raise TapelessError(f"{name} must be a sequence, not {getattr(self, name)!r}.")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.families, str) or not isinstance(self.families, tuple | list):
+            raise TapelessError(f"families must be a sequence, not {self.families!r}.")
+        object.__setattr__(self, "families", tuple(self.families))
         for family in self.families:
             if family not in FAMILIES:
                 raise unknown("family of features", family, FAMILIES)
         if not self.families or len(set(self.families)) != len(self.families):
             raise TapelessError(f"families must be at least one of {', '.join(FAMILIES)}, each once.")
-        if not self.codon_windows:
-            raise TapelessError("codon_windows are empty: give at least one.")
         sizes = (("bases_aside", self.bases_aside, MOST_ASIDE), ("longest_frame", self.longest_frame, LONGEST))
-        for name, value, most in (*sizes, *(("codon_windows", each, WIDEST) for each in self.codon_windows)):
+        for name, value, most in sizes:
             check_size(name, value)
             if value > most:
                 raise TapelessError(f"{name} must be at most {most:,}, not {value:,}.")
-        if self.odds is not None and not (len(self.odds) == CODONS + 1 and all(map(isfinite, self.odds))):
-            raise TapelessError(f"the table of codons must be {CODONS + 1} finite numbers.")
 
     @property
     def width(self) -> int:
         """Numbers at each position."""
-        widths = {"wavelets": 2 * len(self.scales), "magnitudes": len(self.scales)}
-        return sum(widths[name] if name in widths else self._local(name).width for name in self.families)
+        return sum(2 * len(self.scales) if name == "wavelets" else self._local(name).width for name in self.families)
 
     def _local(self, name: str) -> Family:
         if name == "bases":
             return Bases(self.bases_aside)
-        if name == "frames":
-            return Frames(self.longest_frame)
-        return Codons(self.odds or (), self.codon_windows)
+        return (Frames if name == "frames" else Opposite)(self.longest_frame)
 
     def described(self) -> str:
         """For people."""
@@ -88,8 +74,8 @@ class Features:
         return f"{', '.join(self.families)} with {len(self.scales)} scales"
 
     def document(self) -> dict[str, Any]:
-        """What a run keeps; `odds` are learned and kept apart."""
-        return {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "odds"}}
+        """What a run keeps."""
+        return {"version": VERSION, **asdict(self)}
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Features:
@@ -112,8 +98,6 @@ class Features:
             waves = _no_waves(len(signal), block or BLOCK)
         if dna and np.asarray(signal[:1]).dtype.kind != "c":
             raise TapelessError(f"{' and '.join(dna)} are features of DNA as a complex signal, and this one is real.")
-        if "codons" in dna and self.odds is None:
-            raise TapelessError("the family codons needs a table of codons (odds): learn it from annotated sequences.")
         return self._blocks(signal, waves)
 
     def _blocks(self, signal: Any, waves: Iterator[tuple[int, Array]]) -> Iterator[tuple[int, Array]]:
@@ -125,8 +109,6 @@ class Features:
             for name in self.families:
                 if name == "wavelets":
                     columns.append(wave)
-                elif name == "magnitudes":
-                    columns.append(np.hypot(wave[:, ::2], wave[:, 1::2]))
                 else:
                     family = self._local(name)
                     digits = _digits_around(signal, start - family.reach, start + len(wave) + family.reach)
@@ -140,8 +122,8 @@ def _no_waves(length: int, block: int) -> Iterator[tuple[int, Array]]:
 
 
 def _digits_around(signal: Any, first: int, last: int) -> Array:
-    """The letters from `first` up to `last`; none beyond the signal's ends."""
-    found = np.zeros(last - first, np.complex64)
+    """The letters from `first` up to `last`."""
+    found = np.full(last - first, BEYOND, np.uint8)
     begin, end = max(0, first), min(last, len(signal))
-    found[begin - first : end - first] = signal[begin:end]
-    return digits_of_signal(found)
+    found[begin - first : end - first] = digits_of_signal(signal[begin:end])
+    return found

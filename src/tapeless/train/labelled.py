@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ SOURCE, STATISTICS = "source.json", "codons.json"
 VERSION = 2  # of both files; version 1 had wavelets alone, and no statistics
 LONGEST = 1 << 16  # bases in a window of codon statistics
 # What a model reads at each position; a run keeps what it was made with.
-GENOME_FAMILIES = ("wavelets",)
+GENOME_FAMILIES = ("wavelets", "bases", "frames", "opposite")
 SIGNAL_FAMILIES = ("wavelets",)
 
 
@@ -174,18 +174,6 @@ def by_name(parts: Sequence[Part]) -> tuple[dict[str, Array], dict[Key, Array]]:
     """Letters by sequence, and labels by sequence and strand."""
     found = {(part.name, strand): part.labels[strand] for part in parts for strand in STRANDS}
     return {part.name: part.bases for part in parts}, found
-
-
-def with_statistics(source: Source, statistics: Baseline | None) -> Source:
-    """The source with features that can be computed: where they are made of codon statistics, with these."""
-    if "codons" not in source.features.families:
-        return source
-    if statistics is None:
-        raise TapelessError(
-            f"the features need codon statistics, and there are none (no {STATISTICS}, or nothing to learn them from): "
-            "put the file back, or train again with more annotated sequence."
-        )
-    return replace(source, features=replace(source.features, odds=tuple(statistics.odds.tolist())))
 
 
 def write_statistics(folder: Path, statistics: Baseline) -> None:

@@ -21,7 +21,6 @@ from tapeless.train.labelled import (
     read_data,
     read_source,
     read_statistics,
-    with_statistics,
     write_statistics,
 )
 from tapeless.train.loop import Trainer
@@ -96,7 +95,7 @@ def _reopened(folder: Path, share: float) -> Opened:
 def _opened(source: Source, share: float, statistics: Baseline | None) -> Opened:
     data = read_data(source, share)
     statistics = statistics or learned_statistics(data)
-    return Opened(with_statistics(replace(source, feature=data.feature), statistics), data, statistics)
+    return Opened(replace(source, feature=data.feature), data, statistics)
 
 
 def _task(opened: Opened, settings: Settings, config: Config) -> Labelled:
