@@ -47,8 +47,8 @@ def table(runs: dict[int, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     first = next(iter(runs.values()))
-    if first["codon_statistics"] is not None:
-        lines.append(row(f"codon statistics, bases in {FEATURE}", first["codon_statistics"], "–", "–"))
+    for name, found in first["baselines"].items():
+        lines.append(row(f"{name}, bases in {FEATURE}", found, "–", "–"))
     for seed, run in runs.items():
         more = f"{run['average_precision']:.4f}", f"{run['seconds']:.0f}"
         lines.append(row(f"model, seed {seed}, bases in {FEATURE}", run["classes"][1], *more))
@@ -62,13 +62,19 @@ def section(fasta: Path, runs: dict[int, dict[str, Any]]) -> str:
     lengths = read_lengths(fasta)
     today = date.today()
     name = next(iter(lengths)) + (f" and {len(lengths) - 1} more" if len(lengths) > 1 else "")
-    worse = [seed for seed, run in runs.items() if run["better_than_codon_statistics"] is False]
-    verdict = f"Seeds {', '.join(map(str, worse))} are no better than codon statistics." if worse else ""
-    f1 = mean(run["classes"][1]["f1"] or 0.0 for run in runs.values())
+    own = {seed: run["classes"][1]["f1"] or 0.0 for seed, run in runs.items()}
+    f1 = mean(own.values())
+    first = next(iter(runs.values()))
+    verdict = ""
+    for rule, found in first["baselines"].items():
+        worse = [str(seed) for seed, reached in own.items() if reached <= found["f1"]]
+        if worse:
+            verdict += f" No better than {rule}: seed {', '.join(worse)}."
+    shortest = first["shortest_open_frame"]
     return (
         f"{today.day} {today:%B %Y}, `make labelling` on {name} ({sum(lengths.values()):,} bases), defaults, "
-        f"`--feature {FEATURE} --validation {VALIDATION}`; mean F1 per base {f1:.4f}. {verdict}".rstrip()
-        + f"\n\n{table(runs)}"
+        f"`--feature {FEATURE} --validation {VALIDATION}`; mean F1 per base {f1:.4f}; open frames from "
+        f"{shortest} bases on.{verdict}\n\n{table(runs)}"
     )
 
 

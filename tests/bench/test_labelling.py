@@ -11,8 +11,9 @@ labelling = import_module("labelling")  # of benchmarks/, which is no package
 
 SCORE = {"precision": 0.75, "recall": 0.6, "f1": 2 / 3}
 RUN = {
-    "classes": [SCORE, SCORE], "average_precision": 0.71, "seconds": 93.4, "codon_statistics": {**SCORE, "f1": 0.5},
-    "better_than_codon_statistics": True, "stretches": {"both": {"half": {**SCORE, "precision": None}}},
+    "classes": [SCORE, SCORE], "average_precision": 0.71, "seconds": 93.4, "shortest_open_frame": 510,
+    "baselines": {"codon statistics": {**SCORE, "f1": 0.5}, "open frames": {**SCORE, "f1": 0.7}},
+    "stretches": {"both": {"half": {**SCORE, "precision": None}}},
 }  # fmt: skip
 
 
@@ -24,7 +25,7 @@ def test_the_figures_stand_between_the_markers_and_nothing_else_changes(tmp_path
 
     def told(fasta, gff, seed, folder):
         asked.append((fasta, gff, seed))
-        return {**RUN, "better_than_codon_statistics": seed != 1}
+        return {**RUN, "classes": [SCORE, {**SCORE, "f1": (0.71, 0.5, 2 / 3)[seed]}]}
 
     monkeypatch.setattr(labelling, "trained", told)
     monkeypatch.setattr(labelling, "DOCS", docs)
@@ -36,9 +37,11 @@ def test_the_figures_stand_between_the_markers_and_nothing_else_changes(tmp_path
     assert (before, after) == ("before\n", "\nafter\n")
     assert "old" not in written
     assert "on chr1 (20,000 bases)" in written
-    assert "Seeds 1 are no better than codon statistics." in written
+    assert "open frames from 510 bases on." in written
+    assert "No better than codon statistics: seed 1. No better than open frames: seed 1, 2." in written
     assert "| model, seed 2, bases in CDS | 0.7500 | 0.6000 | 0.6667 | 0.7100 | 93 |" in written
     assert "| codon statistics, bases in CDS | 0.7500 | 0.6000 | 0.5000 | – | – |" in written
+    assert "| open frames, bases in CDS | 0.7500 | 0.6000 | 0.7000 | – | – |" in written
     assert "| model, seed 0, CDS with half in common | – | 0.6000 | 0.6667 | – | – |" in written
 
 

@@ -181,21 +181,26 @@ def coding_run(place, tapeless, monkeypatch):
     return place / "coding", (place / "coding.txt").read_text()
 
 
-def test_a_genome_without_held_out_sequences_is_scored_beside_codon_statistics_too(coding_run):
+def test_a_genome_without_held_out_sequences_is_scored_beside_simple_rules_too(coding_run):
     folder, said = coding_run
     for words in ("codon statistics: bases in CDS", "model: bases in CDS", "model: CDS, both ends exact"):
         assert words in said
     assert "exon" not in said
     kept = json.loads((folder / "scores.json").read_text())
     assert kept["feature"] == "CDS"
-    assert f"{kept['codon_statistics']['f1']:.4f}" in said
+    assert f"open frames of {kept['shortest_open_frame']} bases or more: bases in CDS" in said
+    for rule in ("codon statistics", "open frames"):
+        assert f"{kept['baselines'][rule]['f1']:.4f}" in said
 
 
-def test_a_model_that_codon_statistics_beat_says_so_and_what_to_try(coding_run):
+def test_a_model_that_a_simple_rule_beats_says_so_and_what_to_try(coding_run):
     folder, said = coding_run
     kept = json.loads((folder / "scores.json").read_text())
-    assert kept["better_than_codon_statistics"] is False
-    assert f"no better than codon statistics (F1 {kept['classes'][1]['f1']:.4f} against" in said
+    assert kept["better_than_baselines"] is False
+    own = kept["classes"][1]["f1"]
+    better = {each["f1"]: name for name, each in kept["baselines"].items() if each["f1"] >= own}
+    names = " and ".join(better[f1] for f1 in sorted(better, reverse=True))
+    assert f"no better than {names} (F1 {own:.4f} against {max(better):.4f}" in said
     assert "--steps 2)" in said
 
 

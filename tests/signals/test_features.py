@@ -14,10 +14,7 @@ from tapeless.signal.features import FAMILIES
 from tapeless.signal.store import make_store
 from tests.signals.made import noise
 
-ODDS = (*np.random.default_rng(8).standard_normal(64).tolist(), 0.0)
-SMALL: dict[str, Any] = {
-    "scales": (3.0, 10.0), "bases_aside": 2, "longest_frame": 30, "codon_windows": (12, 30), "odds": ODDS,
-}  # fmt: skip
+SMALL: dict[str, Any] = {"scales": (3.0, 10.0), "bases_aside": 2, "longest_frame": 30}
 STOPS = ("TAA", "TAG", "TGA")
 
 
@@ -82,26 +79,10 @@ def plain_opposite(text, longest):
     return plain_frames(other, longest)[::-1]
 
 
-def plain_codons(text, windows):
-    def summed(first, count):
-        found = [codon(text, first + 3 * number) for number in range(count)]
-        return sum(ODDS[16 * "ACGT".index(c[0]) + 4 * "ACGT".index(c[1]) + "ACGT".index(c[2])] for c in found if c)
-
-    return [
-        [
-            summed(at - frame - 3 * (window // 6), 2 * (window // 6) + 1) / np.sqrt(2 * (window // 6) + 1)
-            for window in windows
-            for frame in range(3)
-        ]
-        for at in range(len(text))
-    ]
-
-
 PLAIN = {
     "bases": lambda text: plain_bases(text, 2),
     "frames": lambda text: plain_frames(text, 30),
     "opposite": lambda text: plain_opposite(text, 30),
-    "codons": lambda text: plain_codons(text, (12, 30)),
 }
 
 
@@ -113,13 +94,6 @@ def test_families_of_dna_by_their_definition(family, length):
     assert found.dtype == np.float32
     assert found.shape == (length, of(family).width)
     np.testing.assert_allclose(found, PLAIN[family](bases.tobytes().decode()), atol=2e-6)
-
-
-def test_magnitudes_do_not_depend_on_the_phase():
-    signal = noise(300, 1, complex_values=True)
-    pairs = wavelets(signal, (3.0, 10.0))
-    np.testing.assert_allclose(whole(of("magnitudes"), signal), np.abs(pairs[:, ::2] + 1j * pairs[:, 1::2]), rtol=1e-6)
-    np.testing.assert_allclose(whole(of("magnitudes"), signal), whole(of("magnitudes"), 1j * signal), rtol=1e-4)
 
 
 @pytest.mark.parametrize("families", [*((name,) for name in FAMILIES), FAMILIES, FAMILIES[::-1]])
@@ -152,10 +126,20 @@ def test_the_other_strand_is_the_reverse_complement_read_forward():
 
 
 def test_letters_that_stand_for_several_are_nothing():
-    features = Features(("bases", "frames", "codons"), **SMALL)
-    assert not whole(features, encode(b"NRYSWKMBDHVN" * 20)).any()
+    """Nobody's neighbours, and they close every frame: what is not known is not open."""
+    features = Features(("bases", "frames", "opposite"), **SMALL)
     middle = encode(b"ACGT" * 50 + b"N" * 300 + b"ACGT" * 50)
     assert not whole(features, middle)[200 + 40 : 500 - 40].any()
+
+
+def test_what_lies_beyond_the_ends_closes_nothing():
+    """A gene may go on there: the same letters between Ns are closed."""
+    text = "CATGCCCCCCCCC"
+    found = whole(of("frames"), encode(text.encode())).reshape(-1, 3, 3)
+    at, frame = 6, 2  # in the codon CCC that begins at 4, behind ATG
+    np.testing.assert_allclose(found[at, frame], np.log1p([30, 30, 30]) / 2, rtol=1e-6)
+    closed = whole(of("frames"), encode(f"NNN{text}NNN".encode())).reshape(-1, 3, 3)
+    np.testing.assert_allclose(closed[at + 3, frame], np.log1p([6, 9, 15]) / 2, rtol=1e-6)
 
 
 def test_letters_by_name_and_by_signal():
@@ -195,7 +179,7 @@ def test_what_is_trained_on_has_not_seen_what_is_held_out(family):
 
 
 def test_memory_is_that_of_a_block():
-    features = Features(FAMILIES, odds=ODDS)
+    features = Features(FAMILIES)
     bases = np.broadcast_to(np.uint8(ord("A")), 1_000_000)
     tracemalloc.start()
     try:
@@ -208,10 +192,9 @@ def test_memory_is_that_of_a_block():
 
 
 def test_a_description_comes_back_as_it_was_kept():
-    for features in (Features(), Features(FAMILIES, (3.5,), 2, 99, (30,))):
+    for features in (Features(), Features(FAMILIES, (3.5,), 2, 99)):
         kept = features.document()
         assert kept["version"] == 1
-        assert "odds" not in kept
         assert Features.of(kept) == features
     with pytest.raises(ValueError, match="another version"):
         Features.of({**Features().document(), "version": 2})
@@ -229,11 +212,8 @@ def test_a_description_comes_back_as_it_was_kept():
         ({"bases_aside": 0}, "bases_aside must be"),
         ({"bases_aside": 65}, "bases_aside must be at most 64, not 65"),
         ({"longest_frame": 1e3}, "longest_frame must be"),
-        ({"longest_frame": 1 << 17}, "longest_frame must be at most 65,536"),
-        ({"codon_windows": ()}, "codon_windows are empty"),
-        ({"codon_windows": (60, -1)}, "codon_windows must be"),
-        ({"odds": (0.0,) * 64}, "must be 65 finite numbers"),
-        ({"odds": (np.nan,) * 65}, "must be 65 finite numbers"),
+        ({"longest_frame": 1 << 17}, "longest_frame must be at most 65,535"),
+        ({"longest_frame": 1000}, "longest_frame must be whole codons, a multiple of 3, not 1,000"),
     ],
 )
 def test_descriptions_that_make_no_sense(given, sentence):
@@ -241,8 +221,6 @@ def test_descriptions_that_make_no_sense(given, sentence):
         Features(**given)
 
 
-def test_families_of_dna_want_dna_and_codons_their_table():
+def test_families_of_dna_want_dna():
     with pytest.raises(TapelessError, match="bases and frames are features of DNA"):
         Features(("wavelets", "bases", "frames")).blocks(noise(100))
-    with pytest.raises(TapelessError, match="needs a table of codons"):
-        Features(("codons",)).blocks(encode(b"ACGT"))

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.genome import baseline
+from tapeless.genome import baseline, open_frames
 from tapeless.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.genome.output import Cut
+from tapeless.genome.scores import Score as BaseScore
 from tapeless.model import Model
 from tapeless.models.presets import preset
 from tapeless.signal import SCALES, Features, Recording, Scores
 from tapeless.signal import predict as plain_predict
 from tapeless.signal.features import FAMILIES
+from tapeless.signal.scores import Score
 from tapeless.train import labelled, labelled_scores, run
 from tapeless.train.labelled import (
     Source,
@@ -25,12 +27,11 @@ from tapeless.train.labelled import (
     read_data,
     read_source,
     read_statistics,
-    with_statistics,
     write_statistics,
 )
 from tapeless.train.labelled_run import resume as resume_labelling
 from tapeless.train.labelled_run import start
-from tapeless.train.labelled_scores import choose_threshold, kind_of, probabilities, read_threshold, score
+from tapeless.train.labelled_scores import Report, choose_threshold, kind_of, probabilities, read_threshold, score
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
 from tests.signals.made import bursts
@@ -327,20 +328,28 @@ def test_statistics_are_learned_where_the_model_is_and_nowhere_else(genome, tmp_
     assert first.threshold == second.threshold
 
 
-def test_every_run_on_a_genome_is_scored_beside_codon_statistics(tmp_path, genome):
+def test_every_run_on_a_genome_is_scored_beside_simple_rules(tmp_path, genome):
     session, opened = started(tmp_path / "run", genome[1], steps=1)
     report = score(session.run, session.model, opened)
-    expected = baseline.score(opened.statistics, *by_name(opened.data.parts))
-    assert report.codon_statistics == expected
-    assert expected.true == 4 * 10 + 2 * 20
+    held_out = by_name(opened.data.parts)
+    shortest = open_frames.fit(*by_name(opened.data.training_parts))
+    expected = {
+        "codon statistics": baseline.score(opened.statistics, *held_out),
+        "open frames": open_frames.score(shortest, *held_out),
+    }
+    assert report.baselines == expected
+    assert {each.true for each in expected.values()} == {4 * 10 + 2 * 20}
     kept = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert kept["codon_statistics"]["f1"] == expected.f1
-    assert kept["better_than_codon_statistics"] == ((report.classes[1].f1 or 0) > expected.f1)
+    assert {name: each["f1"] for name, each in kept["baselines"].items()} == {
+        name: each.f1 for name, each in expected.items()
+    }
+    assert kept["shortest_open_frame"] == shortest
+    assert kept["better_than_baselines"] == ((report.classes[1].f1 or 0) > max(each.f1 for each in expected.values()))
     assert kept["feature"] == "exon"
     assert read_source(tmp_path / "run").feature == "exon"
 
 
-@pytest.mark.parametrize("families", [FAMILIES, ("bases", "frames"), ("codons",)])
+@pytest.mark.parametrize("families", [FAMILIES, ("bases", "frames"), ("opposite",)])
 def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkeypatch, families):
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", families)
     source = source_of(fasta=genome[1].fasta, gff=genome[1].gff)
@@ -356,12 +365,25 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
         assert np.array_equal(weight, going_on.session.model.params[name]), name
     assert whole.model.config.features == source.features.width
     report = score(going_on.session.run, going_on.session.model, going_on.opened)
-    assert report.codon_statistics is not None
+    assert report.baselines is not None
 
 
-def test_codon_features_without_their_statistics_are_a_sentence():
-    with pytest.raises(TapelessError, match=r"need codon statistics, and there are none \(no codons\.json"):
-        with_statistics(Source(features=Features(("codons",))), None)
+@pytest.mark.parametrize(
+    ("own", "beaten_by"),
+    [
+        (0.9, []),
+        (0.6, ["open frames"]),
+        (0.5, ["open frames", "codon statistics"]),
+        (None, ["open frames", "codon statistics"]),
+    ],
+)
+def test_the_rules_that_a_model_is_no_better_than(own, beaten_by):
+    """F1 0.5 and 2/3; a model that is as good as one is no better."""
+    rules = {"codon statistics": BaseScore(1, 2, 2), "open frames": BaseScore(2, 3, 3)}
+    report = Report(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, rules, 510)
+    assert report.no_better_than() == beaten_by
+    assert report.better_than_baselines is (not beaten_by)
+    assert report.document()["baselines"]["open frames"]["f1"] == 2 / 3
 
 
 def annotated(tmp_path, source, *lines):

@@ -271,7 +271,7 @@ def demo(
 ) -> None:
     """Make up a genome, learn its exons on three chromosomes, and find those of the fourth.
 
-    Beside the model's scores stand those of codon statistics, learned from the same chromosomes.
+    Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
     """
     if threads is not None:
         blas.set_threads(threads)

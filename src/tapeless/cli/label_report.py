@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tapeless.cli.common import console, own_command
-from tapeless.train.labelled_scores import Report
+from tapeless.train.labelled_scores import OPEN_FRAMES, Report
 from tapeless.train.session import Session
 
 HEADINGS = ("what was held out", "precision", "recall", "F1")
@@ -35,7 +35,7 @@ def print_report(session: Session, report: Report, seconds: float) -> None:
     console.print(table)
     if report.threshold is not None:
         console.print(f"[dim]yes from a probability of {report.threshold:.3f}, which fits the training data best[/]")
-    if report.better_than_codon_statistics is False:
+    if report.better_than_baselines is False:
         console.print(f"[yellow]{escape(_worse(session, report))}[/]", soft_wrap=True)
     folder = session.run.folder
     console.print(
@@ -53,8 +53,9 @@ def _rows(report: Report) -> list[tuple[str, Any]]:
         return [("class 1", report.classes[1])]
     several = plural(report.feature)
     rows: list[tuple[str, Any]] = []
-    if report.codon_statistics is not None:
-        rows.append((f"codon statistics: bases in {several}", report.codon_statistics))
+    for name, found in (report.baselines or {}).items():
+        told = f" of {report.shortest_open_frame} bases or more" if name == OPEN_FRAMES else ""
+        rows.append((f"{name}{told}: bases in {several}", found))
     rows.append((f"model: bases in {several}", report.classes[1]))
     if report.stretches is not None:
         rows.append((f"model: {several}, both ends exact", report.stretches["both"].exact))
@@ -63,11 +64,13 @@ def _rows(report: Report) -> list[tuple[str, Any]]:
 
 
 def _worse(session: Session, report: Report) -> str:
-    assert report.codon_statistics is not None
     settings = session.request.settings
+    baselines = report.baselines or {}
+    names = report.no_better_than()
+    figures = " and ".join(f"{baselines[name].f1:.4f}" for name in names)
     return (
-        f"The model is no better than codon statistics (F1 {report.classes[1].f1 or 0:.4f} against "
-        f"{report.codon_statistics.f1:.4f}), which need no training: do not rely on it. Try more updates "
+        f"The model is no better than {' and '.join(names)} (F1 {report.classes[1].f1 or 0:.4f} against {figures}), "
+        f"which need no network: do not rely on it. Try more updates "
         f"(--steps {2 * session.trainer.step}), a lower rate (--lr {(settings.lr or 0) / 3:.1e}), or more annotated "
         f"sequence; `{own_command()} doctor {session.run.folder}` says how the training went."
     )

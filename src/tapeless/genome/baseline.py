@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tapeless.genome.codons import FRAMES, codon_indices, learned_odds, strided_sums
-from tapeless.genome.dna import STRANDS, opposite_bases
+from tapeless.genome.dna import opposite_bases
 from tapeless.genome.gff import Key
-from tapeless.genome.scores import Score, base_score, total
+from tapeless.genome.scores import Score, strands_score
 from tapeless.ops.contract import Array
 
 WINDOWS = (60, 90, 120, 180, 240)
@@ -52,12 +52,7 @@ def predict(baseline: Baseline, bases: Array, strand: str) -> Array:
 
 def score(baseline: Baseline, bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Score:
     """Per base, over both strands of all sequences, where it is known what they are."""
-    return total(
-        base_score(labels[name, strand][known] == 1, predict(baseline, letters, strand)[known])
-        for name, letters in bases.items()
-        for strand in STRANDS
-        for known in [labels[name, strand] >= 0]
-    )
+    return strands_score(lambda letters, strand: predict(baseline, letters, strand), bases, labels)
 
 
 def _strands(bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Iterator[tuple[Array, Array]]:

@@ -13,14 +13,24 @@ numbers that the whole sequence would give.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tapeless.genome.codons import FRAMES, closing_codons, starting_codons
-from tapeless.genome.dna import BEYOND, opposite_digits
+from tapeless.genome.dna import BEYOND, digits_of_signal, opposite_digits
 from tapeless.ops.contract import Array
 
 LETTERS = 4
+READING, TOLD = 2, 3  # of each frame: back, ahead and reading
+
+
+def digits_around(signal: Any, first: int, last: int) -> Array:
+    """The letters of a strand from `first` up to `last`, also where these lie beyond its ends."""
+    found = np.full(last - first, BEYOND, np.uint8)
+    begin, end = max(0, first), min(last, len(signal))
+    found[begin - first : end - first] = digits_of_signal(signal[begin:end])
+    return found
 
 
 @dataclass(frozen=True)
@@ -49,11 +59,11 @@ class Bases:
 @dataclass(frozen=True)
 class Frames:
     """For each frame three lengths: how far back and how far ahead the nearest codon is that closes it, a stop or one
-    not known, and how long the reading is that covers the position, from its start codon up to what closes it.
+    not known, and how long the reading is that covers the position, from its start codon through what closes it.
 
-    Told is ½ log(1 + bases): 0 where the position's own codon closes, or no reading covers it. A reading begins at the
-    first start codon behind the last closing one, but not more than `longest` bases before it closes; where it does not
-    close within `longest`, it is as long as that.
+    Told is ½ log(1 + bases): a distance is 0 where the position's own codon closes, a length where no reading covers
+    it. A reading begins at the first start codon behind the last closing one, but not more than `longest` bases before
+    it closes; where it does not close within `longest`, it is as long as that.
     """
 
     longest: int
@@ -64,28 +74,32 @@ class Frames:
 
     @property
     def width(self) -> int:
-        return FRAMES * FRAMES
+        return FRAMES * TOLD
 
     def columns(self, digits: Array) -> Array:
         """Of all but the first and last `reach` of these bases."""
-        count = len(digits) - 2 * self.reach
-        # One row a codon of each frame. Codons that are cut short count as closing; they lie further than `longest`
-        # from all that is told.
-        rows = len(digits) // FRAMES + 1
-        closes, starts = np.ones((2, rows, FRAMES), bool)
-        closes.ravel()[: len(digits)] = closing_codons(digits)
-        starts.ravel()[: len(digits)] = starting_codons(digits)
-        lengths = np.empty((rows, FRAMES, FRAMES), np.float32)
-        for frame in range(FRAMES):
-            lengths[:, frame] = self._lengths(np.flatnonzero(closes[:, frame]), np.flatnonzero(starts[:, frame]), rows)
-        flat = lengths.reshape(-1, FRAMES)
-        first = np.arange(self.reach, self.reach + count)
-        found = np.concatenate([flat[first - frame] for frame in range(FRAMES)], axis=1)
-        scaled: Array = np.log1p(found) / 2
+        lengths = self.lengths(digits)
+        scaled: Array = np.log1p(lengths.reshape(len(lengths), self.width), dtype=np.float32) / 2
         return scaled
 
+    def lengths(self, digits: Array) -> Array:
+        """(bases, frame, 3) back, ahead and reading, in bases; of all but the first and last `reach` of these bases."""
+        # One row a codon of each frame, and one more that closes all: it lies further than `longest` from all that is
+        # told, so that it stands for whatever comes later.
+        rows = -(-len(digits) // FRAMES) + 1
+        closes, starts = np.zeros((2, rows, FRAMES), bool)
+        closes.ravel()[: len(digits)] = closing_codons(digits)
+        closes[-1] = True
+        starts.ravel()[: len(digits)] = starting_codons(digits)
+        found = np.empty((rows, FRAMES, TOLD), np.int32)
+        for frame in range(FRAMES):
+            found[:, frame] = self._lengths(np.flatnonzero(closes[:, frame]), np.flatnonzero(starts[:, frame]), rows)
+        by_base = found.reshape(-1, TOLD)
+        told = np.arange(self.reach, len(digits) - self.reach)
+        return np.stack([by_base[told - frame] for frame in range(FRAMES)], axis=1)
+
     def _lengths(self, closes: Array, starts: Array, rows: int) -> Array:
-        """Back, ahead and reading, in bases, of the codons 0 … rows − 1 of one frame; the last one closes."""
+        """Of the codons 0 … rows − 1 of one frame, of which the last closes."""
         most = self.longest // FRAMES
         codon = np.arange(rows)
         nearest = np.searchsorted(closes, codon)  # the first that closes, from each codon on

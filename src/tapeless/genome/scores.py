@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +63,19 @@ def base_score(truth: Array, predicted: Array) -> Score:
     """Of two masks of the same bases."""
     right = int(np.count_nonzero((truth != 0) & (predicted != 0)))
     return Score(right, int(np.count_nonzero(predicted)), int(np.count_nonzero(truth)))
+
+
+def strands_score(
+    predict: Callable[[Array, str], Array], bases: Mapping[str, Array], labels: Mapping[Key, Array]
+) -> Score:
+    """Per base, over both strands of all sequences, where it is known what they are; `predict` takes the + strand's
+    letters and a strand, and answers in the + strand's coordinates."""
+    return total(
+        base_score(labels[name, strand][known] == 1, predict(letters, strand)[known])
+        for name, letters in bases.items()
+        for strand in STRANDS
+        for known in [labels[name, strand] >= 0]
+    )
 
 
 def total(scores: Iterable[Score]) -> Score:

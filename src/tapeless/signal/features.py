@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.genome.dna import BEYOND, digits_of_signal
-from tapeless.genome.neighbourhood import Bases, Family, Frames, Opposite
+from tapeless.genome.codons import FRAMES
+from tapeless.genome.neighbourhood import Bases, Family, Frames, Opposite, digits_around
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_scales, checked_signal
@@ -29,7 +29,7 @@ VERSION = 1
 DNA = ("bases", "frames", "opposite")
 FAMILIES = ("wavelets", *DNA)
 BLOCK = 1 << 15  # positions at a time where no wavelets ask for a number of their own
-MOST_ASIDE, LONGEST = 64, 1 << 16
+MOST_ASIDE, LONGEST = 64, 65_535
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Features:
             check_size(name, value)
             if value > most:
                 raise TapelessError(f"{name} must be at most {most:,}, not {value:,}.")
+        if self.longest_frame % FRAMES:
+            raise TapelessError(
+                f"longest_frame must be whole codons, a multiple of {FRAMES}, not {self.longest_frame:,}."
+            )
 
     @property
     def width(self) -> int:
@@ -111,7 +115,7 @@ class Features:
                     columns.append(wave)
                 else:
                     family = self._local(name)
-                    digits = _digits_around(signal, start - family.reach, start + len(wave) + family.reach)
+                    digits = digits_around(signal, start - family.reach, start + len(wave) + family.reach)
                     columns.append(family.columns(digits))
             yield start, np.concatenate(columns, axis=1)
 
@@ -119,11 +123,3 @@ class Features:
 def _no_waves(length: int, block: int) -> Iterator[tuple[int, Array]]:
     for start in range(0, length, block):
         yield start, np.empty((min(block, length - start), 0), np.float32)
-
-
-def _digits_around(signal: Any, first: int, last: int) -> Array:
-    """The letters from `first` up to `last`."""
-    found = np.full(last - first, BEYOND, np.uint8)
-    begin, end = max(0, first), min(last, len(signal))
-    found[begin - first : end - first] = digits_of_signal(signal[begin:end])
-    return found

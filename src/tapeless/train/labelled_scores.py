@@ -1,4 +1,4 @@
-"""How well a labelling run labels what was held out, and of a genome, whether it does better than codon statistics.
+"""How well a labelling run labels what was held out, and of a genome, whether it does better than simple rules.
 
 A model that was trained with class weights says yes too often. Its probabilities are divided by the weights and made
 to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the highest
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.genome import baseline
+from tapeless.genome import baseline, open_frames
 from tapeless.genome.baseline import Baseline
 from tapeless.genome.gff import Key
 from tapeless.genome.intervals import runs
@@ -36,9 +36,10 @@ from tapeless.train.run import Run
 from tapeless.train.session import Progress
 
 SCORES = "scores.json"
-VERSION = 2  # version 1 called every stretch an exon, and knew of no codon statistics
+VERSION = 2  # version 1 called every stretch an exon, and knew of no baselines
 THRESHOLD_POSITIONS = 200_000  # of the training data, that the threshold is chosen on
 HALF = 0.5
+CODON_STATISTICS, OPEN_FRAMES = "codon statistics", "open frames"
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,29 @@ class Report:
     average_precision: float | None
     feature: str | None = None  # of a genome, what the stretches are
     stretches: dict[str, StretchScores] | None = None
-    codon_statistics: BaseScore | None = None  # per base, of what needs no network
+    baselines: dict[str, BaseScore] | None = None  # of a genome, per base, of what needs no network
+    shortest_open_frame: int | None = None  # in bases, of the rule by that name
 
     @property
-    def better_than_codon_statistics(self) -> bool | None:
+    def better_than_baselines(self) -> bool | None:
         """By F1 per base; None where there is nothing to compare with."""
-        if self.codon_statistics is None:
-            return None
-        return (self.classes[1].f1 or 0.0) > self.codon_statistics.f1
+        return None if self.baselines is None else not self.no_better_than()
+
+    def no_better_than(self) -> list[str]:
+        """The baselines that reach the model's F1 per base, the best one first."""
+        own = self.classes[1].f1 or 0.0
+        reached = [(-each.f1, name) for name, each in (self.baselines or {}).items() if each.f1 >= own]
+        return [name for _, name in sorted(reached)]
 
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "version": VERSION, "threshold": self.threshold, "classes": [asdict(each) for each in self.classes],
             "average_precision": self.average_precision, "feature": self.feature, "stretches": None,
-            "codon_statistics": None if self.codon_statistics is None else _ratios(self.codon_statistics),
-            "better_than_codon_statistics": self.better_than_codon_statistics,
+            "baselines": None, "shortest_open_frame": self.shortest_open_frame,
+            "better_than_baselines": self.better_than_baselines,
         }  # fmt: skip
+        if self.baselines is not None:
+            found["baselines"] = {name: _ratios(each) for name, each in self.baselines.items()}
         if self.stretches is not None:
             found["stretches"] = {
                 strand: {kind: _ratios(getattr(each, kind)) for kind in ("exact", "half")}
@@ -138,10 +146,22 @@ def score(made: Run, model: Model, opened: Opened, progress: Progress | None = N
         name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
         write_whole(made.folder / name, picture(scores.curve(number)).encode())
     areas = [scores.curve(number).area for number in numbers]
-    beside = None if opened.statistics is None else baseline.score(opened.statistics, *by_name(data.parts))
-    found = Report(threshold, classes, float(np.mean(areas)), data.feature, stretches, beside)
+    found = Report(threshold, classes, float(np.mean(areas)), data.feature, stretches, *_baselines(opened))
     write_whole(made.folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
     return found
+
+
+def _baselines(opened: Opened) -> tuple[dict[str, BaseScore], int] | tuple[None, None]:
+    """Learned from what the model was trained on, and scored on what was held out; and the shortest open frame."""
+    if not opened.data.parts:
+        return None, None
+    held_out = by_name(opened.data.parts)
+    found = {}
+    if opened.statistics is not None:
+        found[CODON_STATISTICS] = baseline.score(opened.statistics, *held_out)
+    shortest = open_frames.fit(*by_name(opened.data.training_parts))
+    found[OPEN_FRAMES] = open_frames.score(shortest, *held_out)
+    return found, shortest
 
 
 def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], threshold: float) -> tuple[Score, ...]:
