@@ -232,7 +232,7 @@ def test_a_run_from_before_families_and_statistics_still_labels(place, coding_ru
 
 
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):
-    monkeypatch.setattr(labelled_scores, "THRESHOLD_POSITIONS", 2000)
+    monkeypatch.setattr(labelled_scores, "CHOSEN_ON", 2000)
     code, said, complained = tapeless("demo", "--bases", 40_000, "--steps", 1, "--out", "run", folder=tmp_path)
     assert code == 0, complained
     assert "codon statistics" in said

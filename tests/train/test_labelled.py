@@ -31,7 +31,17 @@ from tapeless.train.labelled import (
 )
 from tapeless.train.labelled_run import resume as resume_labelling
 from tapeless.train.labelled_run import start
-from tapeless.train.labelled_scores import Report, choose_threshold, kind_of, probabilities, read_threshold, score
+from tapeless.train.labelled_scores import (
+    Answered,
+    Report,
+    beginnings,
+    choose_cut,
+    choose_threshold,
+    kind_of,
+    probabilities,
+    read_cut,
+    score,
+)
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
 from tests.signals.made import bursts
@@ -145,7 +155,7 @@ def test_probabilities_are_freed_of_the_class_weights():
 def test_no_other_threshold_has_a_higher_f1_on_the_training_data():
     model = weighted_model((1.0, 1.0))
     recordings = [bursts(400, seed=seed) for seed in (4, 5)]
-    chosen = choose_threshold(model, recordings, WAVELETS)
+    chosen = choose_threshold(beginnings(model, recordings, WAVELETS))
     values = np.concatenate([np.concatenate(list(probabilities(model, r.signal, WAVELETS))) for r in recordings])[:, 1]
     truth = np.concatenate([each.labels for each in recordings])
 
@@ -158,7 +168,36 @@ def test_no_other_threshold_has_a_higher_f1_on_the_training_data():
 
 def test_the_threshold_is_a_half_where_nothing_is_to_be_found():
     made = bursts(200, seed=0)
-    assert choose_threshold(weighted_model((1.0, 1.0)), [Recording(made.signal, 0 * made.labels)], WAVELETS) == 0.5
+    answered = beginnings(weighted_model((1.0, 1.0)), [Recording(made.signal, 0 * made.labels)], WAVELETS)
+    assert choose_threshold(answered) == 0.5
+
+
+def answered_of(length, stretches, labels):
+    """Sure of these stretches, and of nothing else."""
+    values = np.full(length, 0.1)
+    for first, last in stretches:
+        values[first:last] = 0.9
+    return Answered(labels, np.stack([1 - values, values], axis=1))
+
+
+def test_the_cut_is_the_one_whose_stretches_fit_best():
+    """What is short is wrong, and what is right has holes: both are seen, and what is unknown is not counted."""
+    labels = np.zeros(3000, int)
+    labels[500:900] = labels[1500:1900] = 1
+    labels[2500:] = -1
+    halves = [(500, 690), (711, 900), (1500, 1690), (1711, 1900)]
+    short = [(100, 190), (1000, 1090), (1300, 1390), (2000, 2090)]
+    unknown = [(2600, 2690), (2800, 2890)]
+    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Cut(0.5, shortest=100, gap=30)
+    assert choose_cut(0.5, [answered_of(3000, halves + unknown, labels)]) == Cut(0.5, shortest=30, gap=30)
+    assert choose_cut(0.4, [answered_of(3000, [], labels)]) == Cut(0.4)
+
+
+def test_a_chosen_cut_is_kept_for_what_is_labelled_later(tmp_path, genome, monkeypatch):
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, 60, 100))
+    session, opened = started(tmp_path / "run", genome[1], steps=1)
+    report = score(session.run, session.model, opened)
+    assert report.cut == Cut(report.threshold or 0, 60, 100) == read_cut(tmp_path / "run")
 
 
 def started(folder, source, **settings):
@@ -212,7 +251,7 @@ def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monke
     assert report.classes[1].recall == right / np.sum(held.labels == 1)
     assert report.classes[1].precision == (right / said.sum() if said.any() else None)
     assert report.classes[0].recall == np.sum(~said & (held.labels == 0)) / np.sum(held.labels == 0)
-    assert read_threshold(tmp_path / "run") == 0.3
+    assert read_cut(tmp_path / "run") == Cut(0.3)
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["stretches"] is None
 
 
@@ -228,7 +267,7 @@ def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
         return iter([np.stack((1 - labels, labels), axis=1)])
 
     monkeypatch.setattr(labelled_scores, "probabilities", truth)
-    monkeypatch.setattr(labelled_scores, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
     report = score(session.run, session.model, opened)
     assert report.stretches is not None
     for strand in (*STRANDS, "both"):
@@ -244,15 +283,26 @@ def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"threshold": 2}', '{"threshold": "x"}', "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"threshold": 2}',
+        '{"threshold": "x"}',
+        "{}",
+        '{"threshold": 0.5, "shortest": -1}',
+        '{"threshold": 0.5, "gap": "x"}',
+    ],
+)
 def test_damaged_scores_are_a_sentence(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     with pytest.raises(TapelessError, match=r"scores\.json is damaged"):
-        read_threshold(tmp_path)
+        read_cut(tmp_path)
 
 
 def test_without_scores_the_threshold_is_a_half(tmp_path):
-    assert read_threshold(tmp_path) == 0.5
+    assert read_cut(tmp_path) == Cut(0.5)
 
 
 def test_a_run_of_the_first_version_is_read(tmp_path, genome):
@@ -268,7 +318,7 @@ def test_a_run_of_the_first_version_is_read(tmp_path, genome):
     assert read_statistics(tmp_path) is None
     assert kind_of(source, None).feature == "exon"
     (tmp_path / "scores.json").write_text('{"threshold": 0.25, "classes": [], "average_precision": 0.5, "exons": null}')
-    assert read_threshold(tmp_path) == 0.25
+    assert read_cut(tmp_path) == Cut(0.25)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +430,7 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
 def test_the_rules_that_a_model_is_no_better_than(own, beaten_by):
     """F1 0.5 and 2/3; a model that is as good as one is no better."""
     rules = {"codon statistics": BaseScore(1, 2, 2), "open frames": BaseScore(2, 3, 3)}
-    report = Report(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, rules, 510)
+    report = Report(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
     assert report.no_better_than() == beaten_by
     assert report.better_than_baselines is (not beaten_by)
     assert report.document()["baselines"]["open frames"]["f1"] == 2 / 3
@@ -406,7 +456,7 @@ def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeyp
         return iter([np.stack((1 - labels, labels), axis=1)])
 
     monkeypatch.setattr(labelled_scores, "probabilities", finds_all)
-    monkeypatch.setattr(labelled_scores, "Cut", lambda threshold: Cut(threshold, shortest=1, gap=0))
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
     report = score(session.run, session.model, opened)
     assert report.classes[1].f1 == 1
     assert report.stretches is not None

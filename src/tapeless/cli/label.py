@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from tapeless.train import labelled_run, run
 from tapeless.train.labelled import Source, make_source, read_source, read_statistics
 from tapeless.train.labelled_output import label_genome, label_signal, open_signal
 from tapeless.train.labelled_run import Labelling
-from tapeless.train.labelled_scores import kind_of, read_threshold, score
+from tapeless.train.labelled_scores import kind_of, read_cut, score
 from tapeless.train.run import Run
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings
@@ -202,7 +202,9 @@ def predict(
     _check_kind(source, fasta, signal, threshold)
     began = clock.perf_counter()
     if fasta is not None:
-        cut = Cut(read_threshold(folder) if threshold is None else threshold)
+        cut = read_cut(folder)
+        if threshold is not None:
+            cut = replace(cut, threshold=threshold)
         paths: tuple[Path, ...] = output_paths(out)
         _check_free(paths, force)
         found = _predict_genome(opened, source, fasta, out, cut, json)

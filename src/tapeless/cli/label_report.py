@@ -34,7 +34,7 @@ def print_report(session: Session, report: Report, seconds: float) -> None:
         table.add_row(escape(name), *_shares(found))
     console.print(table)
     if report.threshold is not None:
-        console.print(f"[dim]yes from a probability of {report.threshold:.3f}, which fits the training data best[/]")
+        console.print(f"[dim]{_chosen(report)}: what fits the training data best[/]")
     if report.better_than_baselines is False:
         console.print(f"[yellow]{escape(_worse(session, report))}[/]", soft_wrap=True)
     folder = session.run.folder
@@ -44,6 +44,13 @@ def print_report(session: Session, report: Report, seconds: float) -> None:
     )  # fmt: skip
     what = "--fasta other.fa -o other" if report.feature else "--signal other.npy -o probabilities.npy"
     console.print(f"[dim]next:[/] {own_command()} label predict {escape(str(folder))} {what}", soft_wrap=True)
+
+
+def _chosen(report: Report) -> str:
+    told = f"yes from a probability of {report.threshold:.3f}"
+    if report.cut is None:
+        return told
+    return f"{told}, gaps of up to {report.cut.gap} bases closed, stretches of {report.cut.shortest} bases or more"
 
 
 def _rows(report: Report) -> list[tuple[str, Any]]:

@@ -53,7 +53,8 @@ def stretch_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -
         keys = sorted(key for key in truth.keys() | predicted.keys() if key[1] == strand)
         pairs = [(truth.get(key, none), predicted.get(key, none)) for key in keys]
         scores[strand] = StretchScores(
-            total(_exact(true, found) for true, found in pairs), total(_half(true, found) for true, found in pairs)
+            total(_exact(true, found) for true, found in pairs),
+            total(half_in_common(true, found) for true, found in pairs),
         )
     plus, minus = (scores[strand] for strand in STRANDS)
     return {**scores, "both": StretchScores(plus.exact + minus.exact, plus.half + minus.half)}
@@ -88,7 +89,8 @@ def _exact(truth: Array, predicted: Array) -> Score:
     return Score(both, len(predicted), len(truth))
 
 
-def _half(truth: Array, predicted: Array) -> Score:
+def half_in_common(truth: Array, predicted: Array) -> Score:
+    """Of stretches on one strand: found where what two share is at least half of either."""
     mine, theirs = _meeting(truth, predicted)
     starts = np.maximum(truth[theirs, 0], predicted[mine, 0])
     shared = np.minimum(truth[theirs, 1], predicted[mine, 1]) - starts

@@ -2,7 +2,7 @@
 
 A model that was trained with class weights says yes too often. Its probabilities are divided by the weights and made
 to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the highest
-F1 on a part of the training data.
+F1 on a part of the training data, and so are, of a genome, the least length of a stretch and the gaps that are closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tapeless.genome.gff import Key
 from tapeless.genome.intervals import runs
 from tapeless.genome.output import Cut, Kind, find_stretches, writing
 from tapeless.genome.scores import Score as BaseScore
-from tapeless.genome.scores import StretchScores, base_score, stretch_scores
+from tapeless.genome.scores import StretchScores, base_score, half_in_common, stretch_scores
+from tapeless.genome.scores import total as total_score
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.signal.features import Features
@@ -30,14 +31,15 @@ from tapeless.signal.predict import predict
 from tapeless.signal.scores import Score, Scores, picture
 from tapeless.signal.store import Recording
 from tapeless.train.disk import write_whole
-from tapeless.train.labelled import Part, Source, by_name
+from tapeless.train.labelled import Source, by_name
 from tapeless.train.labelled_run import Opened
 from tapeless.train.run import Run
 from tapeless.train.session import Progress
 
 SCORES = "scores.json"
 VERSION = 2  # version 1 called every stretch an exon, and knew of no baselines
-THRESHOLD_POSITIONS = 200_000  # of the training data, that the threshold is chosen on
+CHOSEN_ON = 200_000  # positions of the training data, that the threshold and the cut are chosen on
+SHORTEST, GAPS = (30, 60, 100, 150, 200, 300), (10, 30, 100)  # tried, in bases
 HALF = 0.5
 CODON_STATISTICS, OPEN_FRAMES = "codon statistics", "open frames"
 
@@ -50,6 +52,7 @@ class Report:
     classes: tuple[Score, ...]
     average_precision: float | None
     feature: str | None = None  # of a genome, what the stretches are
+    cut: Cut | None = None  # and how they were made
     stretches: dict[str, StretchScores] | None = None
     baselines: dict[str, BaseScore] | None = None  # of a genome, per base, of what needs no network
     shortest_open_frame: int | None = None  # in bases, of the rule by that name
@@ -68,7 +71,8 @@ class Report:
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "version": VERSION, "threshold": self.threshold, "classes": [asdict(each) for each in self.classes],
-            "average_precision": self.average_precision, "feature": self.feature, "stretches": None,
+            "average_precision": self.average_precision, "feature": self.feature,
+            "shortest": self.cut and self.cut.shortest, "gap": self.cut and self.cut.gap, "stretches": None,
             "baselines": None, "shortest_open_frame": self.shortest_open_frame,
             "better_than_baselines": self.better_than_baselines,
         }  # fmt: skip
@@ -98,13 +102,30 @@ def probabilities(
             progress(start + len(values))
 
 
-def choose_threshold(model: Model, training: Sequence[Recording], features: Features) -> float:
-    """Where F1 is highest on the beginning of every training recording; a half where nothing there is to be found."""
-    share = THRESHOLD_POSITIONS / sum(len(each.signal) for each in training)
-    scores = Scores(2)
+@dataclass(frozen=True)
+class Answered:
+    """Labels of a recording, and what a model says of the same positions: (positions, classes)."""
+
+    labels: Array
+    probabilities: Array
+
+
+def beginnings(model: Model, training: Sequence[Recording], features: Features) -> list[Answered]:
+    """Of every training recording, as much as is chosen on."""
+    share = CHOSEN_ON / sum(len(each.signal) for each in training)
+    found = []
     for each in training:
         length = min(len(each.signal), max(model.time, round(share * len(each.signal))))
-        _add(scores, each.labels[:length], probabilities(model, each.signal[:length], features))
+        pieces = list(probabilities(model, each.signal[:length], features))
+        found.append(Answered(np.asarray(each.labels[:length]), np.concatenate(pieces, dtype=np.float32)))
+    return found
+
+
+def choose_threshold(answered: Sequence[Answered]) -> float:
+    """Where F1 is highest; a half where nothing there is to be found."""
+    scores = Scores(2)
+    for each in answered:
+        scores.add(each.labels, each.probabilities)
     if not scores.of(1).positions:
         return HALF
     curve = scores.curve(1)
@@ -113,18 +134,30 @@ def choose_threshold(model: Model, training: Sequence[Recording], features: Feat
     return threshold if 0 < threshold < 1 else HALF
 
 
-def _add(scores: Scores, found: Any, coming: Iterator[Array]) -> None:
-    first = 0
-    for piece in coming:
-        scores.add(found[first : first + len(piece)], piece)
-        first += len(piece)
+def choose_cut(threshold: float, answered: Sequence[Answered]) -> Cut:
+    """With the highest F1 of stretches by half in common; of equals, the one that changes least."""
+
+    def f1(cut: Cut) -> float:
+        return total_score(
+            half_in_common(runs(each.labels == 1), _known(each.labels, _found(each.probabilities[:, 1], cut)))
+            for each in answered
+        ).f1
+
+    return max((Cut(threshold, shortest, gap) for shortest in SHORTEST for gap in GAPS), key=f1)
+
+
+def _found(values: Array, cut: Cut) -> Array:
+    """The stretches in one strand's probabilities, as intervals."""
+    return np.array([(each.start, each.end) for each in find_stretches([values], cut)], np.int64).reshape(-1, 2)
 
 
 def score(made: Run, model: Model, opened: Opened, progress: Progress | None = None) -> Report:
     """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, what was
     found on them into the run."""
     data, features = opened.data, opened.source.features
-    threshold = choose_threshold(model, data.training, features) if data.classes == 2 else None
+    answered = beginnings(model, data.training, features) if data.classes == 2 else []
+    threshold = choose_threshold(answered) if answered else None
+    cut = choose_cut(threshold, answered) if data.parts and threshold is not None else None
     scores = Scores(data.classes)
     total = sum(len(each.signal) for each in data.validation)
     done = 0
@@ -140,13 +173,13 @@ def score(made: Run, model: Model, opened: Opened, progress: Progress | None = N
         kept.append(values[:, 1])
         done += len(each.signal)
     classes = scores.per_class() if threshold is None else _at_threshold(data.validation, kept, threshold)
-    stretches = _stretches(made, opened, kept, Cut(threshold)) if data.parts and threshold is not None else None
+    stretches = None if cut is None else _stretches(made, opened, kept, cut)
     numbers = [number for number in range(1, data.classes) if scores.of(number).positions]
     for number in numbers:
         name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
         write_whole(made.folder / name, picture(scores.curve(number)).encode())
     areas = [scores.curve(number).area for number in numbers]
-    found = Report(threshold, classes, float(np.mean(areas)), data.feature, stretches, *_baselines(opened))
+    found = Report(threshold, classes, float(np.mean(areas)), data.feature, cut, stretches, *_baselines(opened))
     write_whole(made.folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
     return found
 
@@ -188,9 +221,8 @@ def _stretches(made: Run, opened: Opened, kept: list[Array], cut: Cut) -> dict[s
     strands = list(zip(kept[::2], kept[1::2], strict=True))
     for part, (plus, minus) in zip(parts, strands, strict=True):
         for strand, values in (("+", plus), ("-", minus[::-1])):
-            found = [(each.start, each.end) for each in find_stretches([values], cut)]
             truth[part.name, strand] = runs(part.labels[strand] == 1)
-            predicted[part.name, strand] = _known(part, strand, np.array(found, np.int64).reshape(-1, 2))
+            predicted[part.name, strand] = _known(part.labels[strand], _found(values, cut))
     if opened.source.held_out:
         lengths = {part.name: len(part.bases) for part in parts}
         with writing(made.folder / "held-out", lengths, cut, kind_of(opened.source, opened.statistics)) as writer:
@@ -199,9 +231,9 @@ def _stretches(made: Run, opened: Opened, kept: list[Array], cut: Cut) -> dict[s
     return stretch_scores(truth, predicted)
 
 
-def _known(part: Part, strand: str, stretches: Array) -> Array:
+def _known(labels: Array, stretches: Array) -> Array:
     """Without those that are unknown for the greater part: nobody can say whether they are right."""
-    unknown = np.concatenate(([0], np.cumsum(part.labels[strand] < 0)))
+    unknown = np.concatenate(([0], np.cumsum(labels < 0)))
     lengths = stretches[:, 1] - stretches[:, 0]
     kept: Array = stretches[2 * (unknown[stretches[:, 1]] - unknown[stretches[:, 0]]) <= lengths]
     return kept
@@ -212,14 +244,18 @@ def kind_of(source: Source, statistics: Baseline | None) -> Kind:
     return Kind(source.feature or "exon", None if statistics is None else statistics.odds)
 
 
-def read_threshold(folder: Path) -> float:
-    """The one that training chose; a half where it was stopped before that."""
+def read_cut(folder: Path) -> Cut:
+    """The one that training chose; a threshold of a half where it was stopped before that."""
+    path = folder / SCORES
     try:
-        threshold = json.loads((folder / SCORES).read_text(encoding="utf-8"))["threshold"]
-        return HALF if threshold is None else Cut(float(threshold)).threshold
+        content = json.loads(path.read_text(encoding="utf-8"))
+        threshold = content["threshold"]
+        # Runs of the first version chose the threshold alone.
+        chosen = {name: content[name] for name in ("shortest", "gap") if content.get(name) is not None}
+        return Cut(HALF if threshold is None else float(threshold), **chosen)
     except FileNotFoundError:
-        return HALF
+        return Cut(HALF)
     except OSError as error:
-        raise TapelessError(f"cannot read {folder / SCORES}: {error.strerror}.") from None
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError, TapelessError):
-        raise TapelessError(f"{folder / SCORES} is damaged: give --threshold, or train again.") from None
+        raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
