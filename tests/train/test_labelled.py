@@ -181,15 +181,17 @@ def answered_of(length, stretches, labels):
 
 
 def test_the_cut_is_the_one_whose_stretches_fit_best():
-    """What is short is wrong, and what is right has holes: both are seen, and what is unknown is not counted."""
+    """What is short is wrong, and what is right has holes: both are seen, and what is unknown is not counted. Of
+    those that fit alike, the one that drops most."""
     labels = np.zeros(3000, int)
     labels[500:900] = labels[1500:1900] = 1
     labels[2500:] = -1
     halves = [(500, 690), (711, 900), (1500, 1690), (1711, 1900)]
     short = [(100, 190), (1000, 1090), (1300, 1390), (2000, 2090)]
     unknown = [(2600, 2690), (2800, 2890)]
-    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Cut(0.5, shortest=100, gap=30)
-    assert choose_cut(0.5, [answered_of(3000, halves + unknown, labels)]) == Cut(0.5, shortest=30, gap=30)
+    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Cut(0.5, shortest=300, gap=30)
+    labels[1200:1290] = 1
+    assert choose_cut(0.5, [answered_of(3000, [*halves, (1200, 1290)], labels)]) == Cut(0.5, shortest=60, gap=30)
     assert choose_cut(0.4, [answered_of(3000, [], labels)]) == Cut(0.4)
 
 
