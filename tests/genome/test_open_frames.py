@@ -56,7 +56,8 @@ def genome():
     between."""
     random = np.random.default_rng(1)
     closed = "TTAATTAATTAA" * 5
-    text, marks = "", []
+    text = ""
+    marks: list[tuple[int, int, str, bool]] = []
     for codons in (40, 80, 200, 40, 80, 40, 200):
         text += closed
         begin = len(text)

@@ -114,7 +114,8 @@ class Frames:
         running = (latest <= codon) & (latest > before) & (codon - latest <= most)
         reading = np.where(near, np.where(begins <= codon, behind - begins + 1, 0), np.where(running, most, 0))
         bases = FRAMES * np.stack([codon - before, behind - codon, reading], axis=1)
-        return np.minimum(bases, self.longest)
+        bounded: Array = np.minimum(bases, self.longest)
+        return bounded
 
 
 @dataclass(frozen=True)

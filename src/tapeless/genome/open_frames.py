@@ -31,7 +31,7 @@ def fit(bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> int:
     for name, letters in bases.items():
         for strand in STRANDS:
             known = labels[name, strand][:: 1 if strand == "+" else -1]
-            true += np.count_nonzero(known == 1)
+            true += int(np.count_nonzero(known == 1))
             first = 0
             for lengths in readings(letters, strand):
                 here = known[first : first + len(lengths)]

@@ -43,7 +43,7 @@ class Features:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scales", checked_scales(self.scales))
-        if isinstance(self.families, str) or not isinstance(self.families, tuple | list):
+        if not isinstance(self.families, tuple | list):
             raise TapelessError(f"families must be a sequence, not {self.families!r}.")
         object.__setattr__(self, "families", tuple(self.families))
         for family in self.families:
