@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm mutants doctor-trials soak clean
+.PHONY: train test lint bench scaling stdlib cllm labelling mutants doctor-trials soak clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -43,6 +43,11 @@ stdlib: .venv/.test
 # The same model under squared error and under cross-entropy, drawn to docs/cllm.md: about ten minutes.
 cllm: .venv/.test
 	$(BIN)/python benchmarks/cllm.py
+
+# The labeller on a genome of yours, three seeds with the defaults, written to docs/labelling.md: about half an hour.
+# make labelling FASTA=genome.fa GFF=genes.gff3
+labelling: .venv/.run
+	@$(BIN)/python benchmarks/labelling.py --fasta "$(FASTA)" --gff "$(GFF)"
 
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test

@@ -1,6 +1,7 @@
 """Labelling as a user does it: a genome or a signal in, a run out, and with it other genomes and signals labelled."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from tapeless import cli
 from tapeless.genome.fasta import read_lengths
 from tapeless.genome.gff import read_annotation
 from tapeless.genome.synthetic import Synthetic
-from tapeless.train import labelled
+from tapeless.train import labelled, labelled_scores
 from tapeless.train.run import Run
 from tests.signals.made import bursts
 
@@ -85,14 +86,14 @@ def signal_run(place, tapeless):
 def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, genome_run):
     folder, found = genome_run
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "source.json", "metrics.jsonl", "checkpoints", "scores.json", "precision-recall.svg",
-        "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
+        "config.toml", "source.json", "codons.json", "metrics.jsonl", "checkpoints", "scores.json",
+        "precision-recall.svg", "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
     }  # fmt: skip
     scores = json.loads((folder / "scores.json").read_text())
     assert {name: found[name] for name in scores} == scores
     lengths = read_lengths(place / "genome.fa")
     exons = read_annotation(place / "genes.gff3", lengths).intervals
-    assert found["exons"]["both"]["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
+    assert found["stretches"]["both"]["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
     assert found["classes"][1]["positions"] == sum(np.diff(exons["chr2", strand]).sum() for strand in "+-")
     assert found["steps"] == 12
 
@@ -166,8 +167,72 @@ def test_a_run_goes_on_from_any_folder_and_is_scored_again(tmp_path, signal_run,
     assert tapeless("train", "--resume", folder, "--steps", 90, folder=tmp_path)[2].count("is done") == 1
 
 
+@pytest.fixture
+def coding_run(place, tapeless, monkeypatch):
+    """A model of CDS that reads wavelets alone and was hardly trained, and what was said of it."""
+    monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))
+    if not (place / "coding").exists():
+        code, said, complained = tapeless(
+            "train", *GENOME, "--feature", "CDS", *TINY, "--steps", 1, "--validation", "0.2", "--out", "coding",
+            folder=place,
+        )  # fmt: skip
+        assert code == 0, complained
+        (place / "coding.txt").write_text(said)
+    return place / "coding", (place / "coding.txt").read_text()
+
+
+def test_a_genome_without_held_out_sequences_is_scored_beside_simple_rules_too(coding_run):
+    folder, said = coding_run
+    for words in ("codon statistics: bases in CDS", "model: bases in CDS", "model: CDS, both ends exact"):
+        assert words in said
+    assert "exon" not in said
+    kept = json.loads((folder / "scores.json").read_text())
+    assert kept["feature"] == "CDS"
+    assert f"open frames of {kept['shortest_open_frame']} bases or more: bases in CDS" in said
+    for rule in ("codon statistics", "open frames"):
+        assert f"{kept['baselines'][rule]['f1']:.4f}" in said
+
+
+def test_a_model_that_a_simple_rule_beats_says_so_and_what_to_try(coding_run):
+    folder, said = coding_run
+    kept = json.loads((folder / "scores.json").read_text())
+    assert kept["better_than_baselines"] is False
+    own = kept["classes"][1]["f1"]
+    better = {each["f1"]: name for name, each in kept["baselines"].items() if each["f1"] >= own}
+    names = " and ".join(better[f1] for f1 in sorted(better, reverse=True))
+    assert f"no better than {names} (F1 {own:.4f} against {max(better):.4f}" in said
+    assert "--steps 2)" in said
+
+
+def test_a_model_of_coding_parts_says_cds_and_the_frame(place, coding_run, tapeless):
+    words = ("predict", "coding", "--fasta", "genome.fa", "--threshold", "0.001", "--force")
+    code, said, complained = tapeless(*words, "-o", "cds", folder=place)
+    assert code == 0, complained
+    assert " CDS, after" in said
+    lines = [line.split("\t") for line in (place / "cds.gff3").read_text().splitlines() if line[0] != "#"]
+    assert {line[2] for line in lines} == {"CDS"}
+    assert {line[7] for line in lines} <= {"0", "1", "2"}
+    assert lines[0][8].startswith("ID=CDS1;")
+    code, said, _ = tapeless(*words, "-o", "cds", "--json", folder=place)
+    assert (json.loads(said)["feature"], json.loads(said)["stretches"]) == ("CDS", len(lines))
+
+
+def test_a_run_from_before_families_and_statistics_still_labels(place, coding_run, tapeless, tmp_path):
+    folder, _ = coding_run
+    shutil.copytree(folder, tmp_path / "old")
+    (tmp_path / "old" / "codons.json").unlink()
+    kept = json.loads((folder / "source.json").read_text())
+    old = {name: value for name, value in kept.items() if name not in ("version", "features")}
+    (tmp_path / "old" / "source.json").write_text(json.dumps({**old, "scales": kept["features"]["scales"]}))
+    for run in (tmp_path / "old", folder):
+        code, _, complained = tapeless("predict", run, "--fasta", "genome.fa", "-o", tmp_path / run.name, folder=place)
+        assert code == 0, complained
+    first, second = ((tmp_path / f"{name}.plus.bedgraph").read_bytes() for name in ("old", "coding"))
+    assert first == second
+
+
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):
-    monkeypatch.setattr(labelled, "THRESHOLD_POSITIONS", 2000)
+    monkeypatch.setattr(labelled_scores, "CHOSEN_ON", 2000)
     code, said, complained = tapeless("demo", "--bases", 40_000, "--steps", 1, "--out", "run", folder=tmp_path)
     assert code == 0, complained
     assert "codon statistics" in said
@@ -186,7 +251,7 @@ BAD = [
     (("--fasta", "protein.fa", "--gff", "genes.gff3"), "looks like a protein"),
     (("--fasta", "genome.fa", "--gff", "empty"), "holds no features"),
     (("--fasta", "genome.fa", "--gff", "genome.fa"), "holds no features"),
-    (("--fasta", "genome.fa", "--gff", "other.gff3"), "'chrX' is not in the FASTA file"),
+    (("--fasta", "genome.fa", "--gff", "other.gff3"), "not in the FASTA file (chrX)"),
     ((*GENOME, "--feature", "exxon"), "no feature of type exxon"),
     ((*GENOME, "--held-out", "chr3"), "did you mean 'chr"),
     ((*GENOME, "--held-out", "chr1", "--held-out", "chr2"), "all sequences are held out"),

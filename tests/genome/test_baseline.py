@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tapeless import TapelessError
 from tapeless.genome import baseline
-from tapeless.genome.baseline import Baseline, codon_indices, fit, predict, score
+from tapeless.genome.baseline import Baseline, fit, predict, score
+from tapeless.genome.codons import codon_indices, codons_in_frame
 from tapeless.genome.dna import opposite_bases
 from tapeless.genome.intervals import mask
 from tapeless.genome.synthetic import LETTERS, Synthetic, codon_usage
@@ -18,7 +18,9 @@ def genome():
     chromosomes = [Synthetic(2).chromosome(number, LENGTH) for number in (1, 2, 3)]
     bases = {each.name: each.bases for each in chromosomes}
     exons = {
-        (each.name, strand): np.array([exon for gene in each.genes if gene.strand == strand for exon in gene.exons])
+        (each.name, strand): mask(
+            np.array([exon for gene in each.genes if gene.strand == strand for exon in gene.exons]), LENGTH
+        ).view(np.int8)
         for each in chromosomes
         for strand in "+-"
     }
@@ -51,7 +53,9 @@ def test_scores_by_the_definition(length):
                 inside = [odds[codons[start]] for start in range(left + frame, right - 2, 3)]
                 means.append(sum(inside) / max(len(inside), 1))
             expected.append(max(means))
-        np.testing.assert_allclose(baseline._window_scores(codons, odds, window), expected, atol=1e-12)
+        for piece in (1, 7, 1000):
+            scores = np.concatenate(list(baseline._window_scores(codons, odds, window, piece)))
+            np.testing.assert_allclose(scores, expected, atol=1e-12)
         threshold = float(np.median(expected)) + 1e-9
         found = predict(Baseline(odds, window, threshold), bases, "+")
         np.testing.assert_array_equal(found, np.array(expected) >= threshold)
@@ -67,7 +71,7 @@ def test_each_exon_is_read_in_its_best_frame():
         frames = [[codons[at] for at in range(start + frame, end - 2, 3)] for frame in range(3)]
         for codon in max(frames, key=lambda frame: sum(odds[codon] for codon in frame)):
             expected[codon] += 1
-    np.testing.assert_array_equal(baseline._codons_in_frame(codons, exons, odds), expected)
+    np.testing.assert_array_equal(codons_in_frame(codons, exons, odds), expected)
 
 
 def test_the_minus_strand_is_the_plus_strand_turned(learned, genome):
@@ -121,26 +125,42 @@ def _letters_alone(training, held_out, exons, window):
 def _strands(bases, exons):
     for name, letters in bases.items():
         digits = np.searchsorted(LETTERS, letters)
-        yield digits, mask(exons[name, "+"], len(letters))
-        yield 3 - digits, mask(exons[name, "-"], len(letters))
+        yield digits, exons[name, "+"]
+        yield 3 - digits, exons[name, "-"]
 
 
 def test_exons_shorter_than_a_codon_and_sequences_without(genome):
     training, _, exons = genome
-    none = np.empty((0, 2), np.int64)
     more = {**training, "tiny": np.frombuffer(b"ACGTA", np.uint8), "bare": np.frombuffer(b"NNNNACGT", np.uint8)}
     odd = {
-        ("tiny", "+"): np.array([[3, 5]]),
-        ("tiny", "-"): np.array([[0, 1]]),
-        ("bare", "+"): none,
-        ("bare", "-"): none,
+        ("tiny", "+"): np.array([0, 0, 0, 1, 1]),
+        ("tiny", "-"): np.array([1, 0, 0, 0, 0]),
+        ("bare", "+"): np.zeros(8, int),
+        ("bare", "-"): np.zeros(8, int),
     }
-    np.testing.assert_allclose(fit(more, exons | odd).odds, fit(training, exons).odds, atol=1e-2)
+    np.testing.assert_allclose(odds(more, exons | odd), odds(training, exons), atol=1e-2)
+
+
+def odds(bases, labels):
+    learned = fit(bases, labels)
+    assert learned is not None
+    return learned.odds
 
 
 def test_nothing_to_learn_from():
     bases = {"a": np.frombuffer(b"ACGTACGTACGT", np.uint8)}
-    nothing, everything = np.empty((0, 2), np.int64), np.array([[0, 12]])
-    for exons in (nothing, everything):
-        with pytest.raises(TapelessError, match="need bases in exons and bases outside"):
-            fit(bases, {("a", "+"): exons, ("a", "-"): exons})
+    for exons in (np.zeros(12, int), np.ones(12, int)):
+        assert fit(bases, {("a", "+"): exons, ("a", "-"): exons}) is None
+
+
+def test_what_is_not_known_is_neither_learned_from_nor_scored(learned, genome):
+    """Unknown labels in place of half of everything: the same as if those bases were in no sequence at all."""
+    training, held_out, exons = genome
+    halves = {key: np.where(np.arange(LENGTH) < LENGTH // 2, each, -1) for key, each in exons.items()}
+    short = {name: letters[: LENGTH // 2] for name, letters in training.items()}
+    cut = {key: each[: LENGTH // 2] for key, each in exons.items()}
+    np.testing.assert_allclose(odds(training, halves), odds(short, cut), atol=0.02)
+    known = score(learned, held_out, halves)
+    assert known.true == sum(int(cut["chr3", strand].sum()) for strand in "+-")
+    found = [predict(learned, held_out["chr3"], strand)[: LENGTH // 2] for strand in "+-"]
+    assert known.predicted == sum(int(each.sum()) for each in found)

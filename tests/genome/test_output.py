@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from tapeless import TapelessError
 from tapeless.genome.gff import read_annotation
-from tapeless.genome.output import Cut, find_exons, output_paths, writing
+from tapeless.genome.output import Cut, find_stretches, output_paths, writing
 from tests.random_cases import cases
 
 LENGTHS = {"chr1": 400, "a,b;c": 120}
+
+
+def letters(length, seed=0):
+    return np.random.default_rng(seed).choice(np.frombuffer(b"ACGT", np.uint8), length)
+
+
+LETTERS = {name: letters(length) for name, length in LENGTHS.items()}
 
 
 def plain_exons(values, cut):
@@ -46,10 +53,10 @@ def pieces(values, size):
 )
 @cases(400)
 def test_exons_by_their_definition_whatever_the_pieces(values, size, cut):
-    found = [(exon.start, exon.end) for exon in find_exons(pieces(np.array(values), size), cut)]
+    found = [(exon.start, exon.end) for exon in find_stretches(pieces(np.array(values), size), cut)]
     expected = plain_exons(values, cut)
     assert found == [(start, end) for start, end, _ in expected]
-    means = [exon.probability for exon in find_exons(pieces(np.array(values, np.float32), size), cut)]
+    means = [exon.probability for exon in find_stretches(pieces(np.array(values, np.float32), size), cut)]
     np.testing.assert_allclose(means, [mean for _, _, mean in expected], rtol=1e-6)
 
 
@@ -59,7 +66,7 @@ def test_an_exon_is_told_as_soon_as_it_has_ended():
         while True:
             yield np.zeros(5)
 
-    assert next(find_exons(endless(), Cut(shortest=2, gap=20))).end == 5
+    assert next(find_stretches(endless(), Cut(shortest=2, gap=20))).end == 5
 
 
 def probabilities(seed=0):
@@ -76,7 +83,7 @@ def write(prefix, made, size=37, cut=None):
     found: dict = {}
     with writing(prefix, LENGTHS, cut or Cut(shortest=3, gap=2)) as writer:
         for name, (plus, minus) in made.items():
-            exons = writer.add(name, pieces(plus, size), pieces(minus[::-1], size))
+            exons = writer.add(name, LETTERS[name], pieces(plus, size), pieces(minus[::-1], size))
             found |= {(name, strand): exons[strand] for strand in "+-"}
     return found
 
@@ -174,7 +181,7 @@ def test_nothing_is_left_of_what_went_wrong(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), writing(tmp_path / "out", LENGTHS) as writer:
-        writer.add("chr1", interrupted(), [made["chr1"][1]])
+        writer.add("chr1", LETTERS["chr1"], interrupted(), [made["chr1"][1]])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert len(before) == 3
 
@@ -196,13 +203,13 @@ ZEROS = np.zeros(400, np.float32)
 )
 def test_predictions_that_are_none(tmp_path, plus, minus, sentence):
     with pytest.raises(TapelessError, match=sentence), writing(tmp_path / "out", LENGTHS) as writer:
-        writer.add("chr1", [plus], [minus])
+        writer.add("chr1", LETTERS["chr1"], [plus], [minus])
     assert not list(tmp_path.iterdir())
 
 
 def test_averages_a_little_beyond_one_are_one(tmp_path):
     with writing(tmp_path / "out", {"a": 40}) as writer:
-        writer.add("a", [np.full(40, 1.0009)], [np.full(40, -1e-9)])
+        writer.add("a", letters(40), [np.full(40, 1.0009)], [np.full(40, -1e-9)])
     assert "\t1\t40\t1.0000\t+" in (tmp_path / "out.gff3").read_text()
     assert (tmp_path / "out.minus.bedgraph").read_text() == "a\t0\t40\t0\n"
 
@@ -210,13 +217,13 @@ def test_averages_a_little_beyond_one_are_one(tmp_path):
 def test_sequences_that_are_unknown_twice_or_missing(tmp_path):
     values = np.zeros(120)
     with pytest.raises(TapelessError, match="'chrX' was not announced"), writing(tmp_path / "o", LENGTHS) as writer:
-        writer.add("chrX", [values], [values])
+        writer.add("chrX", letters(120), [values], [values])
     with writing(tmp_path / "once", {"a": 120}) as writer:
-        writer.add("a", [values], [values])
+        writer.add("a", letters(120), [values], [values])
         with pytest.raises(TapelessError, match="second time"):
-            writer.add("a", [values], [values])
+            writer.add("a", letters(120), [values], [values])
     with pytest.raises(TapelessError, match="1 of 2 sequences were not"), writing(tmp_path / "o", LENGTHS) as writer:
-        writer.add("a,b;c", [values], [values])
+        writer.add("a,b;c", letters(120), [values], [values])
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"once"}
 
 
@@ -268,7 +275,7 @@ def test_memory_is_that_of_one_strand(tmp_path):
     tracemalloc.start()
     try:
         with writing(tmp_path / "out", {"long": length}) as writer:
-            found = writer.add("long", strand(0), strand(1))
+            found = writer.add("long", np.broadcast_to(np.uint8(65), length), strand(0), strand(1))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

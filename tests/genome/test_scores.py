@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.genome.intervals import runs
-from tapeless.genome.scores import Score, base_score, exon_scores
+from tapeless.genome.scores import Score, base_score, stretch_scores
 from tests.random_cases import cases
 
 
@@ -33,7 +33,7 @@ MASKS = st.lists(st.booleans(), min_size=1, max_size=60).map(np.array)
 def test_by_the_definition(first, second, third):
     truth = {("a", "+"): runs(first), ("a", "-"): runs(second), ("b", "-"): runs(third)}
     predicted = {("a", "+"): runs(second), ("a", "-"): runs(third), ("c", "-"): runs(first)}
-    scores = exon_scores(truth, predicted)
+    scores = stretch_scores(truth, predicted)
     lists = [([(key, *pair) for key, each in side.items() for pair in each.tolist()]) for side in (truth, predicted)]
     for strand in ("+", "-", "both"):
         true, found = ([each for each in side if strand in (each[0][1], "both")] for side in lists)
@@ -46,7 +46,7 @@ def test_by_the_definition(first, second, third):
 def test_an_example_by_hand():
     truth = {("a", "+"): intervals((0, 100), (200, 300), (400, 500))}
     predicted = {("a", "+"): intervals((0, 100), (210, 290), (390, 420), (600, 700)), ("a", "-"): intervals((0, 100))}
-    scores = exon_scores(truth, predicted)
+    scores = stretch_scores(truth, predicted)
     assert scores["+"].exact == Score(1, 4, 3)
     assert scores["+"].half == Score(2, 4, 3)
     assert scores["-"].exact == Score(0, 1, 0)
@@ -57,14 +57,14 @@ def test_an_example_by_hand():
 
 def test_half_is_of_the_longer_one():
     for end, counts in ((50, 1), (49, 0)):
-        scores = exon_scores({("a", "+"): intervals((0, 100))}, {("a", "+"): intervals((0, end))})
+        scores = stretch_scores({("a", "+"): intervals((0, 100))}, {("a", "+"): intervals((0, end))})
         assert scores["both"].half.right == counts
-        swapped = exon_scores({("a", "+"): intervals((0, end))}, {("a", "+"): intervals((0, 100))})
+        swapped = stretch_scores({("a", "+"): intervals((0, end))}, {("a", "+"): intervals((0, 100))})
         assert swapped["both"].half.right == counts
 
 
 def test_nothing_predicted_and_nothing_true():
-    for score in (exon_scores({}, {})["both"].exact, exon_scores({("a", "+"): intervals()}, {})["+"].half):
+    for score in (stretch_scores({}, {})["both"].exact, stretch_scores({("a", "+"): intervals()}, {})["+"].half):
         assert (score.precision, score.recall, score.f1) == (0, 0, 0)
 
 

@@ -110,8 +110,9 @@ def test_the_whole_way_round(tmp_path):
                 assert annotation.intervals[each.name, strand].tolist() == [list(exon) for exon in exons]
     truth = labels(annotation, lengths)
     with writing(tmp_path / "out", lengths, Cut(shortest=1, gap=0)) as writer:
-        for name in lengths:
-            writer.add(name, [truth[name, "+"].astype(float)], [truth[name, "-"][::-1].astype(float)])
+        for record in records:
+            plus, minus = (truth[record.name, strand].astype(float) for strand in "+-")
+            writer.add(record.name, record.bases, [plus], [minus[::-1]])
     again = labels(read_annotation(tmp_path / "out.gff3", lengths), lengths)
     for key, mask in truth.items():
         np.testing.assert_array_equal(again[key], mask)

@@ -9,6 +9,7 @@ from tapeless import Model
 from tapeless.errors import TapelessError
 from tapeless.models.presets import preset
 from tapeless.signal import (
+    Features,
     Labelled,
     Recording,
     Scores,
@@ -112,7 +113,7 @@ def test_signals(name):
 def test_scales(name):
     scales, says = SCALES[name]
     refused(lambda: features(noise(10), scales), says)
-    refused(lambda: small_task(scales=scales), says)
+    refused(lambda: small_task(features=Features(scales=scales)), says)
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -186,7 +187,7 @@ def test_predictions_that_do_not_fit_the_windows(predictions, says):
         ({"step": 33}, "step=33 is more than window=32"),
         ({"step": 0}, "step must be"),
         ({"seed": -1}, "seed must be"),
-        ({"scales": (3.0, 4.0)}, "sunfish reads 14 features at each position, and 2 scales give 4"),
+        ({"features": Features(scales=(3.0, 4.0))}, "sunfish reads 14 features at each position, and 2 scales give 4"),
     ],
 )
 def test_tasks(changes, says):
@@ -217,12 +218,12 @@ def test_models_that_answer_once():
         ({"window": 0}, "time must be"),
         ({"step": 9, "window": 8}, "step=9 is more than window=8"),
         ({"batch": 0}, "batch must be"),
-        ({"scales": (3.0,)}, "1 scales give 2 features"),
+        ({"features": Features(scales=(3.0,))}, "1 scales give 2 features"),
     ],
 )
 def test_prediction(changes, says):
     model = Model("sunfish", backend="reference", layers=1, channels=4, heads=1, features=4, context=16)
-    refused(lambda: predict(model, **({"signal": noise(40), "scales": (3.0, 4.0)} | changes)), says)
+    refused(lambda: predict(model, **({"signal": noise(40), "features": Features(scales=(3.0, 4.0))} | changes)), says)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, np.nan, True, "0.1"])

@@ -8,7 +8,7 @@ import pytest
 
 from tapeless import Model
 from tapeless.models.presets import preset
-from tapeless.signal import SCALES, features, predict
+from tapeless.signal import SCALES, Features, features, predict
 from tapeless.signal.predict import softmax
 from tests.signals.made import Endless, noise
 
@@ -53,7 +53,7 @@ def plainly(model: Model, signal, window: int, step: int):
 )
 def test_a_stream_gives_what_the_whole_gives(length, window, step, batch):
     model, signal = small_model(), noise(length, length, complex_values=True)
-    found = list(predict(model, signal, scales=TWO, window=window, step=step, batch=batch))
+    found = list(predict(model, signal, features=Features(scales=TWO), window=window, step=step, batch=batch))
     assert [start for start, _ in found] == np.cumsum([0] + [len(part) for _, part in found])[:-1].tolist()
     everything = np.concatenate([part for _, part in found])
     np.testing.assert_allclose(everything, plainly(model, signal, window, step), rtol=1e-11)
@@ -62,14 +62,21 @@ def test_a_stream_gives_what_the_whole_gives(length, window, step, batch):
 
 def test_windows_are_the_models_own_unless_told():
     model, signal = small_model(), noise(150, 3)
-    plain = np.concatenate([part for _, part in predict(model, signal, scales=TWO)])
-    told = np.concatenate([part for _, part in predict(model, signal, scales=TWO, window=32, step=16)])
+    plain = np.concatenate([part for _, part in predict(model, signal, features=Features(scales=TWO))])
+    told = np.concatenate(
+        [part for _, part in predict(model, signal, features=Features(scales=TWO), window=32, step=16)]
+    )
     np.testing.assert_array_equal(plain, told)
 
 
 def test_progress_reaches_the_end():
     seen: list[tuple[int, int]] = []
-    for _ in predict(small_model(), noise(150, 4), scales=TWO, progress=lambda done, total: seen.append((done, total))):
+    for _ in predict(
+        small_model(),
+        noise(150, 4),
+        features=Features(scales=TWO),
+        progress=lambda done, total: seen.append((done, total)),
+    ):
         pass
     assert seen == sorted(seen)
     assert len(set(seen)) == len(seen) > 3
@@ -94,7 +101,7 @@ def test_memory_does_not_grow_with_the_signal():
     signal, done = Endless(1_000_000), 0
     tracemalloc.start()
     try:
-        for start, part in predict(cast(Model, Cheap()), signal, scales=SCALES):
+        for start, part in predict(cast(Model, Cheap()), signal, features=Features(scales=SCALES)):
             assert start == done
             done += len(part)
         peak = tracemalloc.get_traced_memory()[1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tapeless import Model
 from tapeless.errors import TapelessError
 from tapeless.models.presets import preset
-from tapeless.signal import Labelled, Recording, class_weights, features, hold_out
+from tapeless.signal import Features, Labelled, Recording, class_weights, features, hold_out
 from tapeless.signal.store import Store, make_store
 from tapeless.signal.task import cut, spans
 from tapeless.train.loop import Evaluated, Step, Trainer, train
@@ -20,6 +20,7 @@ from tests.random_cases import cases
 from tests.signals.made import bursts, noise
 
 SCALES = (3.0, 10.0)
+WAVELETS = Features(scales=SCALES)
 SMALL: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2, "features": 4, "context": 32}
 
 
@@ -29,7 +30,7 @@ def small_model(**more: Any) -> Model:
 
 def task(training, validation, **more: Any) -> Labelled:
     config = preset("sunfish").override(**SMALL)
-    return Labelled(config, training, validation, time=32, scales=SCALES, **({"seed": 0} | more))
+    return Labelled(config, training, validation, time=32, features=WAVELETS, **({"seed": 0} | more))
 
 
 @st.composite
@@ -70,7 +71,7 @@ def test_an_evaluation_counts_every_label_once(store, window):
 
 def test_a_recording_shorter_than_a_window_is_masked_and_not_made_up():
     short, long = Recording(noise(5), [1, 0, 1, -1, 0]), Recording(noise(40, 1), np.ones(40, int))
-    store = make_store([short, long], SCALES, 2)
+    store = make_store([short, long], WAVELETS, 2)
     inputs, targets = cut(store, spans(store, 32, 32), 3, 32)
     np.testing.assert_array_equal(inputs[0, :5], features(short.signal, SCALES))
     assert not inputs[0, 5:].any()
@@ -80,7 +81,7 @@ def test_a_recording_shorter_than_a_window_is_masked_and_not_made_up():
 
 def test_features_of_one_recording_know_nothing_of_another():
     recordings = [bursts(300, 0), bursts(7, 1), bursts(90, 2)]
-    store = make_store(recordings, SCALES, 2)
+    store = make_store(recordings, WAVELETS, 2)
     for recording, (begin, end) in zip(recordings, pairwise(store.bounds), strict=True):
         np.testing.assert_array_equal(store.features[begin:end], features(recording.signal, SCALES))
         np.testing.assert_array_equal(store.labels[begin:end], recording.labels)
@@ -90,8 +91,8 @@ def test_what_does_not_fit_the_budget_lies_in_a_file_with_the_same_bits(tmp_path
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     recordings = [bursts(40_000, 0), bursts(30, 1)]
     size = 40_030 * 4 * 4
-    held = make_store(recordings, SCALES, 2, budget=size)
-    mapped = make_store(recordings, SCALES, 2, budget=size - 1)
+    held = make_store(recordings, WAVELETS, 2, budget=size)
+    mapped = make_store(recordings, WAVELETS, 2, budget=size - 1)
     assert not isinstance(held.features, np.memmap)
     assert isinstance(mapped.features, np.memmap)
     np.testing.assert_array_equal(mapped.features, held.features)
@@ -100,9 +101,9 @@ def test_what_does_not_fit_the_budget_lies_in_a_file_with_the_same_bits(tmp_path
 
 def test_a_disk_without_room_is_told_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1000})())
-    monkeypatch.setattr("tapeless.signal.store.feature_blocks", lambda *given: pytest.fail("computed"))
+    monkeypatch.setattr("tapeless.signal.wavelet._feature_blocks", lambda *given: pytest.fail("computed"))
     with pytest.raises(TapelessError, match=r"features take 4,800 bytes, and .* has 1,000 left"):
-        make_store([bursts(300, 0)], SCALES, 2, budget=0)
+        make_store([bursts(300, 0)], WAVELETS, 2, budget=0)
 
 
 def test_a_disk_that_fills_up_is_told(monkeypatch):
@@ -111,7 +112,7 @@ def test_a_disk_that_fills_up_is_told(monkeypatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", fail)
     with pytest.raises(TapelessError, match=r"could not be written to .*: No space left on device"):
-        make_store([bursts(300, 0)], SCALES, 2, budget=0)
+        make_store([bursts(300, 0)], WAVELETS, 2, budget=0)
 
 
 def test_an_epoch_holds_every_window_once_in_an_order_of_its_own():
@@ -197,7 +198,7 @@ def test_what_is_held_out_is_never_seen():
     np.testing.assert_array_equal(np.concatenate([kept.labels, held.labels]), whole.labels)
     np.testing.assert_array_equal(np.concatenate([kept.signal, held.signal]), whole.signal)
     (other,), _ = hold_out([changed], 0.2)
-    np.testing.assert_array_equal(make_store([kept], SCALES, 2).features, make_store([other], SCALES, 2).features)
+    np.testing.assert_array_equal(make_store([kept], WAVELETS, 2).features, make_store([other], WAVELETS, 2).features)
 
 
 @cases(60)

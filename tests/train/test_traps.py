@@ -9,7 +9,8 @@ import pytest
 
 from tapeless import TapelessError
 from tapeless.train import checkpoint
-from tapeless.train.labelled import read_source, read_threshold
+from tapeless.train.labelled import read_source
+from tapeless.train.labelled_scores import read_cut
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import open_run
 from tapeless.train.session import resume, start
@@ -185,7 +186,7 @@ def readings(folder):
     return [
         lambda: read_metrics(folder),
         lambda: read_source(folder),
-        lambda: read_threshold(folder),
+        lambda: read_cut(folder),
         lambda: open_run(folder).model("best", backend="reference"),
         lambda: checkpoint.newest(folder / "checkpoints"),
         lambda: resume(folder, {}, {}).run.release(),

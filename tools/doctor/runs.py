@@ -23,7 +23,7 @@ from tapeless.models.presets import preset
 from tapeless.signal.store import Recording
 from tapeless.signal.task import Labelled, class_weights, hold_out
 from tapeless.train import run, session
-from tapeless.train.labelled import DEFAULTS as LABELLED_DEFAULTS
+from tapeless.train.labelled_run import DEFAULTS as LABELLED_DEFAULTS
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
 from tapeless.train.operations import Operations, Split

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import time as clock
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from tapeless.backends import blas
-from tapeless.cli.common import Json, Threads, compiling_shown, console, own_command, print_json
+from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
+from tapeless.cli.label_report import plural, print_report, report_document
 from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
-from tapeless.genome import baseline
-from tapeless.genome.dna import STRANDS, StrandSignal
-from tapeless.genome.fasta import read_lengths, read_records
-from tapeless.genome.gff import read_annotation
-from tapeless.genome.output import Cut, output_paths, writing
-from tapeless.genome.scores import Score as BaseScore
+from tapeless.genome.fasta import read_lengths
+from tapeless.genome.output import Cut, output_paths
 from tapeless.genome.synthetic import Synthetic
 from tapeless.model import Model
-from tapeless.ops.contract import Array
-from tapeless.signal.checks import checked_signal
 from tapeless.signal.wavelet import SCALES
-from tapeless.train import labelled, run
-from tapeless.train.disk import rename, write_file
-from tapeless.train.labelled import Data, Report, Scaled, Source
+from tapeless.train import labelled_run, run
+from tapeless.train.labelled import Source, make_source, read_source, read_statistics
+from tapeless.train.labelled_output import label_genome, label_signal, open_signal
+from tapeless.train.labelled_run import Labelling
+from tapeless.train.labelled_scores import kind_of, read_cut, score
 from tapeless.train.run import Run
-from tapeless.train.session import Progress, Session
-from tapeless.train.session import resume as resume_session
+from tapeless.train.session import Session
 from tapeless.train.settings import Settings
 
 label_app = typer.Typer(
@@ -45,7 +35,6 @@ label_app = typer.Typer(
 
 CHROMOSOMES = 4
 DEMO_STEPS = 2000
-LABELLING = "labelling"
 
 Fasta = Annotated[Path | None, typer.Option(help="A genome, plain or gzip.")]
 Signal = Annotated[Path | None, typer.Option(help="A signal: a .npy file of numbers.")]
@@ -54,10 +43,12 @@ Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002,
 
 @dataclass(frozen=True)
 class Trained:
-    session: Session
-    source: Source
-    data: Data
+    labelling: Labelling
     status: Status
+
+    @property
+    def session(self) -> Session:
+        return self.labelling.session
 
 
 @label_app.command()
@@ -109,13 +100,13 @@ def train(
             )
         trained = _resumed(resume, model, settings, json)
     else:
-        source = labelled.make_source(
+        source = make_source(
             fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
         )  # fmt: skip
         with run.making(out or run.Numbered(Path("runs"), "label")) as made, compiling_shown(json):
-            session, data = labelled.start(made, source, Settings(**settings), model)
-        trained = Trained(session, source, data, _followed(session, json))
+            labelling = labelled_run.start(made, source, Settings(**settings), model)
+        trained = Trained(labelling, _followed(labelling.session, json))
     _finish(trained, began, json)
 
 
@@ -133,11 +124,9 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _resumed(folder: Path, model: dict[str, Any], settings: dict[str, Any], json: bool) -> Trained:
-    source = labelled.read_source(folder)
     with compiling_shown(json):
-        session = resume_session(folder, model, settings)
-    data = labelled.read_data(source, session.request.settings.validation)
-    return Trained(session, source, data, _followed(session, json))
+        labelling = labelled_run.resume(folder, model, settings)
+    return Trained(labelling, _followed(labelling.session, json))
 
 
 def _followed(session: Session, json: bool) -> Status:
@@ -152,7 +141,7 @@ def _followed(session: Session, json: bool) -> Status:
     return follow(session, shown=not json)
 
 
-def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None = None) -> None:
+def _finish(trained: Trained, began: float, json: bool) -> None:
     """Score the last weights, which `label predict` takes, too: none were chosen by what is held out."""
     if trained.status.code:
         _print_stopped(trained, json)
@@ -160,12 +149,12 @@ def _finish(trained: Trained, began: float, json: bool, beside: BaseScore | None
     made = trained.session.run
     with preparing_shown(json) as progress:
         last = _last_model(made)
-        report = insist(lambda: labelled.score(made, last, trained.source, trained.data, progress), shown=not json)
+        report = insist(lambda: score(made, last, trained.labelling.opened, progress), shown=not json)
     seconds = clock.perf_counter() - began
     if json:
-        print_json(_document(trained, report, seconds, beside))
+        print_json(report_document(trained.session, trained.status.reason, report, seconds))
     else:
-        _print_report(trained, report, seconds, beside)
+        print_report(trained.session, report, seconds)
 
 
 def _last_model(opened: Run) -> Model:
@@ -184,49 +173,6 @@ def _print_stopped(trained: Trained, json: bool) -> None:
     print_stopped(trained.session, status, "label train")
 
 
-def _document(trained: Trained, report: Report, seconds: float, beside: BaseScore | None) -> dict[str, Any]:
-    session = trained.session
-    found: dict[str, Any] = {"run": str(session.run.folder), "steps": session.trainer.step}
-    if beside is not None:
-        found["codon_statistics"] = {"precision": beside.precision, "recall": beside.recall, "f1": beside.f1}
-    return {
-        **found,
-        "stopped": trained.status.reason,
-        "seconds": seconds,
-        "cpu_seconds": clock.process_time(),
-        **report.document(),
-    }
-
-
-def _print_report(trained: Trained, report: Report, seconds: float, beside: BaseScore | None) -> None:
-    table = Table(box=None, header_style="dim")
-    for heading in ("what was held out", "precision", "recall", "F1"):
-        table.add_column(heading, justify="left" if heading == "what was held out" else "right")
-    unit = "bases in exons" if trained.source.fasta else "class 1"
-    if beside is not None:
-        table.add_row("codon statistics: bases in exons", *_shares(beside))
-    chosen = report.classes[1:] if report.threshold is not None else report.classes
-    for number, each in enumerate(chosen):
-        table.add_row(unit if report.threshold is not None else f"class {number}", *_shares(each))
-    if report.exons is not None:
-        table.add_row("exons, both ends exact", *_shares(report.exons["both"].exact))
-        table.add_row("exons, half in common", *_shares(report.exons["both"].half))
-    console.print(table)
-    if report.threshold is not None:
-        console.print(f"[dim]yes from a probability of {report.threshold:.3f}, which fits the training data best[/]")
-    folder = trained.session.run.folder
-    console.print(
-        f"Average precision {report.average_precision:.4f}, after {seconds:.0f} s. The run is in "
-        f"[bold]{escape(str(folder))}[/]; the picture is precision-recall.svg.", soft_wrap=True,
-    )  # fmt: skip
-    what = "--fasta other.fa -o other" if trained.source.fasta else "--signal other.npy -o probabilities.npy"
-    console.print(f"[dim]next:[/] {own_command()} label predict {escape(str(folder))} {what}", soft_wrap=True)
-
-
-def _shares(found: Any) -> list[str]:
-    return ["–" if value is None else f"{value:.4f}" for value in (found.precision, found.recall, found.f1)]
-
-
 @label_app.command()
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `label train`.")],
@@ -234,7 +180,7 @@ def predict(
     fasta: Fasta = None,
     signal: Signal = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Least probability of an exon; by default what training found.")
+        float | None, typer.Option(help="Least probability of what is found; by default what training chose.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     threads: Threads = None,
@@ -242,7 +188,7 @@ def predict(
 ) -> None:
     """Label a genome or a signal of any length with a trained run.
 
-    Of a genome: OUT.gff3 with the exons, OUT.plus.bedgraph and OUT.minus.bedgraph with the probability of each base.
+    Of a genome: OUT.gff3 with what was found, OUT.plus.bedgraph and OUT.minus.bedgraph with a probability per base.
     Of a signal: an array (samples, classes) of probabilities.
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other
@@ -250,11 +196,13 @@ def predict(
     if threads is not None:
         blas.set_threads(threads)
     opened = run.open_run(folder)
-    source = labelled.read_source(folder)
+    source = read_source(folder)
     _check_kind(source, fasta, signal, threshold)
     began = clock.perf_counter()
     if fasta is not None:
-        cut = Cut(labelled.read_threshold(folder) if threshold is None else threshold)
+        cut = read_cut(folder)
+        if threshold is not None:
+            cut = replace(cut, threshold=threshold)
         paths: tuple[Path, ...] = output_paths(out)
         _check_free(paths, force)
         found = _predict_genome(opened, source, fasta, out, cut, json)
@@ -266,9 +214,10 @@ def predict(
     if json:
         print_json({**found, "files": [str(path) for path in paths], "seconds": clock.perf_counter() - began})
     else:
-        counted = ", ".join(f"{value:,} {name}" for name, value in found.items() if isinstance(value, int))
-        names = " ".join(escape(str(path)) for path in paths)
-        console.print(f"{counted}, after {clock.perf_counter() - began:.1f} s: {names}", soft_wrap=True)
+        names = {"stretches": plural(str(found.get("feature")))}
+        counted = ", ".join(f"{found[name]:,} {names.get(name, name)}" for name in found if type(found[name]) is int)
+        written = " ".join(escape(str(path)) for path in paths)
+        console.print(f"{counted}, after {clock.perf_counter() - began:.1f} s: {written}", soft_wrap=True)
 
 
 def _check_kind(source: Source, fasta: Path | None, signal: Path | None, threshold: float | None) -> None:
@@ -278,7 +227,7 @@ def _check_kind(source: Source, fasta: Path | None, signal: Path | None, thresho
         wanted = "--fasta" if source.fasta else "--signal"
         raise TapelessError(f"this run learned from a {'genome' if source.fasta else 'signal'}: give {wanted}.")
     if signal is not None and threshold is not None:
-        raise TapelessError("--threshold is for exons, and of a signal all probabilities are written: leave it out.")
+        raise TapelessError("--threshold is for genomes, and of a signal all probabilities are written: leave it out.")
 
 
 def _check_free(paths: tuple[Path, ...], force: bool) -> None:
@@ -292,61 +241,23 @@ def _check_free(paths: tuple[Path, ...], force: bool) -> None:
 
 
 def _predict_genome(opened: Run, source: Source, fasta: Path, out: Path, cut: Cut, json: bool) -> dict[str, Any]:
+    statistics = read_statistics(opened.folder)
     with preparing_shown(json) as progress:
         lengths = read_lengths(fasta)
-        total = len(STRANDS) * sum(lengths.values())
         with compiling_shown(json):
             model = _last_model(opened)
-        with writing(out, lengths, cut) as writer:
-            done = 0
-            for record in read_records(fasta):
-                if lengths.get(record.name) != len(record.bases):
-                    raise TapelessError(f"{fasta} changed while it was read: try again.")
-                strands = []
-                for strand in STRANDS:
-                    strands.append(_exonic(model, StrandSignal(record.bases, strand), source, progress, done, total))
-                    done += len(record.bases)
-                writer.add(record.name, *strands)
-    return {"bases": total // len(STRANDS), "exons": writer.exons, "threshold": cut.threshold}
-
-
-def _exonic(
-    model: Model, signal: StrandSignal, source: Source, progress: Progress, before: int, total: int
-) -> Iterator[Array]:
-    coming = labelled.probabilities(
-        model, signal, source.scales, lambda here: progress(LABELLING, before + here, total)
-    )
-    return (piece[:, 1] for piece in coming)
+        found = label_genome(model, source, statistics, fasta, lengths, out, cut, progress)
+    feature = kind_of(source, statistics).feature
+    return {"bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": cut.threshold}
 
 
 def _predict_signal(opened: Run, source: Source, signal: Path, out: Path, json: bool) -> dict[str, Any]:
-    values = Scaled(checked_signal(labelled.open_array(signal), str(signal)), source.amplitude)
-    classes = opened.config().vocab
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    values = open_signal(source, signal)
     with preparing_shown(json) as progress:
         with compiling_shown(json):
             model = _last_model(opened)
-
-        def contents() -> Iterator[bytes]:
-            """Streamed and not mapped: on a full disk a map ends the process, and a write is refused."""
-            header = BytesIO()
-            shape = {"descr": "<f4", "fortran_order": False, "shape": (len(values), classes)}
-            np.lib.format.write_array_header_1_0(header, shape)
-            yield header.getvalue()
-            for piece in labelled.probabilities(
-                model, values, source.scales, lambda here: progress(LABELLING, here, len(values))
-            ):
-                yield piece.astype("<f4").tobytes()
-
-        try:
-            write_file(beside, contents())
-            rename(beside, out)
-        except OSError as error:
-            raise TapelessError(f"cannot write {out}: {error.strerror}; nothing was left there.") from None
-        finally:
-            with suppress(OSError):
-                beside.unlink()
-    return {"samples": len(values), "classes": classes}
+        label_signal(model, source, values, out, progress)
+    return {"samples": len(values), "classes": opened.config().vocab}
 
 
 @label_app.command()
@@ -360,29 +271,18 @@ def demo(
 ) -> None:
     """Make up a genome, learn its exons on three chromosomes, and find those of the fourth.
 
-    Beside the model's scores stand those of codon statistics, learned from the same chromosomes.
+    Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
     """
     if threads is not None:
         blas.set_threads(threads)
     began = clock.perf_counter()
     with run.making(out or run.Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
         genome = Synthetic(seed).write(made.folder / "genome", CHROMOSOMES, bases // CHROMOSOMES)
-        source = labelled.make_source(
+        source = make_source(
             fasta=genome.fasta, gff=genome.gff, feature=None, held_out=(f"chr{CHROMOSOMES}",), signal=None, labels=None,
             scales=SCALES,
         )  # fmt: skip
-        session, data = labelled.start(made, source, Settings(steps=steps, seed=seed, threads=threads), {})
-        beside = _codon_statistics(source)
-    _finish(Trained(session, source, data, _followed(session, json)), began, json, beside)
+        labelling = labelled_run.start(made, source, Settings(steps=steps, seed=seed, threads=threads), {})
+    _finish(Trained(labelling, _followed(labelling.session, json)), began, json)
     if not json:
-        console.print(f"Its exons on chr{CHROMOSOMES} are in {escape(str(session.run.folder / 'held-out.gff3'))}.")
-
-
-def _codon_statistics(source: Source) -> BaseScore:
-    """Learned on the same chromosomes, scored on the same one."""
-    assert source.fasta is not None
-    assert source.gff is not None
-    letters = {record.name: record.bases for record in read_records(Path(source.fasta))}
-    exons = read_annotation(Path(source.gff), {name: len(each) for name, each in letters.items()}).intervals
-    held_out = {name: letters.pop(name) for name in source.held_out}
-    return baseline.score(baseline.fit(letters, exons), held_out, exons)
+        console.print(f"Its exons on chr{CHROMOSOMES} are in {escape(str(made.folder / 'held-out.gff3'))}.")

@@ -35,14 +35,18 @@ STANDS_FOR = {
     "N": "ACGT",
     "U": "T",
 }
+DIGITS = "ACGT"  # the order in which letters are counted, 0 to 3
+NO_LETTER = 4  # the digit of what stands for several bases, or for none
+BEYOND = 5  # of what lies beyond the ends of a sequence
 PROTEIN = "EFILPQJOXZ*"
 GAPS = "-.~"
 PIECE = 1 << 20  # bases looked at in one go: what is needed beside the sequence itself stays small
 
 
-def _tables() -> tuple[Array, Array, Array]:
-    """By letter code: is it a nucleotide's letter, its signal, the letter of its complement."""
+def _tables() -> tuple[Array, Array, Array, Array]:
+    """By letter code: is it a nucleotide's letter, its signal, the letter of its complement, its digit."""
     known = np.zeros(256, bool)
+    digit = np.full(256, NO_LETTER, np.uint8)
     signal = np.zeros(256, np.complex64)
     complement = np.arange(256, dtype=np.uint8)
     letter_of = {frozenset(bases): letter for letter, bases in STANDS_FOR.items() if letter != "U"}
@@ -52,10 +56,11 @@ def _tables() -> tuple[Array, Array, Array]:
             known[code] = True
             signal[code] = sum(CORNERS[base] for base in bases) / len(bases)
             complement[code] = opposite
-    return known, signal, complement
+            digit[code] = DIGITS.index(bases) if len(bases) == 1 else NO_LETTER
+    return known, signal, complement, digit
 
 
-_KNOWN, _SIGNAL, _COMPLEMENT = _tables()
+_KNOWN, _SIGNAL, _COMPLEMENT, _DIGIT = _tables()
 
 
 def check_bases(bases: Array, name: str) -> None:
@@ -97,6 +102,26 @@ def reverse_complement(signal: Array) -> Array:
 def opposite_bases(bases: Array) -> Array:
     """The opposite strand's letters, in the direction in which that strand is read. Case is kept, U becomes A."""
     return _COMPLEMENT[bases[::-1]]
+
+
+def digits_of(bases: Array) -> Array:
+    """Letters as 0 to 3 in the order of ACGT, U as T, and 4 where a letter stands for several."""
+    digits: Array = _DIGIT[bases]
+    return digits
+
+
+def opposite_digits(digits: Array) -> Array:
+    """Of the opposite strand, in its own direction."""
+    found: Array = np.where(digits >= NO_LETTER, digits, len(DIGITS) - 1 - digits)[::-1]
+    return found
+
+
+def digits_of_signal(signal: Array) -> Array:
+    """The same from the signal: a corner is a letter, and whatever else is none."""
+    digits = np.full(len(signal), NO_LETTER, np.uint8)
+    for value, letter in enumerate(DIGITS):
+        digits[signal == CORNERS[letter]] = value
+    return digits
 
 
 @dataclass(frozen=True)

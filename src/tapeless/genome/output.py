@@ -1,4 +1,4 @@
-"""What was predicted, as the field reads it: exons in GFF3, probabilities base by base in bedGraph.
+"""What was predicted, as the field reads it: stretches in GFF3, probabilities base by base in bedGraph.
 
 bedGraph knows no strand and allows no overlap, so each strand has a file. All are written beside and renamed once
 every sequence is in them: a reader sees the old files or the new ones, and never a part.
@@ -18,12 +18,14 @@ from urllib.parse import quote
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.genome.dna import PIECE, STRANDS
+from tapeless.genome.codons import phase
+from tapeless.genome.dna import PIECE, STRANDS, opposite_bases
 from tapeless.genome.intervals import runs
 from tapeless.ops.contract import Array
 from tapeless.train.disk import rename
 
 SOURCE = "tapeless"
+CODING = "CDS"
 NAME_CHARACTERS = ".:^*$@!+_?-|"  # what GFF3 leaves as it is in a sequence's name, besides letters and digits
 STEPS = 100  # bedGraph values are rounded to hundredths: long stretches of one value become one line
 VALUES = [f"{step / STEPS:g}".encode() for step in range(STEPS + 1)]
@@ -32,7 +34,7 @@ ROUNDING = 1e-3  # how far above 1 or below 0 an average of probabilities may co
 
 @dataclass(frozen=True)
 class Cut:
-    """How probabilities become exons: at least `threshold`, gaps of up to `gap` bases closed, then `shortest` bases."""
+    """How probabilities become stretches: at least `threshold`, gaps of up to `gap` bases closed, no short ones."""
 
     threshold: float = 0.5
     shortest: int = 30
@@ -48,15 +50,15 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Exon:
+class Stretch:
     start: int  # 0-based, half-open
     end: int
     probability: float  # the mean over its bases
 
 
-def find_exons(pieces: Iterable[Array], cut: Cut) -> Iterator[Exon]:
-    """Exons in probabilities that come piece by piece, each as soon as it is known to have ended."""
-    start = end = -1  # of the exon that may still grow
+def find_stretches(pieces: Iterable[Array], cut: Cut) -> Iterator[Stretch]:
+    """Stretches in probabilities that come piece by piece, each as soon as it is known to have ended."""
+    start = end = -1  # of the one that may still grow
     total = after = 0.0  # its probabilities summed, and those of the bases behind it
     offset = 0
     for piece in pieces:
@@ -78,9 +80,9 @@ def find_exons(pieces: Iterable[Array], cut: Cut) -> Iterator[Exon]:
     yield from _long_enough(start, end, total, cut)
 
 
-def _long_enough(start: int, end: int, total: float, cut: Cut) -> Iterator[Exon]:
+def _long_enough(start: int, end: int, total: float, cut: Cut) -> Iterator[Stretch]:
     if end - start >= cut.shortest:
-        yield Exon(start, end, float(total) / (end - start))
+        yield Stretch(start, end, float(total) / (end - start))
 
 
 def bedgraph(name: str, pieces: Iterable[Array], file: BinaryIO) -> Iterator[Array]:
@@ -103,39 +105,63 @@ def bedgraph(name: str, pieces: Iterable[Array], file: BinaryIO) -> Iterator[Arr
         file.write(b"%s%d\t%d\t%s\n" % (prefix, start, offset, VALUES[current]))
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What stretches are called; and, of coding ones, the log-odds of codons that tell their frame."""
+
+    feature: str = "exon"
+    odds: Array | None = None  # where none were learned, stop codons alone tell
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.feature, str) or not self.feature.strip() or not self.feature.isprintable():
+            raise TapelessError(f"{self.feature!r} is no type of feature: give one such as exon or CDS.")
+
+    def phase(self, bases: Array, strand: str) -> str:
+        """Of a stretch, from the + strand's letters; GFF3 asks for it where a feature is coding, and only there."""
+        if self.feature != CODING:
+            return "."
+        return str(phase(bases if strand == "+" else opposite_bases(bases), self.odds))
+
+
 class Writer:
     """Takes the predictions of one sequence after the other; made by `writing`."""
 
-    def __init__(self, lengths: Mapping[str, int], cut: Cut, gff: BinaryIO, tracks: Mapping[str, BinaryIO]) -> None:
+    def __init__(
+        self, lengths: Mapping[str, int], cut: Cut, kind: Kind, gff: BinaryIO, tracks: Mapping[str, BinaryIO]
+    ) -> None:
         self.missing = dict(lengths)
-        self.exons = 0
-        self._cut, self._gff, self._tracks = cut, gff, tracks
+        self.stretches = 0
+        self._cut, self._kind, self._gff, self._tracks = cut, kind, gff, tracks
         gff.write(b"##gff-version 3\n")
         for name, length in lengths.items():
             gff.write(f"##sequence-region {_escaped(name)} 1 {length}\n".encode())
 
-    def add(self, name: str, plus: Iterable[Array], minus: Iterable[Array]) -> dict[str, Array]:
-        """The probabilities that bases are exonic, in pieces and in the direction of each strand.
+    def add(self, name: str, bases: Array, plus: Iterable[Array], minus: Iterable[Array]) -> dict[str, Array]:
+        """The + strand's letters, and the probabilities of bases in pieces and in the direction of each strand.
 
-        Returns the exons by strand as intervals in the + strand's coordinates.
+        Returns the stretches by strand as intervals in the + strand's coordinates.
         """
         if name not in self.missing:
             raise TapelessError(f"sequence {name!r} was not announced, or is here for the second time.")
         length = self.missing.pop(name)
+        if len(bases) != length:
+            raise TapelessError(f"sequence {name!r} was announced with {length} bases, and {len(bases)} came.")
         pieces = {"+": _checked(name, plus, length), "-": _turned(_checked(name, minus, length), length)}
-        exons = {
-            strand: list(find_exons(bedgraph(name, pieces[strand], self._tracks[strand]), self._cut))
+        found = {
+            strand: list(find_stretches(bedgraph(name, pieces[strand], self._tracks[strand]), self._cut))
             for strand in STRANDS
         }
-        lines = sorted((exon.start, exon.end, strand, exon.probability) for strand in STRANDS for exon in exons[strand])
+        lines = sorted((each.start, each.end, strand, each.probability) for strand in STRANDS for each in found[strand])
+        feature = self._kind.feature
         for start, end, strand, probability in lines:
-            self.exons += 1
+            self.stretches += 1
+            frame = self._kind.phase(bases[start:end], strand)
             self._gff.write(
-                f"{_escaped(name)}\t{SOURCE}\texon\t{start + 1}\t{end}\t{probability:.4f}\t{strand}\t.\t"
-                f"ID=exon{self.exons};probability={probability:.4f}\n".encode()
+                f"{_escaped(name)}\t{SOURCE}\t{feature}\t{start + 1}\t{end}\t{probability:.4f}\t{strand}\t{frame}\t"
+                f"ID={_escaped(feature)}{self.stretches};probability={probability:.4f}\n".encode()
             )
         return {
-            strand: np.array([(exon.start, exon.end) for exon in exons[strand]], np.int64).reshape(-1, 2)
+            strand: np.array([(each.start, each.end) for each in found[strand]], np.int64).reshape(-1, 2)
             for strand in STRANDS
         }
 
@@ -147,7 +173,9 @@ def output_paths(prefix: Path) -> tuple[Path, Path, Path]:
 
 
 @contextmanager
-def writing(prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None) -> Iterator[Writer]:
+def writing(
+    prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None, kind: Kind | None = None
+) -> Iterator[Writer]:
     """A Writer of PREFIX.gff3, PREFIX.plus.bedgraph and PREFIX.minus.bedgraph, which appear when the block is done."""
     _check_names(lengths)
     if not prefix.name or "\0" in str(prefix):
@@ -160,7 +188,7 @@ def writing(prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None) ->
     try:
         with ExitStack() as opened:
             gff, plus, minus = (opened.enter_context(part.open("wb")) for part in parts)
-            writer = Writer(lengths, cut or Cut(), gff, {"+": plus, "-": minus})
+            writer = Writer(lengths, cut or Cut(), kind or Kind(), gff, {"+": plus, "-": minus})
             yield writer
             if writer.missing:
                 raise TapelessError(f"{len(writer.missing)} of {len(lengths)} sequences were not labelled.")

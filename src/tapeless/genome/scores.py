@@ -1,8 +1,8 @@
-"""How well predicted exons agree with the true ones, exon by exon and base by base."""
+"""How well predicted stretches agree with the true ones, one by one and base by base."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,29 +40,43 @@ class Score:
 
 
 @dataclass(frozen=True)
-class ExonScores:
+class StretchScores:
     exact: Score  # both ends are the true ones
-    half: Score  # what two exons share is at least half of either
+    half: Score  # what two stretches share is at least half of either
 
 
-def exon_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -> dict[str, ExonScores]:
-    """Under '+', '-' and 'both', over all sequences. An exon on the wrong strand is a wrong exon."""
+def stretch_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -> dict[str, StretchScores]:
+    """Under '+', '-' and 'both', over all sequences. One on the wrong strand is a wrong one."""
     none = np.empty((0, 2), np.int64)
     scores = {}
     for strand in STRANDS:
         keys = sorted(key for key in truth.keys() | predicted.keys() if key[1] == strand)
         pairs = [(truth.get(key, none), predicted.get(key, none)) for key in keys]
-        scores[strand] = ExonScores(
-            total(_exact(true, found) for true, found in pairs), total(_half(true, found) for true, found in pairs)
+        scores[strand] = StretchScores(
+            total(_exact(true, found) for true, found in pairs),
+            total(half_in_common(true, found) for true, found in pairs),
         )
     plus, minus = (scores[strand] for strand in STRANDS)
-    return {**scores, "both": ExonScores(plus.exact + minus.exact, plus.half + minus.half)}
+    return {**scores, "both": StretchScores(plus.exact + minus.exact, plus.half + minus.half)}
 
 
 def base_score(truth: Array, predicted: Array) -> Score:
     """Of two masks of the same bases."""
     right = int(np.count_nonzero((truth != 0) & (predicted != 0)))
     return Score(right, int(np.count_nonzero(predicted)), int(np.count_nonzero(truth)))
+
+
+def strands_score(
+    predict: Callable[[Array, str], Array], bases: Mapping[str, Array], labels: Mapping[Key, Array]
+) -> Score:
+    """Per base, over both strands of all sequences, where it is known what they are; `predict` takes the + strand's
+    letters and a strand, and answers in the + strand's coordinates."""
+    return total(
+        base_score(labels[name, strand][known] == 1, predict(letters, strand)[known])
+        for name, letters in bases.items()
+        for strand in STRANDS
+        for known in [labels[name, strand] >= 0]
+    )
 
 
 def total(scores: Iterable[Score]) -> Score:
@@ -75,12 +89,13 @@ def _exact(truth: Array, predicted: Array) -> Score:
     return Score(both, len(predicted), len(truth))
 
 
-def _half(truth: Array, predicted: Array) -> Score:
+def half_in_common(truth: Array, predicted: Array) -> Score:
+    """Of stretches on one strand: found where what two share is at least half of either."""
     mine, theirs = _meeting(truth, predicted)
     starts = np.maximum(truth[theirs, 0], predicted[mine, 0])
     shared = np.minimum(truth[theirs, 1], predicted[mine, 1]) - starts
     longer = np.maximum(np.diff(truth[theirs], axis=1), np.diff(predicted[mine], axis=1)).ravel()
-    # Exons on a strand do not touch, so none has a half in common with two others: pairs can be counted.
+    # Stretches on a strand do not touch, so none has a half in common with two others: pairs can be counted.
     return Score(int(np.count_nonzero(2 * shared >= longer)), len(predicted), len(truth))
 
 

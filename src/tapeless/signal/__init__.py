@@ -1,5 +1,6 @@
 """Signals: wavelet features, windows over them, the task of labelling every position, and how well it was done."""
 
+from tapeless.signal.features import Features
 from tapeless.signal.predict import predict
 from tapeless.signal.scores import Curve, Score, Scores, picture
 from tapeless.signal.store import Recording
@@ -10,6 +11,7 @@ from tapeless.signal.windows import Windows, blend
 __all__ = [
     "SCALES",
     "Curve",
+    "Features",
     "Labelled",
     "Recording",
     "Score",

@@ -92,14 +92,13 @@ def checked_scales(scales: Any) -> tuple[float, ...]:
     return tuple(float(scale) for scale in scales)
 
 
-def check_fits(config: Config, scales: Sequence[float]) -> None:
-    """A model that can label a signal reads as many features as these scales give, and answers at every position."""
-    given = 2 * len(scales)
+def check_fits(config: Config, given: int, described: str) -> None:
+    """A model that can label a signal reads as many features as there are, and answers at every position."""
     if config.features != given:
         reads = f"{config.features} features" if config.features else "tokens"
         raise TapelessError(
-            f"{config.name} reads {reads} at each position, and {len(scales)} scales give {given} features: "
-            f"use a model with features={given}, or other scales."
+            f"{config.name} reads {reads} at each position, and {described} give {given} features: "
+            f"use a model with features={given}, or other features."
         )
     if config.readout != "all":
         raise TapelessError(f"{config.name} answers once per sequence and not at every position: set readout='all'.")

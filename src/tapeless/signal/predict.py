@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,8 +12,8 @@ from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
-from tapeless.signal.checks import check_fits, checked_scales
-from tapeless.signal.wavelet import SCALES, feature_blocks
+from tapeless.signal.checks import check_fits
+from tapeless.signal.features import Features
 from tapeless.signal.windows import Windows, blend
 
 Progress = Callable[[int, int], None]  # positions that are done, positions in all
@@ -23,7 +23,7 @@ def predict(
     model: Model,
     signal: Any,
     *,
-    scales: Sequence[float] = SCALES,
+    features: Features | None = None,
     window: int | None = None,
     step: int | None = None,
     batch: int = 16,
@@ -31,15 +31,16 @@ def predict(
 ) -> Iterator[tuple[int, Array]]:
     """The probability of each class at every position, as (first position, probabilities (n, classes)), in order.
 
+    `features`: what the model was trained on; by default wavelets at the scales that are the default.
     `window`: by default as many positions as the model was made for; `step`: by default half of that. Nothing is kept
     but a block of features, a batch of windows, and one window of answers. All is checked before the first answer.
     """
-    scales = checked_scales(scales)
-    check_fits(model.config, scales)
+    features = features or Features()
+    check_fits(model.config, features.width, features.described())
     check_size("batch", batch)
     window = model.time if window is None else window
     check_shape(model.config, batch, window)
-    blocks = feature_blocks(signal, scales)
+    blocks = features.blocks(signal)
     windows = Windows(len(signal), window, max(1, window // 2) if step is None else step)
     return _predict(model, blocks, windows, batch, progress)
 

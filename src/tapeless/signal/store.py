@@ -14,7 +14,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_labels, checked_signal, pieces
-from tapeless.signal.wavelet import feature_blocks
+from tapeless.signal.features import Features
 
 IN_MEMORY = 1 << 30  # bytes of features that are held in memory; more go to a file
 MOST_CLASSES = 1 << 15  # labels are kept in 16 bits
@@ -37,9 +37,7 @@ class Store:
     bounds: tuple[int, ...]
 
 
-def make_store(
-    recordings: Sequence[Recording], scales: Sequence[float], classes: int, budget: int = IN_MEMORY
-) -> Store:
+def make_store(recordings: Sequence[Recording], features: Features, classes: int, budget: int = IN_MEMORY) -> Store:
     """Every recording is checked before the first feature is computed."""
     checked = [checked_recording(recording, classes, number) for number, recording in enumerate(recordings)]
     if not checked:
@@ -49,11 +47,11 @@ def make_store(
     for recording, first in zip(checked, bounds[:-1], strict=True):
         for start, piece in pieces(recording.labels):
             labels[first + start : first + start + len(piece)] = piece
-    shape = bounds[-1], 2 * len(scales)
-    blocks = (block for each in checked for _, block in feature_blocks(each.signal, scales))
+    shape = bounds[-1], features.width
+    blocks = (block for each in checked for _, block in features.blocks(each.signal))
     size = np.dtype(np.float32).itemsize * shape[0] * shape[1]
-    features = _in_memory(blocks, shape) if size <= budget else _on_disk(blocks, shape, size)
-    return Store(features, labels, bounds)
+    values = _in_memory(blocks, shape) if size <= budget else _on_disk(blocks, shape, size)
+    return Store(values, labels, bounds)
 
 
 def checked_recording(recording: Recording, classes: int, number: int) -> Recording:

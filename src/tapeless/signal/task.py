@@ -13,9 +13,9 @@ from tapeless.inputs import check_seed, check_shape
 from tapeless.model import Model
 from tapeless.models.config import Config, check_size
 from tapeless.ops.contract import Array
-from tapeless.signal.checks import check_fits, checked_labels, checked_scales, pieces
+from tapeless.signal.checks import check_fits, checked_labels, pieces
+from tapeless.signal.features import Features
 from tapeless.signal.store import IN_MEMORY, MOST_CLASSES, Recording, Store, checked_recording, make_store
-from tapeless.signal.wavelet import SCALES
 from tapeless.signal.windows import Windows
 from tapeless.train.data.shuffle import order, random_bits
 from tapeless.train.task import Measured
@@ -82,18 +82,18 @@ class Labelled:
         time: int,
         seed: int,
         step: int | None = None,
-        scales: Sequence[float] = SCALES,
+        features: Features | None = None,
         budget: int = IN_MEMORY,
     ) -> None:
-        scales = checked_scales(scales)
-        check_fits(config, scales)
+        features = features or Features()
+        check_fits(config, features.width, features.described())
         check_shape(config, 1, time)
         check_seed(seed)
         self.time, self.seed = int(time), int(seed)
         self.step = max(1, time // 2) if step is None else step
         Windows(1, self.time, self.step)  # refuses a step that leaves gaps, before anything is computed
-        self.training = make_store(training, scales, config.vocab, budget)
-        self.validation = make_store(validation, scales, config.vocab, budget)
+        self.training = make_store(training, features, config.vocab, budget)
+        self.validation = make_store(validation, features, config.vocab, budget)
         self._spans = spans(self.training, self.time, self.step)
         self._held_out = spans(self.validation, self.time, self.time, once=True)
 

@@ -1,53 +1,36 @@
-"""Runs that label signals: where signal and labels come from, what is held out, and how well the model labels it.
-
-A model that was trained with class weights says yes too often. Its probabilities are divided by the weights and made
-to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the highest
-F1 on a part of the training data.
-"""
+"""What a labelling run learns from: a genome with its annotation or a signal with its labels, and what is held out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.genome.baseline import Baseline, fit
+from tapeless.genome.codons import CODONS
 from tapeless.genome.dna import STRANDS, StrandSignal
 from tapeless.genome.fasta import read_records
 from tapeless.genome.gff import Key, labels, read_annotation
-from tapeless.genome.intervals import runs
-from tapeless.genome.output import Cut, find_exons, writing
-from tapeless.genome.scores import ExonScores, base_score, exon_scores
-from tapeless.model import Model
-from tapeless.models.config import Config
-from tapeless.models.presets import preset
+from tapeless.genome.output import Kind
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_labels, checked_scales, checked_signal, pieces
-from tapeless.signal.predict import predict
-from tapeless.signal.scores import Score, Scores, picture
+from tapeless.signal.features import Features
 from tapeless.signal.store import MOST_CLASSES, Recording
-from tapeless.signal.task import Labelled, class_weights, hold_out
-from tapeless.signal.wavelet import SCALES
-from tapeless.train import run
+from tapeless.signal.task import hold_out
 from tapeless.train.disk import read_regular, write_whole
-from tapeless.train.loop import Trainer
-from tapeless.train.machine import on_its_threads
-from tapeless.train.metrics import Recorder
-from tapeless.train.run import Run
-from tapeless.train.session import Progress, Session, make_model
-from tapeless.train.settings import LABELLED, Request, Settings
 
-SOURCE, SCORES = "source.json", "scores.json"
-PRESET = "sunfish"
-DEFAULTS: dict[str, Any] = {
-    "batch": 16, "time": 256, "steps": 1000, "lr": 1.5e-3, "schedule": "cosine", "clip": 1.0,
-}  # fmt: skip
-THRESHOLD_POSITIONS = 200_000  # of the training data, that the threshold is chosen on
-HALF = 0.5
+SOURCE, STATISTICS = "source.json", "codons.json"
+VERSION = 2  # of both files; version 1 had wavelets alone, and no statistics
+LONGEST = 1 << 16  # bases in a window of codon statistics
+# What a model reads at each position; a run keeps what it was made with.
+GENOME_FAMILIES = ("wavelets", "bases", "frames", "opposite")
+SIGNAL_FAMILIES = ("wavelets",)
 
 
 @dataclass(frozen=True)
@@ -56,40 +39,43 @@ class Source:
 
     fasta: str | None = None
     gff: str | None = None
-    feature: str | None = None
+    feature: str | None = None  # the type of what is found; None only where it was not looked up yet
     held_out: tuple[str, ...] = ()  # names of sequences
     signal: str | None = None
     labels: str | None = None
     amplitude: float = 1.0  # what the signal is multiplied by, so that it has unit size
-    scales: tuple[float, ...] = SCALES
+    features: Features = field(default_factory=Features)
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / SOURCE, json.dumps(asdict(self), indent=2).encode() + b"\n")
+        content = {"version": VERSION, **asdict(self), "features": self.features.document()}
+        write_whole(folder / SOURCE, json.dumps(content, indent=2).encode() + b"\n")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a sequence, and its exonic bases by strand, both in the + strand's coordinates."""
+    """A stretch of a sequence, and by strand the label of each base, both in the + strand's coordinates."""
 
     name: str
     bases: Array
-    exonic: Mapping[str, Array]
+    labels: Mapping[str, Array]  # 1 in a feature, 0 outside, −1 where it is not known
 
     def recordings(self) -> list[Recording]:
         """Each strand in its own direction."""
         return [
-            Recording(StrandSignal(self.bases, strand), self.exonic[strand][:: 1 if strand == "+" else -1])
+            Recording(StrandSignal(self.bases, strand), self.labels[strand][:: 1 if strand == "+" else -1])
             for strand in STRANDS
         ]
 
 
 @dataclass(frozen=True)
 class Data:
-    """Recordings on both sides. Of a genome, `parts` are what the held-out recordings are the strands of."""
+    """Recordings on both sides. Of a genome, what they are the strands of, and what the features are called."""
 
     training: list[Recording]
     validation: list[Recording]
     classes: int
+    feature: str | None = None
+    training_parts: tuple[Part, ...] = ()
     parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -109,29 +95,6 @@ class Scaled:
         return found
 
 
-@dataclass(frozen=True)
-class Report:
-    """How well the held-out part was labelled: each class per position and, of a genome, exon by exon."""
-
-    threshold: float | None  # None where there are more classes than two
-    classes: tuple[Score, ...]
-    average_precision: float | None
-    exons: dict[str, ExonScores] | None
-
-    def document(self) -> dict[str, Any]:
-        found = asdict(self)
-        if self.exons is not None:
-            found["exons"] = {
-                strand: {kind: _ratios(getattr(each, kind)) for kind in ("exact", "half")}
-                for strand, each in self.exons.items()
-            }
-        return found
-
-
-def _ratios(score: Any) -> dict[str, Any]:
-    return {"precision": score.precision, "recall": score.recall, "f1": score.f1, **asdict(score)}
-
-
 def make_source(
     *, fasta: Path | None, gff: Path | None, feature: str | None, held_out: Sequence[str], signal: Path | None,
     labels: Path | None, scales: Sequence[float],
@@ -145,13 +108,15 @@ def make_source(
         if any(pair) and not all(pair):
             raise TapelessError(f"{names[0]} and {names[1]} belong together: {names[pair.index(None)]} is missing.")
     if fasta is not None:
-        return Source(_absolute(fasta), _absolute(gff), feature, tuple(held_out), scales=scales)
+        features = Features(GENOME_FAMILIES, scales)
+        return Source(_absolute(fasta), _absolute(gff), feature, tuple(held_out), features=features)
     if feature is not None or held_out:
         what = "--held-out" if held_out else "--feature"
         raise TapelessError(f"{what} names something in a genome, and here is a signal: leave it out.")
     assert signal is not None
     amplitude = _amplitude(checked_signal(open_array(signal), str(signal)), signal)
-    return Source(signal=_absolute(signal), labels=_absolute(labels), amplitude=amplitude, scales=scales)
+    features = Features(SIGNAL_FAMILIES, scales)
+    return Source(signal=_absolute(signal), labels=_absolute(labels), amplitude=amplitude, features=features)
 
 
 def _absolute(path: Path | None) -> str:
@@ -171,16 +136,68 @@ def _amplitude(signal: Any, path: Path) -> float:
 def read_source(folder: Path) -> Source:
     path = folder / SOURCE
     try:
-        content = json.loads(read_regular(path))
-        content["held_out"], content["scales"] = tuple(content["held_out"]), checked_scales(content["scales"])
-        if {each.name for each in fields(Source)} != set(content):
-            raise KeyError
-        return Source(**content)
+        return _source(json.loads(read_regular(path)))
     except FileNotFoundError:
         raise TapelessError(f"{folder} labels no signal: it has no {SOURCE}; make a run with `label train`.") from None
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError, TapelessError):
+    except (ValueError, TypeError, KeyError, AttributeError, TapelessError):
+        raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
+
+
+def _source(content: dict[str, Any]) -> Source:
+    """What a file of either version tells. ValueError, TypeError, KeyError or TapelessError where it tells nothing."""
+    if "version" not in content:
+        content["features"] = Features(scales=content.pop("scales"))
+    elif content.pop("version") == VERSION:
+        content["features"] = Features.of(content["features"])
+    else:
+        raise ValueError("another version")
+    content["held_out"] = tuple(content["held_out"])
+    amplitude = content["amplitude"]
+    texts = [*content["held_out"], *(content[name] or "-" for name in ("fasta", "gff", "signal", "labels"))]
+    if not all(isinstance(each, str) for each in texts) or type(amplitude) not in (int, float):
+        raise TypeError
+    if not 0 < amplitude < inf or {each.name for each in fields(Source)} != set(content):
+        raise ValueError
+    if content["feature"] is not None:
+        Kind(content["feature"])  # refuses what GFF3 could not hold
+    return Source(**content)
+
+
+def learned_statistics(data: Data) -> Baseline | None:
+    """Codon statistics of what a genome's run is trained on; None where it has no codons inside, or none outside."""
+    return fit(*by_name(data.training_parts)) if data.training_parts else None
+
+
+def by_name(parts: Sequence[Part]) -> tuple[dict[str, Array], dict[Key, Array]]:
+    """Letters by sequence, and labels by sequence and strand."""
+    found = {(part.name, strand): part.labels[strand] for part in parts for strand in STRANDS}
+    return {part.name: part.bases for part in parts}, found
+
+
+def write_statistics(folder: Path, statistics: Baseline) -> None:
+    content = {"version": VERSION, "window": statistics.window, "threshold": statistics.threshold}
+    content["log_odds"] = statistics.odds[:CODONS].tolist()
+    write_whole(folder / STATISTICS, json.dumps(content, indent=2).encode() + b"\n")
+
+
+def read_statistics(folder: Path) -> Baseline | None:
+    """Those that a run keeps; None where it was made before runs kept any, or labels a signal."""
+    path = folder / STATISTICS
+    try:
+        content = json.loads(read_regular(path))
+        odds, window = np.array(content["log_odds"], np.float64), content["window"]
+        threshold = float(content["threshold"])
+        sound = content["version"] == VERSION and odds.shape == (CODONS,) and np.isfinite([*odds, threshold]).all()
+        if not sound or type(window) is not int or not 0 < window < LONGEST:
+            raise ValueError
+        return Baseline(np.append(odds, 0.0), window, threshold)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError, OverflowError):
         raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
 
 
@@ -228,17 +245,24 @@ def _genome(source: Source, share: float) -> Data:
     if set(source.held_out) == set(lengths):
         raise TapelessError("all sequences are held out, and none is left to train on: name fewer with --held-out.")
     annotation = read_annotation(Path(source.gff or ""), lengths, source.feature)
-    exonic = labels(annotation, lengths)
+    known = labels(annotation, lengths)
     training: list[Part] = []
     held_out: list[Part] = []
     for name, length in lengths.items():
+        if all((known[name, strand] < 0).all() for strand in STRANDS):  # the annotation never names it
+            if name in source.held_out:
+                raise TapelessError(f"{source.gff} says nothing of sequence {name!r}: hold out another one.")
+            continue
         cut = _cut(name, length, share) if not source.held_out else 0 if name in source.held_out else length
         # Both strands are cut at the same base: the one's complement must not be trained on where the other is held out
         for side, first, last in ((training, 0, cut), (held_out, cut, length)):
             if first < last:
-                here = {strand: exonic[name, strand][first:last] for strand in STRANDS}
+                here = {strand: known[name, strand][first:last] for strand in STRANDS}
                 side.append(Part(name, bases[name][first:last], here))
-    return Data(_strands(training), _strands(held_out), 2, tuple(held_out), annotation.notes)
+    return Data(
+        _strands(training), _strands(held_out), 2, annotation.feature, tuple(training), tuple(held_out),
+        annotation.notes,
+    )  # fmt: skip
 
 
 def _strands(parts: Sequence[Part]) -> list[Recording]:
@@ -253,148 +277,3 @@ def _cut(name: str, length: int, share: float) -> int:
             f"leave it out, or hold out whole sequences with --held-out."
         )
     return cut
-
-
-def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any]) -> tuple[Session, Data]:
-    """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove."""
-    chosen = {name: value for name, value in DEFAULTS.items() if getattr(settings, name) is None}
-    if settings.epochs is not None:
-        chosen.pop("steps", None)
-    settings = replace(settings, data=LABELLED, tokenizer="none", **chosen)
-    settings.validate()
-    settings, told = on_its_threads(settings)
-    plain = preset(PRESET)
-    context = max(plain.context, settings.time or 0)
-    # Where memory is no matter, computing a block twice would only cost time.
-    shape = {"recompute": False, "context": context, "features": 2 * len(source.scales), **model}
-    plain.override(**shape)  # refuses what does not fit before anything is read
-    data = read_data(source, settings.validation)
-    every = np.concatenate([np.asarray(each.labels, np.int16) for each in data.training])
-    changes = {**shape, "vocab": data.classes, "class_weights": class_weights(every, data.classes)}
-    request = Request(PRESET, changes, settings)
-    config = plain.override(**changes)
-    trainer = Trainer(make_model(request, config), _task(source, data, settings, config), settings)
-    source.write(made.folder)
-    run.write_configuration(made, request, config)
-    return Session(made, request, trainer, Recorder(made.folder), [*data.notes, *told]), data
-
-
-def resumed_task(made: Run, settings: Settings, config: Config) -> Labelled:
-    source = read_source(made.folder)
-    return _task(source, read_data(source, settings.validation), settings, config)
-
-
-def _task(source: Source, data: Data, settings: Settings, config: Config) -> Labelled:
-    return Labelled(
-        config, data.training, data.validation, time=settings.time or 1, seed=settings.seed, scales=source.scales
-    )
-
-
-def probabilities(
-    model: Model, signal: Any, scales: Sequence[float], progress: Callable[[int], None] | None = None
-) -> Iterator[Array]:
-    """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
-    weights = np.asarray(model.config.class_weights or (1.0,))
-    for start, values in predict(model, signal, scales=scales, batch=model.batch):
-        shares = values / weights
-        yield shares / shares.sum(axis=1, keepdims=True)
-        if progress is not None:
-            progress(start + len(values))
-
-
-def choose_threshold(model: Model, training: Sequence[Recording], scales: Sequence[float]) -> float:
-    """Where F1 is highest on the beginning of every training recording; a half where nothing there is to be found."""
-    share = THRESHOLD_POSITIONS / sum(len(each.signal) for each in training)
-    scores = Scores(2)
-    for each in training:
-        length = min(len(each.signal), max(model.time, round(share * len(each.signal))))
-        _add(scores, each.labels[:length], probabilities(model, each.signal[:length], scales))
-    if not scores.of(1).positions:
-        return HALF
-    curve = scores.curve(1)
-    sums = np.maximum(curve.precision + curve.recall, 1e-300)
-    threshold = float(curve.thresholds[np.argmax(curve.precision * curve.recall / sums)])
-    return threshold if 0 < threshold < 1 else HALF
-
-
-def _add(scores: Scores, found: Any, coming: Iterator[Array]) -> None:
-    first = 0
-    for piece in coming:
-        scores.add(found[first : first + len(piece)], piece)
-        first += len(piece)
-
-
-def score(made: Run, model: Model, source: Source, data: Data, progress: Progress | None = None) -> Report:
-    """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, their exons
-    into the run."""
-    threshold = choose_threshold(model, data.training, source.scales) if data.classes == 2 else None
-    scores = Scores(data.classes)
-    total = sum(len(each.signal) for each in data.validation)
-    done = 0
-    kept: list[Array] = []  # of two classes, the second one's probability
-    for each in data.validation:
-
-        def report(here: int, before: int = done) -> None:
-            if progress is not None:
-                progress("labelling what was held out", before + here, total)
-
-        values = np.concatenate(list(probabilities(model, each.signal, source.scales, report)), dtype=np.float32)
-        scores.add(each.labels, values)
-        kept.append(values[:, 1])
-        done += len(each.signal)
-    classes = scores.per_class() if threshold is None else _at_threshold(data.validation, kept, threshold)
-    exons = _exons(made, source, data.parts, kept, Cut(threshold)) if data.parts and threshold is not None else None
-    numbers = [number for number in range(1, data.classes) if scores.of(number).positions]
-    for number in numbers:
-        name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
-        write_whole(made.folder / name, picture(scores.curve(number)).encode())
-    areas = [scores.curve(number).area for number in numbers]
-    found = Report(threshold, classes, float(np.mean(areas)), exons)
-    write_whole(made.folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
-    return found
-
-
-def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], threshold: float) -> tuple[Score, ...]:
-    found = []
-    for number in (0, 1):
-        pairs = []
-        for each, values in zip(validation, kept, strict=True):
-            known = np.asarray(each.labels) >= 0
-            said = (values >= threshold) == (number == 1)
-            pairs.append((np.asarray(each.labels)[known] == number, said[known]))
-        here = base_score(np.concatenate([true for true, _ in pairs]), np.concatenate([said for _, said in pairs]))
-        none = not here.predicted and not here.true
-        precision = here.precision if here.predicted else None
-        recall = here.recall if here.true else None
-        found.append(Score(precision, recall, None if none else here.f1, here.true))
-    return tuple(found)
-
-
-def _exons(made: Run, source: Source, parts: Sequence[Part], kept: list[Array], cut: Cut) -> dict[str, ExonScores]:
-    """`kept`: of each part the + strand and the − strand, in their own directions."""
-    truth: dict[Key, Array] = {}
-    predicted: dict[Key, Array] = {}
-    strands = list(zip(kept[::2], kept[1::2], strict=True))
-    for part, (plus, minus) in zip(parts, strands, strict=True):
-        for strand, values in (("+", plus), ("-", minus[::-1])):
-            found = [(exon.start, exon.end) for exon in find_exons([values], cut)]
-            truth[part.name, strand] = runs(part.exonic[strand])
-            predicted[part.name, strand] = np.array(found, np.int64).reshape(-1, 2)
-    if source.held_out:
-        with writing(made.folder / "held-out", {part.name: len(part.bases) for part in parts}, cut) as writer:
-            for part, (plus, minus) in zip(parts, strands, strict=True):
-                writer.add(part.name, [plus], [minus])
-    return exon_scores(truth, predicted)
-
-
-def read_threshold(folder: Path) -> float:
-    """The one that training chose; a half where it was stopped before that."""
-    try:
-        threshold = json.loads(read_regular(folder / SCORES))["threshold"]
-        return HALF if threshold is None else Cut(float(threshold)).threshold
-    except FileNotFoundError:
-        return HALF
-    except OSError as error:
-        raise TapelessError(f"cannot read {folder / SCORES}: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError, TapelessError):
-        raise TapelessError(f"{folder / SCORES} is damaged: give --threshold, or train again.") from None

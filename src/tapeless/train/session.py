@@ -323,7 +323,7 @@ def _task(
     if settings.data == OPERATIONS:
         return Operations(config, settings.seed), config
     if settings.data == LABELLED and (made.folder / "source.json").exists():
-        from tapeless.train.labelled import resumed_task  # which builds on sessions itself
+        from tapeless.train.labelled_run import resumed_task  # which builds on sessions itself
 
         return resumed_task(made, settings, config), config
     assert settings.data is not None  # `start` has seen to both
