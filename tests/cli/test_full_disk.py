@@ -152,12 +152,12 @@ def recorded(folder):
 
 @pytest.mark.parametrize("terminal", ["full for metrics"], indirect=True)
 def test_metrics_that_do_not_fit_are_asked_about_and_none_is_lost(terminal, tmp_path):
-    assert "cannot record step 20 in run/metrics.jsonl: No space left on device" in terminal.until(QUESTION)
+    assert "cannot record step 0 in run/metrics.jsonl: No space left on device" in terminal.until(QUESTION)
     terminal.type("r\n")
     assert "No space left on device" in terminal.until(QUESTION)  # there was none yet
     terminal.type("c\n")
     # It is quiet until the next checkpoint, which is saved; then it asks again.
-    assert "cannot record step 20" in terminal.until(QUESTION)
+    assert "cannot record step 0" in terminal.until(QUESTION)
     found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert found is not None
     assert found.step == 250
