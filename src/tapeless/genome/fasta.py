@@ -34,6 +34,8 @@ def read_records(path: Path) -> Iterator[Record]:
         while line := text.readline(PIECE):  # a chromosome may well be a single line
             begins, at_line_start = at_line_start, line.endswith("\n")
             if begins and line.startswith(">"):
+                if len(line) == PIECE and not at_line_start:
+                    raise TapelessError(f"{path} has a header of more than {PIECE:,} characters: shorten it.")
                 if name is not None:
                     yield _record(path, name, bases)
                     bases = bytearray()

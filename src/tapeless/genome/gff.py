@@ -19,7 +19,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.genome.dna import STRANDS
 from tapeless.genome.intervals import mask, merged
-from tapeless.genome.text import open_text
+from tapeless.genome.text import numbered_lines, open_text
 from tapeless.ops.contract import Array
 
 COLUMNS = 9
@@ -53,8 +53,7 @@ def read_annotation(path: Path, lengths: Mapping[str, int], feature: str | None 
     found: dict[str, dict[Key, array[int]]] = {each: defaultdict(lambda: array("q")) for each in wanted}
     counts: Counter[str] = Counter()
     with open_text(path) as text:
-        for number, line in enumerate(text, 1):
-            line = line.rstrip("\n")
+        for number, line in numbered_lines(path, text):
             if line.startswith(">"):  # the sequences may follow the features
                 break
             if line.startswith("##gff-version"):

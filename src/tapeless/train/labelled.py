@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.files import parse_json, read_plain
 from tapeless.genome.dna import STRANDS, StrandSignal
 from tapeless.genome.fasta import read_records
 from tapeless.genome.gff import Key, labels, read_annotation
@@ -27,6 +28,7 @@ from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_labels, checked_scales, checked_signal, pieces
+from tapeless.signal.npy import open_array
 from tapeless.signal.predict import predict
 from tapeless.signal.scores import Score, Scores, picture
 from tapeless.signal.store import MOST_CLASSES, Recording
@@ -45,6 +47,7 @@ PRESET = "sunfish"
 DEFAULTS: dict[str, Any] = {
     "batch": 16, "time": 256, "steps": 1000, "lr": 1.5e-3, "schedule": "cosine", "clip": 1.0,
 }  # fmt: skip
+LARGEST = 1 << 24  # bytes of a run's own descriptions
 THRESHOLD_POSITIONS = 200_000  # of the training data, that the threshold is chosen on
 HALF = 0.5
 
@@ -159,8 +162,10 @@ def _absolute(path: Path | None) -> str:
 
 def _amplitude(signal: Any, path: Path) -> float:
     """One over the standard deviation."""
-    mean = sum(complex(piece.sum()) for _, piece in pieces(signal)) / len(signal)
-    square = sum(float(np.sum(np.abs(piece - mean) ** 2)) for _, piece in pieces(signal)) / len(signal)
+    wide = [slice(start, start + len(piece)) for start, piece in pieces(signal)]
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
+        mean = sum(complex(np.sum(signal[part], dtype=np.complex128)) for part in wide) / len(signal)
+        square = sum(float(np.sum(np.abs(signal[part] - mean) ** 2)) for part in wide) / len(signal)
     if not 0 < square < float("inf"):
         what = "is the same number throughout" if square == 0 else "has numbers too large to be squared"
         raise TapelessError(f"{path} {what}, so it has no size to go by: give another signal.")
@@ -170,11 +175,7 @@ def _amplitude(signal: Any, path: Path) -> float:
 def read_source(folder: Path) -> Source:
     path = folder / SOURCE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["held_out"], content["scales"] = tuple(content["held_out"]), checked_scales(content["scales"])
-        if {each.name for each in fields(Source)} != set(content):
-            raise KeyError
-        return Source(**content)
+        return _source(parse_json(read_plain(path, LARGEST)))
     except FileNotFoundError:
         raise TapelessError(f"{folder} labels no signal: it has no {SOURCE}; make a run with `label train`.") from None
     except OSError as error:
@@ -183,16 +184,22 @@ def read_source(folder: Path) -> Source:
         raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
 
 
-def open_array(path: Path) -> Any:
-    """A .npy file, mapped and not read; one with Python objects in it is refused, as it could run code."""
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror or error}.") from None
-    except ValueError as error:
-        if "objects" in str(error):
-            raise TapelessError(f"{path} holds Python objects: save an array of plain numbers instead.") from None
-        raise TapelessError(f"{path} is no whole .npy file: write it with numpy.save.") from None
+def _source(content: dict[str, Any]) -> Source:
+    """ValueError, or what Python raises of itself, where it is none."""
+    if {each.name for each in fields(Source)} != set(content):
+        raise ValueError
+    texts = [content[name] for name in ("fasta", "gff", "feature", "signal", "labels")]
+    held_out, amplitude = content["held_out"], content["amplitude"]
+    if not all(text is None or isinstance(text, str) for text in texts) or not isinstance(held_out, list):
+        raise ValueError
+    if not all(isinstance(name, str) for name in held_out) or not isinstance(amplitude, int | float):
+        raise ValueError
+    pairs = ((content["fasta"], content["gff"]), (content["signal"], content["labels"]))
+    if [all(pair) for pair in pairs] != [any(pair) for pair in pairs] or all(pairs[0]) == all(pairs[1]):
+        raise ValueError
+    if isinstance(amplitude, bool) or not 0 < amplitude < float("inf"):
+        raise ValueError
+    return Source(**{**content, "held_out": tuple(held_out), "scales": checked_scales(content["scales"])})
 
 
 def read_data(source: Source, share: float) -> Data:
@@ -388,7 +395,7 @@ def _exons(made: Run, source: Source, parts: Sequence[Part], kept: list[Array], 
 def read_threshold(folder: Path) -> float:
     """The one that training chose; a half where it was stopped before that."""
     try:
-        threshold = json.loads((folder / SCORES).read_text(encoding="utf-8"))["threshold"]
+        threshold = parse_json(read_plain(folder / SCORES, LARGEST))["threshold"]
         return HALF if threshold is None else Cut(float(threshold)).threshold
     except FileNotFoundError:
         return HALF
