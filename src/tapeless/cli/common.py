@@ -111,7 +111,17 @@ def compiling_shown(quiet: bool) -> Iterator[None]:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(_without_nan(document), ensure_ascii=False, allow_nan=False))
+    # What is no character, as in a file's name that is not UTF-8, must stay JSON.
+    text = json.dumps(_without_nan(document), ensure_ascii=False, allow_nan=False)
+    print(text if _prints(text) else json.dumps(_without_nan(document), allow_nan=False))
+
+
+def _prints(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_nan(document: Any) -> Any:

@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from tapeless.cli.common import console
@@ -71,9 +72,9 @@ class Display:
             self.evaluations.append(event)
             self.say(self._line(event))
         elif isinstance(event, Spiked):
-            self.say(f"[yellow]step {event.step}: {event.message}[/]")
+            self.say(f"[yellow]step {event.step}: {escape(event.message)}[/]")
         elif isinstance(event, NotSaved):
-            self.say(f"[red]{event.message}[/]")
+            self.say(f"[red]{escape(event.message)}[/]")
 
     def _line(self, event: Evaluated) -> str:
         found = event.measured

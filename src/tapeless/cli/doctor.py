@@ -45,7 +45,7 @@ def _print(findings: list[Finding]) -> None:
     table.add_column(overflow="fold")
     for finding in findings:
         remedy = f"\n[dim]→ {escape(finding.remedy)}[/]" if finding.remedy else ""
-        table.add_row(MARKS[finding.verdict], f"[bold]{finding.kind}[/]", escape(finding.sentence) + remedy)
+        table.add_row(MARKS[finding.verdict], f"[bold]{escape(finding.kind)}[/]", escape(finding.sentence) + remedy)
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in MARKS}
     if counts["bad"]:

@@ -144,7 +144,7 @@ def _followed(session: Session, json: bool) -> Status:
     if not json:
         model, trainer = session.model, session.trainer
         console.print(
-            f"[bold]{model.config.name}[/]  {model.parameters:,} parameters, {model.backend} backend, {model.dtype}; "
+            f"[bold]{escape(model.config.name)}[/]  {model.parameters:,} parameters, {model.backend} backend, {model.dtype}; "
             f"{data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
         )
         for message in session.messages:
@@ -222,7 +222,7 @@ def _print_report(trained: Trained, report: Report, seconds: float, beside: Base
         f"[bold]{escape(str(folder))}[/]; the picture is precision-recall.svg.", soft_wrap=True,
     )  # fmt: skip
     what = "--fasta other.fa -o other" if trained.source.fasta else "--signal other.npy -o probabilities.npy"
-    console.print(f"[dim]next:[/] {own_command()} label predict {escape(str(folder))} {what}", soft_wrap=True)
+    console.print(f"[dim]next:[/] {escape(own_command())} label predict {escape(str(folder))} {what}", soft_wrap=True)
 
 
 def _shares(found: Any) -> list[str]:

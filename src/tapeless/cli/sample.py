@@ -75,7 +75,7 @@ def sample(
             f"; past its {model.config.context} positions the window slid {len(slid)} time{'s' * (len(slid) > 1)}: "
             f"it no longer sees the beginning"
         )
-    console.print(f"\n[dim]{about}[/]")
+    console.print(f"\n[dim]{escape(about)}[/]")
 
 
 def _written(

@@ -97,7 +97,7 @@ def _print(prepared: Prepared, seconds: float) -> None:
         console.print(f"[dim]left out: {reasons}[/]")
     folder = escape(str(prepared.folder))
     console.print(
-        f"\n[bold]{meta.tokenizer}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
+        f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
         f"The tokens are in [bold]{folder}[/]."
     )
-    console.print(f"[dim]next:[/] {own_command()} train gpt2-4x256 --data {folder}", soft_wrap=True)
+    console.print(f"[dim]next:[/] {escape(own_command())} train gpt2-4x256 --data {folder}", soft_wrap=True)

@@ -104,7 +104,7 @@ def _assemble(
     if not quiet:
         model = session.model
         about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
-        console.print(f"[bold]{model.config.name}[/]  {about}")
+        console.print(f"[bold]{escape(model.config.name)}[/]  {about}")
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
     return session
@@ -267,7 +267,7 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
         console.print(f"[bold green]{measured.accuracy:.2%}[/] of what was held out is right, after {seconds:.1f} s.")
     elif measured:
         console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
-    console.print(f"The run is in [bold]{session.run.folder}[/].")
+    console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/].", soft_wrap=True)
     _print_next(session, command)
 
 
@@ -316,7 +316,7 @@ def _print_next(session: Session, command: str) -> None:
     for index, (line, what) in enumerate(lines):
         start = "next:" if index == 0 else "     "
         if beside:
-            console.print(f"[dim]{start}[/] {line:<{width}}   [dim]{what}[/]")
+            console.print(f"[dim]{start}[/] {escape(f'{line:<{width}}')}   [dim]{what}[/]")
         else:
             console.print(f"[dim]{start} {what}:[/]")
             console.print(line, soft_wrap=True, markup=False)

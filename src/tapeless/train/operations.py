@@ -130,7 +130,7 @@ class OperationBatches:
         for name, most in (("epoch", None), ("position", self.steps_per_epoch)):
             value = state.get(name)
             if type(value) is not int or value < 0 or (most is not None and value > most):
-                raise TapelessError(f"the position in the data is damaged: {name} is {value!r}.")
+                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
         self.epoch, self.position = state["epoch"], state["position"]
         self._order = self._shuffled()
 
