@@ -66,7 +66,9 @@ def hunt(reader: Reader, seed: int, numbers: range, report_every: int = 500) -> 
             tried += 1
             if finding or tried % report_every == 0:
                 faulthandler.dump_traceback_later(12 * SECONDS, exit=True)
-                yield Result(tried, refused, finding and f"input {number}: {finding}", data if finding else b"", slowest)
+                yield Result(
+                    tried, refused, finding and f"input {number}: {finding}", data if finding else b"", slowest
+                )
         yield Result(tried, refused, slowest=slowest)
     finally:
         faulthandler.cancel_dump_traceback_later()

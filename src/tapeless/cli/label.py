@@ -18,6 +18,8 @@ from rich.table import Table
 
 from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, own_command, print_json
+from tapeless.cli.idle import idle
+from tapeless.cli.output import go_on_unread
 from tapeless.cli.train import Status, data_line, follow, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
 from tapeless.genome import baseline
@@ -99,6 +101,10 @@ def train(
     named = _given(
         fasta=fasta, gff=gff, feature=feature, held_out=held_out, signal=signal, labels=labels, scales=scales, out=out
     )
+    if held_out and validation is not None:
+        raise idle("validation", "--held-out names what is held out")
+    if threads is not None and backend == "reference":
+        raise idle("threads", "they are those of the cpu backend")
     if threads is not None:
         blas.set_threads(threads)
     began = clock.perf_counter()
@@ -144,11 +150,12 @@ def _followed(session: Session, json: bool) -> Status:
     if not json:
         model, trainer = session.model, session.trainer
         console.print(
-            f"[bold]{escape(model.config.name)}[/]  {model.parameters:,} parameters, {model.backend} backend, {model.dtype}; "
-            f"{data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
+            f"[bold]{escape(model.config.name)}[/]  {model.parameters:,} parameters, {model.backend} backend, "
+            f"{model.dtype}; {data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
         )
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
+    go_on_unread()
     try:
         return follow(session, shown=not json)
     finally:

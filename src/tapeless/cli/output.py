@@ -22,6 +22,7 @@ class Output(TextIOWrapper):
     Names of files need not be UTF-8: what is no character is shown by its number.
     """
 
+    given: TextIO
     failure: OSError | None = None
     patient = False  # a training goes on without being read
 
@@ -57,6 +58,7 @@ def install() -> None:
         sys.stdout = Output(
             given.buffer, encoding=given.encoding, errors="backslashreplace", line_buffering=given.line_buffering
         )
+        sys.stdout.given = given  # which would close the buffer when it goes
 
 
 def go_on_unread() -> None:

@@ -26,6 +26,8 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
+from tapeless.cli.idle import refuse_idle
+from tapeless.cli.output import go_on_unread
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
@@ -47,8 +49,12 @@ RETRY_SECONDS = 20.0
 @with_preset_fields
 def train(
     name: Annotated[
-        str, typer.Argument(metavar="[PRESET|FILE.toml]", help="What to train; `tapeless presets` lists the presets.")
-    ] = "ops-102k",
+        str | None,
+        typer.Argument(
+            metavar="[PRESET|FILE.toml]",
+            help="What to train; `tapeless presets` lists the presets. Default: ops-102k.",
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
     base: Annotated[Path | None, typer.Option("--from", help="Start from the weights of this run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
@@ -66,6 +72,7 @@ def train(
     if settings.get("threads") is not None:
         blas.set_threads(settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
+    go_on_unread()
     started = clock.perf_counter()
     try:
         status = follow(session, shown=not json)
@@ -77,7 +84,7 @@ def train(
 
 
 def _assemble(
-    name: str,
+    name: str | None,
     resume: Path | None,
     base: Path | None,
     out: Path | None,
@@ -87,13 +94,19 @@ def _assemble(
 ) -> Session:
     if resume is not None and (base is not None or out is not None):
         raise TapelessError("--resume goes on in the same folder with the same weights: leave out --from and --out.")
+    if name is not None and (resume is not None or (base is not None and not name.endswith(".toml"))):
+        option = "--from" if resume is None else "--resume"
+        raise TapelessError(f"{option} brings the model of its run, so {name} would have no effect: leave it out.")
     if resume is not None:
+        refuse_idle(settings, open_run(resume).request().override({}, settings), changes)
         with compiling_shown(quiet):
             session = resume_session(resume, changes, settings)
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
+        name = name or "ops-102k"
         request = read_request(name).override(changes, settings)
         started_from = open_run(base) if base else None
+        refuse_idle(settings, request, changes, started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or new_folder(Path("runs"), stem if base is None else f"{base.name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):

@@ -104,7 +104,9 @@ def _parse(where: str, line: str, lengths: Mapping[str, int]) -> _Line:
         )
     sequence = unquote(sequence)
     if sequence not in lengths:
-        raise TapelessError(f"{where}: sequence {sequence[:40]!r} is not in the FASTA file; {_nearest(sequence, lengths)}")
+        raise TapelessError(
+            f"{where}: sequence {sequence[:40]!r} is not in the FASTA file; {_nearest(sequence, lengths)}"
+        )
     if not feature.strip():
         raise TapelessError(f"{where}: the feature has no type: name it in the third column, such as exon.")
     start, end = _coordinate(where, "start", first), _coordinate(where, "end", last)

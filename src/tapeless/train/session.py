@@ -121,12 +121,12 @@ class Session:
 
 def start(request: Request, folder: Path, *, base: Run | None = None, progress: Progress | None = None) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
-    request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     messages: list[str] = []
     if base is not None:
         request, found, messages = _based_on(request, base)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
+    request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     settings = request.settings.suited(config)
     request = replace(request, settings=settings)
     with run.making(folder) as made:
@@ -155,6 +155,9 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
     if "data" not in found.state:
         raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
     config = opened.config()
+    for name in ("data", "batch") if request.settings.data == OPERATIONS else ("data", "batch", "time"):
+        if getattr(request.settings, name) is None:
+            raise TapelessError(f"{folder / run.CONFIGURATION} no longer says what {name} is: put it back as it was.")
     task, _ = _task(request, config, opened, None, None)
     trainer = Trainer(make_model(request, config), task, request.settings)
     trainer.restore(found)
@@ -167,7 +170,12 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _usual_data(request: Request) -> str:
-    return OPERATIONS if request.preset == "ops-102k" else "stdlib"
+    if request.preset == "ops-102k":
+        return OPERATIONS
+    raise TapelessError(
+        f"{request.preset} learns from text, and none was named: give a file, a folder or tokens with --data, "
+        f"or --data stdlib for the source of Python itself."
+    )
 
 
 def _check_reads_tokens(config: Config) -> None:

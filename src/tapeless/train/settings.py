@@ -49,7 +49,9 @@ class Settings:
     beta2: float | None = option(None, "Optimizer", "For adam and adamw.")
     eps: float = option(1e-8, "Optimizer", "For adam and adamw.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw, on matrices.")
-    eval_every: int | None = option(None, "Reports", "Updates between evaluations.")
+    eval_every: int | None = option(
+        None, "Reports", "Updates between evaluations; by default an epoch, or a tenth of the steps."
+    )
     eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
@@ -122,6 +124,15 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "decay": 0.1,
 }
 TEXT_TIME = 256
+
+
+def usual_settings(name: str) -> dict[str, Any]:
+    """What a setting is where nobody says, by kind of data."""
+    plain = getattr(Settings(), name)
+    text = {**TEXT_DEFAULTS, "time": TEXT_TIME}
+    return {"operations": OPERATIONS_DEFAULTS.get(name, plain), "text": text.get(name, plain)}
+
+
 TYPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
