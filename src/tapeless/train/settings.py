@@ -49,9 +49,7 @@ class Settings:
     beta2: float | None = option(None, "Optimizer", "For adam and adamw.")
     eps: float = option(1e-8, "Optimizer", "For adam and adamw.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw, on matrices.")
-    eval_every: int | None = option(
-        None, "Reports", "Updates between evaluations; by default an epoch, or a tenth of the steps."
-    )
+    eval_every: int | None = option(None, "Reports", "Updates between evaluations; an epoch, or a tenth of the steps.")
     eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
