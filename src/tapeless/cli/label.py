@@ -147,6 +147,7 @@ def _resumed(folder: Path, model: dict[str, Any], settings: dict[str, Any], json
 
 
 def _followed(session: Session, json: bool) -> Status:
+    go_on_unread()
     if not json:
         model, trainer = session.model, session.trainer
         console.print(
@@ -155,7 +156,6 @@ def _followed(session: Session, json: bool) -> Status:
         )
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
-    go_on_unread()
     try:
         return follow(session, shown=not json)
     finally:

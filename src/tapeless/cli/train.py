@@ -69,10 +69,10 @@ def train(
 
     Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
+    go_on_unread()
     if settings.get("threads") is not None:
         blas.set_threads(settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
-    go_on_unread()
     started = clock.perf_counter()
     try:
         status = follow(session, shown=not json)
