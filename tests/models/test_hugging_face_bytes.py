@@ -17,7 +17,8 @@ from tapeless.train.settings import Request, Settings
 
 SMALL = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257, "context": 16}
 TEXTS = [
-    "", " ", "  two  spaces ", "\n\n\t\r\n", "don't 123 ÄÖÜ", "<|endoftext|>", "a<|endoftext|>b", "\0\x7f", "😀👩‍👩‍👧 é é",
+    "", " ", "  two  spaces ", "\n\n\t\r\n", "don't 123 ÄÖÜ", "<|endoftext|>", "a<|endoftext|>b", "\0\x7f",
+    "😀👩‍👩‍👧 é é",
     "\u2028\ufeff\U0010ffff", "".join(map(chr, range(256))), "x" * 3000,
 ]  # fmt: skip
 

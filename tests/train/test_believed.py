@@ -124,7 +124,8 @@ STEP = {"kind": "step", "step": 10, "loss": 1.0, "gradient_norms": {"head": 1.0}
     "change",
     [
         {"loss": "x"}, {"loss": []}, {"loss": True}, {"gradient_norms": 1}, {"gradient_norms": {"head": "x"}},
-        {"step": -1}, {"step": 1.5}, {"phases": []}, {"kind": 7}, {"kind": "stop", "reason": 7}, {"kind": "spike", "message": None},
+        {"step": -1}, {"step": 1.5}, {"phases": []}, {"kind": 7}, {"kind": "stop", "reason": 7},
+        {"kind": "spike", "message": None},
         {"kind": "evaluation", "dead_units": [1]}, {"kind": "evaluation", "best": "yes"},
     ],
 )  # fmt: skip
