@@ -28,7 +28,7 @@ def check_shape(config: Config, batch: int, time: int) -> None:
 def check_seed(seed: Any) -> None:
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise TapelessError(f"seed must be a whole number of at least 0, not {seed!r}.")
-    if seed > LARGEST_SEED:
+    if int(seed) > LARGEST_SEED:
         raise TapelessError(f"seed must be at most {LARGEST_SEED:,}: what is larger fits no 64 bits.")
 
 

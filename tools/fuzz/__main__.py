@@ -61,7 +61,7 @@ def _hunted(chosen: list[Reader], seed: int, inputs: int, first: int, workers: i
     hunted: Hunted = {reader.name: (0, 0, [], 0.0) for reader in chosen}
     kinds: Counter[str] = Counter()
     with ThreadPoolExecutor(workers) as pool:
-        for reader, result, findings in pool.map(lambda piece: _piece(*piece, seed), pieces):
+        for reader, result, findings in pool.map(lambda piece: _piece(piece[0], piece[1], seed), pieces):
             tried, refused, before, slowest = hunted[reader.name]
             hunted[reader.name] = (
                 tried + result.tried, refused + result.refused, before + findings, max(slowest, result.slowest),

@@ -32,6 +32,7 @@ from tapeless.genome.synthetic import Synthetic
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_signal
+from tapeless.signal.npy import open_array
 from tapeless.signal.wavelet import SCALES
 from tapeless.train import labelled, run
 from tapeless.train.disk import rename, write_file
@@ -329,7 +330,7 @@ def _exonic(
 
 
 def _predict_signal(opened: Run, source: Source, signal: Path, out: Path, json: bool) -> dict[str, Any]:
-    values = Scaled(checked_signal(labelled.open_array(signal), str(signal)), source.amplitude)
+    values = Scaled(checked_signal(open_array(signal), str(signal)), source.amplitude)
     classes = opened.config().vocab
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     with preparing_shown(json) as progress:

@@ -112,7 +112,7 @@ OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "nam
 def check_size(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise TapelessError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    if value > LARGEST_SIZE:
+    if int(value) > LARGEST_SIZE:
         raise TapelessError(f"{name} must be at most {LARGEST_SIZE:,}: nothing larger fits a machine.")
 
 
