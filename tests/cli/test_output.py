@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tapeless.cli import main
 from tapeless.train import checkpoint
 
 TINY = (
@@ -81,3 +82,14 @@ def test_json_stays_json_whatever_the_name(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run"] == name
     assert "is not there" in tapeless("sample", "no\udcff[/b]", folder=tmp_path).stderr
+
+
+def test_standard_output_is_left_as_it_was(monkeypatch, capsys):
+    """Whoever calls the program in process keeps the stream, open."""
+    monkeypatch.setattr(sys, "argv", ["tapeless", "--version"])
+    before = sys.stdout
+    with pytest.raises(SystemExit):
+        main()
+    assert sys.stdout is before
+    print("still open")
+    assert "still open" in capsys.readouterr().out

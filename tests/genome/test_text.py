@@ -75,3 +75,19 @@ def test_a_header_without_an_end_is_not_taken_for_bases(tmp_path):
     path.write_bytes(b">" + b"A" * 1001 + b"\nACGT\n")
     with pytest.raises(TapelessError, match="a name of 1,001 characters"):
         read_lengths(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"##gff-version " + b"9" * 9000,
+        LINE.replace(b"+", b"+" * 9000),
+        LINE.replace(b"chr1", b"c" * 9000),
+        LINE.replace(b"exon", b"e" * 9000),
+    ],
+)
+def test_a_sentence_does_not_repeat_all_that_it_refuses(text, tmp_path):
+    (tmp_path / "genes.gff").write_bytes(text)
+    with pytest.raises(TapelessError) as caught:
+        read_annotation(tmp_path / "genes.gff", LENGTHS)
+    assert len(str(caught.value)) < 400

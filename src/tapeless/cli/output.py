@@ -74,6 +74,8 @@ def closing_status() -> int:
         return 0
     with suppress(OutputError):
         output.flush()
+    sys.stdout = output.given
+    output.detach()  # the buffer is the given stream's, and stays open as long as that
     if output.failure is None:
         return 0
     if output.failure.errno == errno.EPIPE:  # whoever read has read enough

@@ -87,7 +87,9 @@ def labels(annotation: Annotation, lengths: Mapping[str, int]) -> dict[Key, Arra
 def _check_version(path: Path, number: int, line: str) -> None:
     version = line.removeprefix("##gff-version").strip()
     if version.split(".")[0] != "3":
-        raise TapelessError(f"{path}, line {number}: this is GFF version {version or 'unknown'}: convert it to GFF3.")
+        raise TapelessError(
+            f"{path}, line {number}: this is GFF version {version[:20] or 'unknown'}: convert it to GFF3."
+        )
 
 
 def _parse(where: str, line: str, lengths: Mapping[str, int]) -> _Line:
@@ -118,7 +120,7 @@ def _parse(where: str, line: str, lengths: Mapping[str, int]) -> _Line:
             "do FASTA and GFF3 belong to the same assembly?"
         )
     if strand not in ("+", "-", ".", "?"):
-        raise TapelessError(f"{where}: strand {strand!r} is none of + - . ?: correct it.")
+        raise TapelessError(f"{where}: strand {strand[:20]!r} is none of + - . ?: correct it.")
     return _Line(sequence, feature, start, end, strand)
 
 
@@ -159,5 +161,5 @@ def _annotation(feature: str, found: Mapping[Key, array[int]], lengths: Mapping[
 def _none_found(path: Path, wanted: tuple[str, ...], counts: Counter[str]) -> str:
     if not counts:
         return f"{path} holds no features: give a GFF3 file with at least one line of {COLUMNS} columns."
-    there = ", ".join(f"{name} ({count})" for name, count in counts.most_common(5))
+    there = ", ".join(f"{name[:40]} ({count})" for name, count in counts.most_common(5))
     return f"{path} holds no feature of type {' or '.join(wanted)}, but {there}: name one of these types."
