@@ -26,6 +26,7 @@ def place(tmp_path_factory):
     """Text, tokens, a run that read bytes, and one of bare tokens."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "text.txt").write_text("some words to learn from\n" * 40)
+    (folder / "other.toml").write_text('preset = "gpt2-124m"\ndata = "text.txt"\n')
     prepare(str(folder / "text.txt"), folder / "tokens")
     (np.arange(500, dtype="<u2") % 90).tofile(folder / "ids.bin")
     config = preset("gpt2-4x256").override(layers=1, channels=8, heads=2, vocab=257)
@@ -46,6 +47,7 @@ def place(tmp_path_factory):
         (("train", "cllm"), "--data, or --data stdlib"),
         (("train", "--from", "bytes"), "--data, or --data stdlib"),
         (("train", "gpt2-4x256", "--from", "bytes", "--data", "text.txt"), "--from brings the model of its run"),
+        (("train", "other.toml", "--from", "bytes"), "names the preset gpt2-124m, which would have no effect"),
         (("train", "ops-102k", "--resume", "bytes"), "--resume brings the model of its run"),
         (("train", "--from", "bytes", "--data", "text.txt", "--tokenizer", "bpe"), "reads the tokens that it learned"),
         (("train", "gpt2-4x256", "--data", "tokens", "--tokenizer", "bpe"), "tokens holds tokens already"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
+from tapeless.files import read_toml
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.train.data.files import user_path
@@ -34,6 +35,17 @@ PART_OF: dict[str, tuple[str, Callable[[Settings, Config], bool]]] = {
 
 def _falls(settings: Settings) -> bool:
     return settings.schedule in ("step", "exponential")
+
+
+def refuse_other_preset(file: Path, base: Run) -> None:
+    """A training file that names another preset than the run whose weights are taken."""
+    theirs = base.request().preset
+    named = read_toml(file).get("preset", theirs)
+    if named != theirs:
+        raise TapelessError(
+            f"{file} names the preset {named}, which would have no effect, as {base.folder} brings the model of "
+            f"{theirs}: leave it out."
+        )
 
 
 def refuse_idle(

@@ -26,7 +26,7 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
-from tapeless.cli.idle import refuse_idle
+from tapeless.cli.idle import refuse_idle, refuse_other_preset
 from tapeless.cli.output import go_on_unread
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
@@ -106,6 +106,8 @@ def _assemble(
         name = name or "ops-102k"
         request = read_request(name).override(changes, settings)
         started_from = open_run(base) if base else None
+        if started_from is not None and name.endswith(".toml"):
+            refuse_other_preset(Path(name), started_from)
         refuse_idle(settings, request, changes, started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or new_folder(Path("runs"), stem if base is None else f"{base.name}-tuned")
