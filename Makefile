@@ -52,7 +52,7 @@ mutants: .venv/.test
 soak: .venv/.test
 	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties"
 
-# Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: about ten minutes.
+# Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test
 	$(BIN)/python -m tools.fuzz --write
 
