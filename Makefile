@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm labelling mutants doctor-trials soak clean
+.PHONY: train test lint bench scaling stdlib cllm labelling mutants doctor-trials soak fuzz clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -60,6 +60,10 @@ doctor-trials: .venv/.test
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
 	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties or models_in_threads"
+
+# Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
+fuzz: .venv/.test
+	$(BIN)/python -m tools.fuzz --write
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

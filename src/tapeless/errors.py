@@ -1,7 +1,14 @@
 """The one error a user meets: a sentence with what was wrong, the value, and what to do."""
 
+import re
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+LONGEST_NAME = 80  # comparing what is longer takes long and finds nothing
+MOST_SUGGESTED, MOST_LISTED = 8, 60
+_brief = reprlib.Repr()  # a value from a file can be of any length; a sentence cannot
+_brief.maxstring = _brief.maxother = _brief.maxlong = LONGEST_NAME
 
 
 class TapelessError(Exception):
@@ -17,8 +24,39 @@ class NonFiniteError(TapelessError):
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
-    """`value` is not one of `known`: suggest the nearest, else list them."""
-    names = sorted(known)
-    near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(names) + "."
-    return TapelessError(f"unknown {what} {value!r}: {hint}")
+    """`value` is not one of `known`: suggest what may have been meant, else say what there is."""
+    names = sorted(known, key=_natural)
+    near = _meant(value.lower(), names) if isinstance(value, str) else []
+    hint = f"did you mean {near[0]!r}?" if len(near) == 1 else "choose one of " + _listed(near or names) + "."
+    return TapelessError(f"unknown {what} {_brief.repr(value)}: {hint}")
+
+
+def _meant(value: str, names: list[str]) -> list[str]:
+    """A slip of the fingers, or else the family whose name it begins with. Another number is another thing and no
+    slip: who asks for bfloat16 does not mean float64."""
+    if len(value) > LONGEST_NAME:
+        return []
+    comparable = [name for name in names if _digits(name) == _digits(value)]
+    near = get_close_matches(value, comparable, n=1, cutoff=0.7)
+    if near:
+        return near
+    stem = value.split("-")[0]
+    family = [name for name in names if name.startswith((value, f"{stem}-"))]
+    family = family or [name for name in names if len(name) > 2 and value.startswith(name)]
+    return family if len(stem) > 1 and len(family) <= MOST_SUGGESTED else []
+
+
+def _digits(name: str) -> list[str]:
+    """Their order may have slipped."""
+    return sorted(character for character in name if character.isdigit())
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """gpt2-350m before gpt2-1558m."""
+    parts = re.split(r"(\d{1,18})", name, flags=re.ASCII)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_LISTED
+    return ", ".join(names[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")

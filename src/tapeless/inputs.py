@@ -12,6 +12,8 @@ from tapeless.errors import TapelessError
 from tapeless.models.config import Config, check_size
 from tapeless.ops.contract import Array, Shape
 
+LARGEST_SEED = (1 << 63) - 1  # a run's configuration keeps it as TOML does its integers
+
 
 def check_shape(config: Config, batch: int, time: int) -> None:
     check_size("batch", batch)
@@ -26,6 +28,8 @@ def check_shape(config: Config, batch: int, time: int) -> None:
 def check_seed(seed: Any) -> None:
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise TapelessError(f"seed must be a whole number of at least 0, not {seed!r}.")
+    if int(seed) > LARGEST_SEED:
+        raise TapelessError(f"seed must be at most {LARGEST_SEED:,}: what is larger fits no 64 bits.")
 
 
 def check_update(lr: Any, clip: Any) -> None:

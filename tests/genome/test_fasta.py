@@ -120,7 +120,7 @@ def test_paths_that_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, sentence in {
         "absent.fa": "No such file",
-        ".": "Is a directory",
+        ".": "is a folder",
         "pipe": "not a plain file",
         "a\0b": "no name of a file",
     }.items():

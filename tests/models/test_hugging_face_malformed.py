@@ -155,7 +155,7 @@ def removed(*names):
 
 
 SIZES = ("n_layer", "n_embd", "n_head", "vocab_size", "n_positions", "n_inner")
-NOT_SIZES: tuple[object, ...] = (0, -1, 2**31, 10**4000, 2.0, float("nan"), "2", True, [2], {})
+NOT_SIZES: tuple[object, ...] = (0, -1, 2**31, 2**62, 2.0, float("nan"), "2", True, [2], {})
 BAD_CONFIGS = [
     (removed("config.json"), "there is no file"),
     (as_folder("config.json"), "there is no file"),
@@ -194,7 +194,8 @@ BAD_CONFIGS = [
     (config_with(scale_attn_weights=False), "scale_attn_weights=False"),
     (config_with(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True"),
     (config_with(add_cross_attention=True), "add_cross_attention=True"),
-    (config_with(add_cross_attention="\ud800"), "add_cross_attention='\\ud800'"),
+    (config_with(add_cross_attention="\ud800"), "'add_cross_attention' holds half a surrogate pair"),
+    (config_with(n_layer=10**4000), "'n_layer' holds a whole number that does not fit 64 bits"),
     # Sizes that could be, but not with the tensors that are there.
     (config_with(n_layer=10**9), "n_layer=1000000000"),
     (config_with(n_layer=3), "n_layer=3"),

@@ -126,7 +126,7 @@ def test_a_file_that_is_no_text(tmp_path):
     with pytest.raises(TapelessError, match="cannot read"):
         read_request(str(tmp_path / "none.toml"))
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(TapelessError, match="cannot read"):
+    with pytest.raises(TapelessError, match="is a folder, not a plain file"):
         read_request(str(tmp_path / "folder.toml"))
     with pytest.raises(TapelessError, match="--resume"):
         read_request(str(tmp_path))

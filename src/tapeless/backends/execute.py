@@ -29,7 +29,7 @@ def dtype_for(backend: str, dtype: str | None) -> str:
     module = backend_named(backend)
     default: str = module.DEFAULT_DTYPE
     if dtype is not None and dtype not in FLOATS:
-        raise unknown("dtype", dtype, FLOATS)
+        raise unknown("dtype", dtype, module.DTYPES)
     if dtype is not None and dtype not in module.DTYPES:
         raise TapelessError(
             f"the {backend} backend has no {dtype}: it runs in {' or '.join(module.DTYPES)}; take backend='reference'."

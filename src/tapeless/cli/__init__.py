@@ -6,18 +6,32 @@ import sys
 
 
 def main() -> None:
+    from tapeless.cli import output
+
+    output.install()
+    status = _status()
+    sys.exit(output.closing_status() or status)
+
+
+def _status() -> int:
+    from tapeless.cli.output import OutputError, say
     from tapeless.errors import TapelessError
 
     try:
         from tapeless.cli.app import app
     except ModuleNotFoundError as missing:
-        print(f"error: the commands need {missing.name}: pip install {missing.name}.", file=sys.stderr)
-        sys.exit(2)
+        say(f"error: the commands need {missing.name}: pip install {missing.name}.")
+        return 2
     try:
         app()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except TapelessError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        say(f"error: {error}")
+        return 2
     except KeyboardInterrupt:
-        print("stopped.", file=sys.stderr)
-        sys.exit(130)
+        say("stopped.")
+        return 130
+    except OutputError:
+        return 1
+    return 0

@@ -12,12 +12,18 @@ from rich.table import Table
 from tapeless.backends import blas
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
+from tapeless.cli.idle import refuse_idle_fields
 from tapeless.errors import unknown
 from tapeless.inputs import check_shape
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 
 PEERS = ("torch-eager", "torch-compile")
+UNSEEN = {
+    "optimizer": "everyone takes a step of adamw",
+    "initialisation": "it takes the same time from any weights",
+    "norm_eps": "it takes the same time with any",
+}
 
 
 @with_preset_fields
@@ -42,6 +48,7 @@ def bench(
     Example: tapeless bench gpt2-4x256 -B 1 -T 1024 --profile
     """
     config = preset(name).override(**changes)
+    refuse_idle_fields(changes, config, UNSEEN)
     batch = (32 if config.context <= 64 else 1) if batch is None else batch
     time = config.context if time is None else time
     check_shape(config, batch, time)

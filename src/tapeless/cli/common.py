@@ -56,12 +56,26 @@ def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every setting of a training; those that were set arrive as `settings`."""
-    from tapeless.train.settings import Settings
+    from tapeless.train.settings import Settings, usual_settings
 
-    return _with_fields(command, "settings", list(fields(Settings)))
+    return _with_fields(command, "settings", list(fields(Settings)), usual_settings)
 
 
-def _with_fields(command: Callable[..., None], arrive_as: str, candidates: list[Field[Any]]) -> Callable[..., None]:
+def _default(usual: dict[str, Any]) -> str:
+    """What a help text says of it: one value, or what it is for each kind of data that has one."""
+    known = {kind: f"{value:g}" if isinstance(value, float) else str(value) for kind, value in usual.items()}
+    known = {kind: value for kind, value in known.items() if value not in ("None", "False")}
+    if len(known) == len(usual) and len(set(known.values())) == 1:
+        return f" Default: {next(iter(known.values()))}."
+    return f" Default: {', '.join(f'{value} for {kind}' for kind, value in known.items())}." if known else ""
+
+
+def _with_fields(
+    command: Callable[..., None],
+    arrive_as: str,
+    candidates: list[Field[Any]],
+    defaults: Callable[[str], dict[str, Any]] | None = None,
+) -> Callable[..., None]:
     taken = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in taken.parameters.items() if name != arrive_as]
     chosen = [each for each in candidates if each.name not in taken.parameters]
@@ -77,6 +91,8 @@ def _with_fields(command: Callable[..., None], arrive_as: str, candidates: list[
         switch = each.name.replace("_", "-")
         flags = [f"--{switch}/--no-{switch}" if kind is bool else f"--{switch}", _SHORT.get(each.name, "")]
         text = each.metadata.get("help") or PRESET_HELP.get(each.name) or " or ".join(CHOICES[each.name]) + "."
+        if defaults:
+            text += _default(defaults(each.name))
         panel = each.metadata.get("panel", "Preset fields")
         option = typer.Option(*filter(None, flags), help=text, rich_help_panel=panel, show_default=False)
         annotation: Any = Annotated[Optional[kind], option]  # noqa: UP045
@@ -111,7 +127,17 @@ def compiling_shown(quiet: bool) -> Iterator[None]:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(_without_nan(document), ensure_ascii=False, allow_nan=False))
+    # What is no character, as in a file's name that is not UTF-8, must stay JSON.
+    text = json.dumps(_without_nan(document), ensure_ascii=False, allow_nan=False)
+    print(text if _prints(text) else json.dumps(_without_nan(document), allow_nan=False))
+
+
+def _prints(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_nan(document: Any) -> Any:

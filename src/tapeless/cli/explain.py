@@ -22,6 +22,7 @@ from tapeless.cli.common import (
     shape,
     with_preset_fields,
 )
+from tapeless.cli.idle import refuse_idle_fields
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
@@ -64,6 +65,7 @@ def explain(
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
     config = preset(name).override(**changes)
+    refuse_idle_fields(changes, config, {} if values else {"initialisation": "no weight is made without --values"})
     time = min(config.context, 64) if time is None else time
     check_shape(config, batch, time)
     if layer is not None and not 0 <= layer < config.layers:

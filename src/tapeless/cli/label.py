@@ -12,7 +12,9 @@ from rich.markup import escape
 
 from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
+from tapeless.cli.idle import idle
 from tapeless.cli.label_report import plural, print_report, report_document
+from tapeless.cli.output import go_on_unread
 from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
 from tapeless.genome.fasta import read_lengths
@@ -90,6 +92,10 @@ def train(
     named = _given(
         fasta=fasta, gff=gff, feature=feature, held_out=held_out, signal=signal, labels=labels, scales=scales, out=out
     )
+    if held_out and validation is not None:
+        raise idle("validation", "--held-out names what is held out")
+    if threads is not None and backend == "reference":
+        raise idle("threads", "they are those of the cpu backend")
     if threads is not None:
         blas.set_threads(threads)
     began = clock.perf_counter()
@@ -130,11 +136,12 @@ def _resumed(folder: Path, model: dict[str, Any], settings: dict[str, Any], json
 
 
 def _followed(session: Session, json: bool) -> Status:
+    go_on_unread()
     if not json:
         model, trainer = session.model, session.trainer
         console.print(
-            f"[bold]{model.config.name}[/]  {model.parameters:,} parameters, {model.backend} backend, {model.dtype}; "
-            f"{data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
+            f"[bold]{escape(model.config.name)}[/]  {model.parameters:,} parameters, {model.backend} backend, "
+            f"{model.dtype}; {data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
         )
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")

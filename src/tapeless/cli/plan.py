@@ -22,6 +22,7 @@ from tapeless.cli.common import (
     size,
     with_preset_fields,
 )
+from tapeless.cli.idle import refuse_idle_fields
 from tapeless.inputs import check_shape
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.models import transformer
@@ -46,6 +47,7 @@ def plan(
     Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute
     """
     config = preset(name).override(**changes)
+    refuse_idle_fields(changes, config, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
     time = config.context if time is None else time
     check_shape(config, batch, time)
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))

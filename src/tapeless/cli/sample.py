@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
+from tapeless.cli.idle import idle
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import DEFAULT_BACKEND
@@ -29,7 +30,9 @@ def sample(
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up this share.")] = None,
     stop: Annotated[str | None, typer.Option(help="End when this text was written.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed writes the same text. Default: 0.", show_default=False)
+    ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
     backend: Annotated[str, typer.Option(help="cpu or reference.")] = DEFAULT_BACKEND,
     threads: Threads = None,
@@ -39,6 +42,12 @@ def sample(
 
     Example: tapeless sample runs/gpt2-4x256-001 --prompt "def " --temperature 0.7 --top-k 50
     """
+    if temperature == 0:
+        for name, value in {"top_k": top_k, "top_p": top_p, "seed": seed}.items():
+            if value is not None:
+                raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
+    if threads is not None and backend != DEFAULT_BACKEND:
+        raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
     if threads is not None:
         blas.set_threads(threads)
     opened = open_run(run)
@@ -54,7 +63,7 @@ def sample(
         slid: list[int] = []
         window = opened.window()
         words = generate(
-            model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            model, tokens, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed or 0,
             stop=[tokenizer.end], window=window, on_slide=lambda: slid.append(1),
         )  # fmt: skip
         first = next(words, None)  # reading the prompt: the kernels are compiled here
@@ -76,7 +85,7 @@ def sample(
             f"; past its {window} positions the window slid {len(slid)} time{'s' * (len(slid) > 1)}: "
             f"it no longer sees the beginning"
         )
-    console.print(f"\n[dim]{about}[/]")
+    console.print(f"\n[dim]{escape(about)}[/]")
 
 
 def _written(

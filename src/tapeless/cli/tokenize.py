@@ -13,6 +13,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tapeless.cli.common import Json, console, own_command, print_json, size
+from tapeless.cli.idle import idle
+from tapeless.train.data.files import user_path
 from tapeless.train.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 
 
@@ -25,7 +27,10 @@ def tokenize(
         int | None, typer.Option(help=f"Tokens that bpe learns; {DEFAULT_BPE_VOCAB} by default.", show_default=False)
     ] = None,
     validation: Annotated[float, typer.Option(help="Share of the text to hold out, in whole documents.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of documents to hold out.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the choice of documents to hold out. Default: 0.", show_default=False),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="New folder; data/NAME-TOKENIZER by default.")] = None,
     json: Json = False,
 ) -> None:
@@ -36,6 +41,8 @@ def tokenize(
 
     Example: tapeless tokenize stdlib --tokenizer bpe --vocab 4096 --out data/python
     """
+    if seed is not None and user_path(source).is_file():
+        raise idle("seed", f"{source} is one document, and is cut at the same place by any")
     started = time.perf_counter()
     columns = (
         TextColumn("{task.description:24}"),
@@ -59,7 +66,7 @@ def tokenize(
             tokenizer=tokenizer,
             vocab=vocab,
             validation=validation,
-            seed=seed,
+            seed=seed or 0,
             progress=show,
         )
     seconds = time.perf_counter() - started
@@ -97,7 +104,7 @@ def _print(prepared: Prepared, seconds: float) -> None:
         console.print(f"[dim]left out: {reasons}[/]")
     folder = escape(str(prepared.folder))
     console.print(
-        f"\n[bold]{meta.tokenizer}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
+        f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
         f"The tokens are in [bold]{folder}[/]."
     )
-    console.print(f"[dim]next:[/] {own_command()} train gpt2-4x256 --data {folder}", soft_wrap=True)
+    console.print(f"[dim]next:[/] {escape(own_command())} train gpt2-4x256 --data {folder}", soft_wrap=True)

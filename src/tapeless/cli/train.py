@@ -27,6 +27,8 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
+from tapeless.cli.idle import refuse_idle, refuse_other_preset
+from tapeless.cli.output import go_on_unread
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
@@ -50,8 +52,12 @@ RETRY_SECONDS = 20.0
 @with_preset_fields
 def train(
     name: Annotated[
-        str, typer.Argument(metavar="[PRESET|FILE.toml]", help="What to train; `tapeless presets` lists the presets.")
-    ] = "ops-102k",
+        str | None,
+        typer.Argument(
+            metavar="[PRESET|FILE.toml]",
+            help="What to train; `tapeless presets` lists the presets. Default: ops-102k.",
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
     base: Annotated[Path | None, typer.Option("--from", help="Start from the weights of this run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
@@ -66,6 +72,7 @@ def train(
 
     Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
+    go_on_unread()
     if settings.get("threads") is not None:
         blas.set_threads(settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
@@ -77,7 +84,7 @@ def train(
 
 
 def _assemble(
-    name: str,
+    name: str | None,
     resume: Path | None,
     base: Path | None,
     out: Path | None,
@@ -87,13 +94,21 @@ def _assemble(
 ) -> Session:
     if resume is not None and (base is not None or out is not None):
         raise TapelessError("--resume goes on in the same folder with the same weights: leave out --from and --out.")
+    if name is not None and (resume is not None or (base is not None and not name.endswith(".toml"))):
+        option = "--from" if resume is None else "--resume"
+        raise TapelessError(f"{option} brings the model of its run, so {name} would have no effect: leave it out.")
     if resume is not None:
+        refuse_idle(settings, open_run(resume).request().override({}, settings), changes)
         with compiling_shown(quiet):
             session = resume_session(resume, changes, settings)
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
+        name = name or "ops-102k"
         request = read_request(name).override(changes, settings)
         started_from = open_run(base) if base else None
+        if started_from is not None and name.endswith(".toml"):
+            refuse_other_preset(Path(name), started_from)
+        refuse_idle(settings, request, changes, started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or Numbered(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):
@@ -104,7 +119,7 @@ def _assemble(
     if not quiet:
         model = session.model
         about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
-        console.print(f"[bold]{model.config.name}[/]  {about}")
+        console.print(f"[bold]{escape(model.config.name)}[/]  {about}")
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
     return session
@@ -284,7 +299,7 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
         console.print(f"[bold green]{measured.accuracy:.2%}[/] of what was held out is right, after {seconds:.1f} s.")
     elif measured:
         console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
-    console.print(f"The run is in [bold]{session.run.folder}[/].")
+    console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/].", soft_wrap=True)
     _print_next(session, command)
 
 
@@ -333,7 +348,7 @@ def _print_next(session: Session, command: str) -> None:
     for index, (line, what) in enumerate(lines):
         start = "next:" if index == 0 else "     "
         if beside:
-            console.print(f"[dim]{start}[/] {line:<{width}}   [dim]{what}[/]")
+            console.print(f"[dim]{start}[/] {escape(f'{line:<{width}}')}   [dim]{what}[/]")
         else:
             console.print(f"[dim]{start} {what}:[/]")
             console.print(line, soft_wrap=True, markup=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.errors import TapelessError
@@ -48,15 +49,19 @@ def import_(
     if json:
         print_json({"run": str(made.folder), "parameters": model.parameters, "tokenizer": tokenizer is not None})
         return
-    command = own_command()
+    command, place = escape(own_command()), escape(str(made.folder))
     words = (
-        "with its tokenizer" if tokenizer else "without a tokenizer: it can be trained on tokens, but not write text"
+        "with its tokenizer"
+        if tokenizer
+        else "without a tokenizer, as there is no tokenizer.json: it can be trained on tokens, but not write text"
     )
-    console.print(f"{model.parameters:,} parameters in [bold]{made.folder}[/], {words}.")
+    console.print(f"{model.parameters:,} parameters in [bold]{place}[/], {words}.", soft_wrap=True)
+    data = "YOUR.txt" if tokenizer else "TOKENS.bin"
     console.print(
-        f"[dim]next:[/] {command} train --from {made.folder} --data YOUR.txt   [dim]train it further[/]\n"
-        f"      {command} sample {made.folder} --prompt 'Once'   [dim]let it write[/]"
+        f"[dim]next:[/] {command} train --from {place} --data {data}   [dim]train it further[/]", soft_wrap=True
     )
+    if tokenizer:
+        console.print(f"      {command} sample {place} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
 
 
 def export(
@@ -71,17 +76,23 @@ def export(
     """
     opened = open_run(run)
     model, found, messages = opened.model("newest" if newest else "best", backend="reference", dtype="float32", time=1)
-    tokenizer = opened.folder / "tokenizer.json"
-    has_tokenizer = tokenizer.exists()
+    spec = opened.tokenizer_spec()
+    has_tokenizer = spec is not None
     config, params = _trained(model, opened.window())
-    hugging_face.write_folder(folder, config, params, tokenizer if has_tokenizer else None)
+    hugging_face.write_folder(folder, config, params, spec)
     if json:
         print_json({"folder": str(folder), "step": found.step, "tokenizer": has_tokenizer, "messages": messages})
         return
     for message in messages:
-        console.print(f"[yellow]{message}[/]")
-    console.print(f"the weights after update {found.step:,} are in [bold]{folder}[/]:")
-    console.print(f"[dim]transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})[/]")
+        console.print(f"[yellow]{escape(message)}[/]")
+    beside = "" if has_tokenizer else ", without a tokenizer, as the run learned from bare tokens"
+    place = escape(str(folder))
+    console.print(f"the weights after update {found.step:,} are in [bold]{place}[/]{beside}:", soft_wrap=True)
+    kinds = ("GPT2LMHeadModel", "AutoTokenizer") if has_tokenizer else ("GPT2LMHeadModel",)
+    for kind in kinds:
+        console.print(
+            f"transformers.{kind}.from_pretrained({str(folder)!r})", soft_wrap=True, markup=False, style="dim"
+        )
 
 
 def _trained(model: Model, positions: int) -> tuple[Config, Mapping[str, Array]]:

@@ -17,6 +17,8 @@ from tapeless.genome.dna import PIECE, check_bases
 from tapeless.genome.text import open_text
 from tapeless.ops.contract import Array
 
+LONGEST_NAME = 1000  # characters; those of the archives have some ten
+
 
 @dataclass(frozen=True)
 class Record:
@@ -34,6 +36,8 @@ def read_records(path: Path) -> Iterator[Record]:
         while line := text.readline(PIECE):  # a chromosome may well be a single line
             begins, at_line_start = at_line_start, line.endswith("\n")
             if begins and line.startswith(">"):
+                if len(line) == PIECE and not at_line_start:
+                    raise TapelessError(f"{path} has a header of more than {PIECE:,} characters: shorten it.")
                 if name is not None:
                     yield _record(path, name, bases)
                     bases = bytearray()
@@ -61,7 +65,11 @@ def _name(path: Path, header: str, names: set[str]) -> str:
         raise TapelessError(f"{path} has a header without a name, {header.strip()[:40]!r}: write one right after '>'.")
     name = words[0]
     if not name.isprintable():
-        raise TapelessError(f"{path} has a record with unprintable characters in its name, {name!r}: rename it.")
+        raise TapelessError(f"{path} has a record with unprintable characters in its name, {name[:40]!r}: rename it.")
+    if len(name) > LONGEST_NAME:
+        raise TapelessError(
+            f"{path} has a record with a name of {len(name):,} characters, {name[:40]!r} …: shorten it."
+        )
     if name in names:
         raise TapelessError(f"{path} has two records named {name!r}: names must differ by their first word.")
     names.add(name)

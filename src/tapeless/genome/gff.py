@@ -24,7 +24,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.genome.dna import STRANDS
 from tapeless.genome.intervals import mask, merged
-from tapeless.genome.text import open_text
+from tapeless.genome.text import numbered_lines, open_text
 from tapeless.ops.contract import Array
 
 COLUMNS = 9
@@ -80,8 +80,7 @@ def read_annotation(path: Path, lengths: Mapping[str, int], feature: str | None 
     wanted = PREFERRED if feature is None else (feature,)
     read = _Read({each: _Found() for each in wanted})
     with open_text(path) as text:
-        for number, line in enumerate(text, 1):
-            line = line.rstrip("\n")
+        for number, line in numbered_lines(path, text):
             if line.startswith((">", "##FASTA")):  # the sequences may follow the features
                 break
             if line.startswith("##gff-version"):
@@ -112,7 +111,9 @@ def labels(annotation: Annotation, lengths: Mapping[str, int]) -> dict[Key, Arra
 def _check_version(path: Path, number: int, line: str) -> None:
     version = line.removeprefix("##gff-version").strip()
     if version.split(".")[0] != "3":
-        raise TapelessError(f"{path}, line {number}: this is GFF version {version or 'unknown'}: convert it to GFF3.")
+        raise TapelessError(
+            f"{path}, line {number}: this is GFF version {version[:20] or 'unknown'}: convert it to GFF3."
+        )
 
 
 def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> None:
@@ -154,7 +155,7 @@ def _take_feature(where: str, columns: list[str], sequence: str, length: int, ps
     if start > end:
         raise TapelessError(f"{where}: start {start} comes after end {end}: in GFF3 start ≤ end on both strands.")
     if strand not in STRANDS and strand not in NO_STRAND:
-        raise TapelessError(f"{where}: strand {strand!r} is none of + - . ?: correct it.")
+        raise TapelessError(f"{where}: strand {strand[:20]!r} is none of + - . ?: correct it.")
     if end > length:
         found.beyond.setdefault(sequence, (where, end))
         if start > length or end - length >= start:  # more than once around
@@ -249,5 +250,5 @@ def _absent(path: Path, feature: str, absent: Mapping[str, int], lengths: Mappin
 def _none_found(path: Path, wanted: tuple[str, ...], counts: Counter[str]) -> str:
     if not counts:
         return f"{path} holds no features: give a GFF3 file with at least one line of {COLUMNS} columns."
-    there = ", ".join(f"{name} ({count})" for name, count in counts.most_common(5))
+    there = ", ".join(f"{name[:40]} ({count})" for name, count in counts.most_common(5))
     return f"{path} holds no feature of type {' or '.join(wanted)}, but {there}: name one of these types."

@@ -10,6 +10,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError, unknown
 
+LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
 CHOICES = {
     "norm": ("pre", "post"),
     "activation": ("gelu", "relu", "tanh"),
@@ -84,6 +85,8 @@ class Config:
                 raise TapelessError(f"{name} must be true or false, not {getattr(self, name)!r}.")
         if not isinstance(self.features, int) or isinstance(self.features, bool) or self.features < 0:
             raise TapelessError(f"features must be 0 (tokens) or a whole number above, not {self.features!r}.")
+        if self.features:
+            check_size("features", self.features)
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
             raise TapelessError(f"norm_eps must be a number between 0 and 1, not {self.norm_eps!r}.")
         if self.channels % self.heads:
@@ -116,6 +119,8 @@ OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "nam
 def check_size(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise TapelessError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if int(value) > LARGEST_SIZE:
+        raise TapelessError(f"{name} must be at most {LARGEST_SIZE:,}: nothing larger fits a machine.")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.files import read_plain
 from tapeless.inputs import spelled
 from tapeless.models import transformer
 from tapeless.models.config import Config
 from tapeless.models.hugging_face_tensors import PREFIX, Stored, is_file, read_json, show, stored_tensors
 from tapeless.ops.contract import Array, Shape
+from tapeless.train.data.files import LARGEST_JSON
+from tapeless.train.data.tokenizer import ByteTokenizer
 from tapeless.train.disk import fsync_folder, make_folder, remove_folder, rename, write_file
 
 PARTS = {
@@ -117,14 +120,15 @@ def tokenizer_of(folder: Path) -> Path | None:
     return path if is_file(path) else None
 
 
-def write_folder(folder: Path, config: Config, params: Mapping[str, Array], tokenizer_json: Path | None) -> None:
+def write_folder(folder: Path, config: Config, params: Mapping[str, Array], tokenizer: str | Path | None) -> None:
     """A folder that transformers loads as it is, in float32; written beside and renamed, so it is whole or not there.
 
-    Dropout is written as 0, which is how the model was trained.
+    `tokenizer` is a tokenizer.json, or "bytes". Dropout is written as 0, which is how the model was trained.
     """
     _check_gpt2(config)
     _check_params(config, params)
-    end = None if tokenizer_json is None else _end_of_text(tokenizer_json, config)
+    described = None if tokenizer is None else _described(tokenizer)
+    end = None if described is None else _end_of_text(str(tokenizer), described, config)
     target = _free(folder)
     beside = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
@@ -132,9 +136,12 @@ def write_folder(folder: Path, config: Config, params: Mapping[str, Array], toke
         beside.mkdir()
         _write_json(beside / "config.json", _their_config(config, end))
         write_file(beside / "model.safetensors", _their_file(params))
-        if tokenizer_json is not None:
-            write_file(beside / "tokenizer.json", [tokenizer_json.read_bytes()])
-            _write_json(beside / "tokenizer_config.json", _tokenizer_config(config, end))
+        if described is not None:
+            write_file(beside / "tokenizer.json", [described])
+            about = _tokenizer_config(config, end)
+            if tokenizer == "bytes":  # to which a text that spells the end token out is like any other
+                about["split_special_tokens"] = True
+            _write_json(beside / "tokenizer_config.json", about)
         fsync_folder(beside)
         rename(beside, target)
     except OSError as error:
@@ -262,7 +269,17 @@ def _rows(array: Array) -> Iterator[Array]:
     return (array[first : first + rows] for first in range(0, array.shape[0], rows))
 
 
-def _end_of_text(tokenizer_json: Path, config: Config) -> int | None:
+def _described(tokenizer: str | Path) -> bytes:
+    """The content of a tokenizer.json."""
+    if tokenizer == "bytes":
+        return ByteTokenizer().as_json()
+    try:
+        return read_plain(Path(tokenizer), LARGEST_JSON)
+    except OSError as error:
+        raise TapelessError(f"cannot read {tokenizer}: {error.strerror}.") from None
+
+
+def _end_of_text(origin: str, described: bytes, config: Config) -> int | None:
     """The id of the end-of-text token, if the tokenizer has one."""
     try:
         from tokenizers import Tokenizer
@@ -270,13 +287,13 @@ def _end_of_text(tokenizer_json: Path, config: Config) -> int | None:
         raise TapelessError("to export a tokenizer, install tokenizers: pip install tokenizers.") from None
 
     try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_json))
+        tokenizer = Tokenizer.from_buffer(described)
     except Exception as error:  # it raises nothing more precise
-        raise TapelessError(f"{tokenizer_json} is not a tokenizer that can be read: {error}.") from None
+        raise TapelessError(f"{origin} is not a tokenizer that can be read: {error}.") from None
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab:
         raise TapelessError(
-            f"{tokenizer_json} has the token id {largest}, but {config.name} knows {config.vocab} words: "
+            f"{origin} has the token id {largest}, but {config.name} knows {config.vocab} words: "
             f"it is not the tokenizer this model was trained with."
         )
     end: int | None = tokenizer.token_to_id(END_OF_TEXT)
@@ -315,7 +332,7 @@ def _their_config(config: Config, end: int | None) -> dict[str, Any]:
 
 def _tokenizer_config(config: Config, end: int | None) -> dict[str, Any]:
     """PreTrainedTokenizerFast takes tokenizer.json as it is, where GPT-2's own class would take parts of it."""
-    special = {} if end is None else dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
+    special: dict[str, Any] = {} if end is None else dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.context,

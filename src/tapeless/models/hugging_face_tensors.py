@@ -5,7 +5,6 @@ Found here, read later: one at a time, since a model may be as large as the memo
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
+from tapeless.files import parse_json, read_plain
 from tapeless.ops.contract import Array
 from tapeless.train.disk import read_safetensors
 
@@ -104,16 +104,9 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
             f"there is no file {path}: give a folder with config.json and model.safetensors, as transformers saves it."
         )
     try:
-        with path.open("rb") as file:
-            text = file.read(JSON_LIMIT + 1)
+        value = parse_json(read_plain(path, JSON_LIMIT))
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    if len(text) > JSON_LIMIT:
-        raise TapelessError(f"{path} is longer than {JSON_LIMIT:,} bytes: that is not the {name} of a GPT-2.")
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise TapelessError(f"{path} is not JSON that can be read: it is nested too deeply.") from None
     except ValueError as error:
         raise TapelessError(f"{path} is not JSON that can be read: {error}.") from None
     if not isinstance(value, dict):

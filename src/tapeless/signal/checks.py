@@ -28,7 +28,7 @@ def checked_signal(signal: Any, what: str = "the signal") -> Any:
         if piece.dtype.kind not in "iufc":
             remedy = "; convert it with .astype(float)" if piece.dtype.kind == "b" else ""
             raise TapelessError(f"{what} must hold numbers, not {piece.dtype}{remedy}.")
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(piece.astype(np.complex128))
         if not finite.all():
             where = int(np.argmin(finite))

@@ -159,13 +159,13 @@ class LabelledBatches:
         for name, here in self._identity().items():
             if state.get(name) != here:
                 raise TapelessError(
-                    f"the position is one in data with {name}={state.get(name)!r}, and here {name}={here}: "
+                    f"the position is one in data with {name}={repr(state.get(name))[:40]}, and here {name}={here}: "
                     f"resume with the same signals, batch, time, step and seed."
                 )
         for name, most in (("epoch", None), ("position", self.steps_per_epoch)):
             value = state.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (most and value > most):
-                raise TapelessError(f"the position in the data is damaged: {name} is {value!r}.")
+                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
         self._begin(state["epoch"], state["position"])
 
     def _identity(self) -> dict[str, int]:

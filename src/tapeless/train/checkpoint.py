@@ -345,6 +345,8 @@ def _load(path: Path) -> Checkpoint:
         state = json.loads(disk.read_regular(path / STATE))
     except (OSError, ValueError, RecursionError):
         raise _UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
+    if not isinstance(state, dict):
+        raise _UnusableError(f"is damaged ({STATE}: it is no state of a training)")
     stems = tuple(name.removesuffix(TENSORS) for name in manifest["files"] if name != STATE)
     return Checkpoint(manifest["step"], state, path, stems)
 
@@ -393,6 +395,7 @@ def _is_manifest(manifest: dict[str, Any]) -> bool:
     files = manifest.get("files")
     return (
         type(manifest.get("step")) is int
+        and manifest["step"] >= 0
         and isinstance(files, dict)
         and STATE in files
         and all(FILE.fullmatch(name) for name in files)  # no path that leads out of the folder

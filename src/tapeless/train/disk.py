@@ -19,6 +19,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.files import parse_json
 from tapeless.ops.contract import Array, Shape
 
 P = ParamSpec("P")
@@ -175,14 +176,11 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 def unsealed(data: bytes) -> dict[str, Any]:
     """What was sealed; ValueError where so much as a bit of it is another."""
-    try:
-        content = json.loads(data)
-        if isinstance(content, dict):
-            content.pop("sha256", None)
-            if sealed(content) == data:
-                return content
-    except RecursionError:
-        pass
+    content = parse_json(data)
+    if isinstance(content, dict):
+        content.pop("sha256", None)
+        if sealed(content) == data:
+            return content
     raise ValueError("not as it was sealed")
 
 

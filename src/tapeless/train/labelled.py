@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.files import parse_json, read_plain
 from tapeless.genome.baseline import Baseline, fit
 from tapeless.genome.codons import CODONS
 from tapeless.genome.dna import STRANDS, StrandSignal
@@ -21,9 +22,10 @@ from tapeless.genome.output import Kind
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_labels, checked_scales, checked_signal, pieces
 from tapeless.signal.features import Features
+from tapeless.signal.npy import open_array
 from tapeless.signal.store import MOST_CLASSES, Recording
 from tapeless.signal.task import hold_out
-from tapeless.train.disk import read_regular, write_whole
+from tapeless.train.disk import write_whole
 
 SOURCE, STATISTICS = "source.json", "codons.json"
 VERSION = 2  # of both files; version 1 had wavelets alone, and no statistics
@@ -31,6 +33,7 @@ LONGEST = 1 << 16  # bases in a window of codon statistics
 # What a model reads at each position; a run keeps what it was made with.
 GENOME_FAMILIES = ("wavelets", "bases", "frames", "opposite")
 SIGNAL_FAMILIES = ("wavelets",)
+LARGEST = 1 << 24  # bytes of a run's own descriptions
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,10 @@ def _absolute(path: Path | None) -> str:
 
 def _amplitude(signal: Any, path: Path) -> float:
     """One over the standard deviation."""
-    mean = sum(complex(piece.sum()) for _, piece in pieces(signal)) / len(signal)
-    square = sum(float(np.sum(np.abs(piece - mean) ** 2)) for _, piece in pieces(signal)) / len(signal)
+    wide = [slice(start, start + len(piece)) for start, piece in pieces(signal)]
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
+        mean = sum(complex(np.sum(signal[part], dtype=np.complex128)) for part in wide) / len(signal)
+        square = sum(float(np.sum(np.abs(signal[part] - mean) ** 2)) for part in wide) / len(signal)
     if not 0 < square < float("inf"):
         what = "is the same number throughout" if square == 0 else "has numbers too large to be squared"
         raise TapelessError(f"{path} {what}, so it has no size to go by: give another signal.")
@@ -136,7 +141,7 @@ def _amplitude(signal: Any, path: Path) -> float:
 def read_source(folder: Path) -> Source:
     path = folder / SOURCE
     try:
-        return _source(json.loads(read_regular(path)))
+        return _source(parse_json(read_plain(path, LARGEST)))
     except FileNotFoundError:
         raise TapelessError(f"{folder} labels no signal: it has no {SOURCE}; make a run with `label train`.") from None
     except OSError as error:
@@ -146,23 +151,29 @@ def read_source(folder: Path) -> Source:
 
 
 def _source(content: dict[str, Any]) -> Source:
-    """What a file of either version tells. ValueError, TypeError, KeyError or TapelessError where it tells nothing."""
+    """What a file of either version tells. ValueError, or what Python raises of itself, where it tells nothing."""
     if "version" not in content:
         content["features"] = Features(scales=content.pop("scales"))
     elif content.pop("version") == VERSION:
         content["features"] = Features.of(content["features"])
     else:
         raise ValueError("another version")
-    content["held_out"] = tuple(content["held_out"])
-    amplitude = content["amplitude"]
-    texts = [*content["held_out"], *(content[name] or "-" for name in ("fasta", "gff", "signal", "labels"))]
-    if not all(isinstance(each, str) for each in texts) or type(amplitude) not in (int, float):
-        raise TypeError
-    if not 0 < amplitude < inf or {each.name for each in fields(Source)} != set(content):
+    if {each.name for each in fields(Source)} != set(content):
+        raise ValueError
+    texts = [content[name] for name in ("fasta", "gff", "feature", "signal", "labels")]
+    held_out, amplitude = content["held_out"], content["amplitude"]
+    if not all(text is None or isinstance(text, str) for text in texts) or not isinstance(held_out, list):
+        raise ValueError
+    if not all(isinstance(name, str) for name in held_out) or type(amplitude) not in (int, float):
+        raise ValueError
+    pairs = ((content["fasta"], content["gff"]), (content["signal"], content["labels"]))
+    if [all(pair) for pair in pairs] != [any(pair) for pair in pairs] or all(pairs[0]) == all(pairs[1]):
+        raise ValueError
+    if not 0 < amplitude < inf:
         raise ValueError
     if content["feature"] is not None:
         Kind(content["feature"])  # refuses what GFF3 could not hold
-    return Source(**content)
+    return Source(**{**content, "held_out": tuple(held_out)})
 
 
 def learned_statistics(data: Data) -> Baseline | None:
@@ -186,7 +197,7 @@ def read_statistics(folder: Path) -> Baseline | None:
     """Those that a run keeps; None where it was made before runs kept any, or labels a signal."""
     path = folder / STATISTICS
     try:
-        content = json.loads(read_regular(path))
+        content = parse_json(read_plain(path, LARGEST))
         odds, window = np.array(content["log_odds"], np.float64), content["window"]
         threshold = float(content["threshold"])
         sound = content["version"] == VERSION and odds.shape == (CODONS,) and np.isfinite([*odds, threshold]).all()
@@ -199,18 +210,6 @@ def read_statistics(folder: Path) -> Baseline | None:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError, OverflowError):
         raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
-
-
-def open_array(path: Path) -> Any:
-    """A .npy file, mapped and not read; one with Python objects in it is refused, as it could run code."""
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror or error}.") from None
-    except ValueError as error:
-        if "objects" in str(error):
-            raise TapelessError(f"{path} holds Python objects: save an array of plain numbers instead.") from None
-        raise TapelessError(f"{path} is no whole .npy file: write it with numpy.save.") from None
 
 
 def read_data(source: Source, share: float) -> Data:

@@ -19,8 +19,9 @@ from tapeless.genome.output import Cut, writing
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.signal.checks import checked_signal
+from tapeless.signal.npy import open_array
 from tapeless.train.disk import rename, write_file
-from tapeless.train.labelled import Scaled, Source, open_array
+from tapeless.train.labelled import Scaled, Source
 from tapeless.train.labelled_scores import kind_of, probabilities
 from tapeless.train.session import Progress
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.files import parse_json, read_plain
 from tapeless.genome import baseline, open_frames
 from tapeless.genome.baseline import Baseline
 from tapeless.genome.gff import Key
@@ -31,8 +32,8 @@ from tapeless.signal.features import Features
 from tapeless.signal.predict import predict
 from tapeless.signal.scores import Score, Scores, picture
 from tapeless.signal.store import Recording
-from tapeless.train.disk import read_regular, write_whole
-from tapeless.train.labelled import Source, by_name
+from tapeless.train.disk import write_whole
+from tapeless.train.labelled import LARGEST, Source, by_name
 from tapeless.train.labelled_run import Opened
 from tapeless.train.run import Run
 from tapeless.train.session import Progress
@@ -254,7 +255,7 @@ def read_cut(folder: Path) -> Cut:
     """The one that training chose; a threshold of a half where it was stopped before that."""
     path = folder / SCORES
     try:
-        content = json.loads(read_regular(path))
+        content = parse_json(read_plain(path, LARGEST))
         threshold = content["threshold"]
         # Runs of the first version chose the threshold alone.
         chosen = {name: content[name] for name in ("shortest", "gap") if content.get(name) is not None}

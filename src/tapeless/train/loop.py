@@ -14,6 +14,7 @@ import numpy as np
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.ops.contract import Array
+from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
 from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
@@ -195,6 +196,7 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
+        check_state(state, self.settings.accumulate, str(checkpoint.path))
         for stem, arrays in (("weights", self.model.params), ("optimizer", self.model.state)):
             if arrays:
                 checkpoint.read(stem, arrays)

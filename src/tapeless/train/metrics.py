@@ -15,9 +15,11 @@ import numpy as np
 
 from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
+from tapeless.files import parse_json
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, member_offsets
+from tapeless.train.believed import is_line
 from tapeless.train.disk import UnwritableError, read_regular, write_whole
 from tapeless.train.growing import Growing
 
@@ -247,13 +249,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _parsed(row: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError too
+        line = parse_json(row)
+    except ValueError:
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
-        return None
-    step = line.get("step")
-    return line if isinstance(step, int) and not isinstance(step, bool) else None
+    return line if is_line(line) else None
 
 
 def _start_of(row: bytes) -> str:

@@ -126,6 +126,11 @@ class OperationBatches:
         return {"epoch": self.epoch, "position": self.position}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state` was taken."""
+        for name, most in (("epoch", None), ("position", self.steps_per_epoch)):
+            value = state.get(name)
+            if type(value) is not int or value < 0 or (most is not None and value > most):
+                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
         self.epoch, self.position = state["epoch"], state["position"]
         self._order = self._shuffled()
 

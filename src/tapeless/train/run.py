@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
+from tapeless.files import read_toml
 from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.disk import read_regular, write_whole
+from tapeless.train.disk import write_whole
 from tapeless.train.lock import Lock, hold, was_left
 from tapeless.train.settings import Request, as_toml, request_from
 
@@ -150,11 +150,11 @@ def open_run(folder: Path, locked: bool = False) -> Run:
 
 def _read(folder: Path) -> tuple[Request, Config]:
     path = folder / CONFIGURATION
-    try:
-        document = tomllib.loads(read_regular(path).decode())
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TapelessError(f"{path} is not valid TOML: {error}.") from None
+    document = read_toml(path)
+    if "preset" not in document:
+        raise TapelessError(f"{path} names no preset, so it is not what the run was given: put it back as it was.")
     request = request_from(document, str(path))
-    return request, preset(request.preset).override(**request.model)
+    try:
+        return request, preset(request.preset).override(**request.model)
+    except TapelessError as error:
+        raise TapelessError(f"{path}: {error}") from None

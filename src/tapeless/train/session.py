@@ -170,7 +170,6 @@ def start(
     request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
-    request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     messages: list[str] = []
     if base is None:
         request, messages = _trained_on_all_it_reads(request)
@@ -178,6 +177,7 @@ def start(
         request, found, messages = _based_on(request, base)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
+    request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     settings, told = on_its_threads(request.settings.suited(config))
     request, messages = replace(request, settings=settings), messages + told
     check_shape(config, settings.batch or 1, _length(settings))
@@ -222,6 +222,9 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any])
         messages.append(f"{folder} was ended before its first checkpoint: it starts from the beginning.")
     elif "data" not in found.state:
         raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
+    for name in ("data", "batch") if request.settings.data == OPERATIONS else ("data", "batch", "time"):
+        if getattr(request.settings, name) is None:
+            raise TapelessError(f"{folder / run.CONFIGURATION} no longer says what {name} is: put it back as it was.")
     task, _ = _task(request, config, opened, None, None)
     if found is not None:
         _check_same(found, folder, _identity(request, config, task))
@@ -269,7 +272,12 @@ def _lock_messages(opened: Run) -> list[str]:
 
 
 def _usual_data(request: Request) -> str:
-    return OPERATIONS if request.preset == "ops-102k" else "stdlib"
+    if request.preset == "ops-102k":
+        return OPERATIONS
+    raise TapelessError(
+        f"{request.preset} learns from text, and none was named: give a file, a folder or tokens with --data, "
+        f"or --data stdlib for the source of Python itself."
+    )
 
 
 def _check_reads_tokens(config: Config) -> None:

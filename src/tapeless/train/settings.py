@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.files import read_toml
 from tapeless.inputs import check_seed
 from tapeless.models.config import OVERRIDABLE, Config, Optimizer, check_size
 from tapeless.models.presets import PRESETS
 from tapeless.train.schedules import Schedule
 
 OPERATIONS = "operations"
+MOST_EPOCHS = 1_000_000
 LABELLED = "labelled"  # what the run's source.json names
 
 
@@ -48,7 +49,7 @@ class Settings:
     beta2: float | None = option(None, "Optimizer", "For adam and adamw.")
     eps: float = option(1e-8, "Optimizer", "For adam and adamw.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw, on matrices.")
-    eval_every: int | None = option(None, "Reports", "Updates between evaluations.")
+    eval_every: int | None = option(None, "Reports", "Updates between evaluations; an epoch, or a tenth of the steps.")
     eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
@@ -71,8 +72,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
-        if self.epochs is not None and not 0 < self.epochs < float("inf"):
-            raise TapelessError(f"epochs must be above 0, not {self.epochs!r}.")
+        if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
+            raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:
             raise TapelessError(f"validation must be a share between 0 and 1, not {self.validation!r}.")
         if self.clip is not None and not 0 <= self.clip < float("inf"):
@@ -121,6 +122,15 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "decay": 0.1,
 }
 TEXT_TIME = 256
+
+
+def usual_settings(name: str) -> dict[str, Any]:
+    """What a setting is where nobody says, by kind of data."""
+    plain = getattr(Settings(), name)
+    text = {**TEXT_DEFAULTS, "time": TEXT_TIME}
+    return {"operations": OPERATIONS_DEFAULTS.get(name, plain), "text": text.get(name, plain)}
+
+
 TYPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
@@ -161,14 +171,7 @@ def read_request(name: str) -> Request:
                 raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
             raise unknown("preset", name, PRESETS)
         return Request(name, {}, Settings())
-    path = Path(name)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TapelessError(f"{path} is not valid TOML: {error}.") from None
-    return request_from(document, str(path))
+    return request_from(read_toml(Path(name)), name)
 
 
 def request_from(document: Mapping[str, Any], where: str) -> Request:

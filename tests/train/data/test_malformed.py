@@ -167,7 +167,7 @@ def test_a_damaged_tokenizer(tmp_path, damage, capfd):
 def test_a_file_far_too_large_is_not_read(tmp_path):
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 40)  # sparse: it takes no room
-    refused(lambda: load_tokenizer(tmp_path), "too many")
+    refused(lambda: load_tokenizer(tmp_path), "too long")
 
 
 TOKENIZER_PATHS = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
+from tapeless.files import parse_json, read_plain
 
 LARGEST_JSON = 1 << 28  # a tokenizer.json of a quarter million tokens has about 2^24 bytes
 
@@ -22,17 +22,9 @@ def user_path(given: str | Path) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """The object a JSON file holds; anything else is refused with the reason."""
     try:
-        if not path.is_file():
-            raise TapelessError(f"{path} is no file: check the path.")
-        if path.stat().st_size > LARGEST_JSON:
-            raise TapelessError(f"{path} has {path.stat().st_size:,} bytes, too many for a JSON description.")
-        content = json.loads(path.read_bytes().decode("utf-8"))
+        content = parse_json(read_plain(path, LARGEST_JSON))
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise TapelessError(f"{path} is not JSON: byte {error.start:,} is not UTF-8.") from None
-    except RecursionError:
-        raise TapelessError(f"{path} is nested too deeply to be what it should be.") from None
     except ValueError as error:
         raise TapelessError(f"{path} is not JSON: {error}.") from None
     if not isinstance(content, dict):

@@ -123,6 +123,27 @@ class ByteTokenizer:
     def save(self, folder: Path) -> None:
         pass
 
+    def as_json(self) -> bytes:
+        """The same as a tokenizer.json, for others: every byte a token under the character that byte-level BPE has
+        for it, nothing to merge, and no splitting that could matter."""
+        package = _package()
+        from tokenizers import decoders, models, pre_tokenizers
+
+        spelled = {byte: character for character, byte in byte_characters().items()}
+        model = package.Tokenizer(models.BPE({spelled[byte]: byte for byte in range(256)}, []))
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        model.decoder = decoders.ByteLevel()
+        model.add_special_tokens([END_OF_TEXT])
+        text: str = model.to_str()
+        return text.encode()
+
+
+def byte_characters() -> dict[str, int]:
+    """The characters that byte-level BPE writes for bytes: themselves where they show, else the next that do."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
 
 class JsonTokenizer:
     """What a tokenizer.json describes, by Hugging Face tokenizers."""

@@ -1,0 +1,92 @@
+"""Files that come from anywhere: opened only if they are plain files, read with a bound, believed only when checked.
+
+A pipe would make us wait for its other end, a device never ends. JSON and TOML hold more than Python takes lightly:
+nesting that exhausts the stack, whole numbers that fit no 64 bits, halves of surrogate pairs that cannot be printed.
+What passes here can be walked, formatted and written again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tapeless.errors import TapelessError
+
+DEEPEST = 64  # objects and lists inside one another
+LARGEST_TOML = 1 << 20
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A file on the disk, to read from. OSError as `open` raises it; what is no plain file is refused at once."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without it a pipe waits for its other end
+    except ValueError:  # a NUL, or half a surrogate pair
+        raise TapelessError(f"{str(path)!r} is no name of a file: choose another.") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        raise TapelessError(f"{path} is {kind}, not a plain file: give a file on the disk.")
+    return open(descriptor, "rb")  # noqa: PTH123 (it is open already)
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """All of a plain file of at most `most` bytes."""
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise TapelessError(f"{path} is longer than {most:,} bytes, too long for what it should be.")
+        return file.read(size)
+
+
+def parse_json(data: bytes) -> Any:
+    """What JSON in UTF-8 says; ValueError with the reason, as the end of a sentence, where it cannot be used."""
+    try:
+        return _usable(json.loads(data.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start:,} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a table."""
+    try:
+        content: dict[str, Any] = _usable(tomllib.loads(read_plain(path, LARGEST_TOML).decode("utf-8")))
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except RecursionError:
+        raise TapelessError(f"{path} is not valid TOML: it is nested too deeply.") from None
+    except ValueError as error:  # so are what tomllib and UTF-8 raise, and an integer of thousands of digits
+        raise TapelessError(f"{path} is not valid TOML: {error}.") from None
+    return content
+
+
+def _usable(value: Any) -> Any:
+    """The value itself, level by level found to be shallow, of integers of 64 bits and of text that is text."""
+    level: list[tuple[str, Any]] = [("it", value)]
+    depth = 0
+    while level:
+        if depth > DEEPEST:
+            raise ValueError("it is nested too deeply")
+        below: list[tuple[str, Any]] = []
+        for name, each in level:
+            if isinstance(each, dict):
+                below += (("a name", key) for key in each)
+                below += each.items()
+            elif isinstance(each, list):
+                below += ((name, inner) for inner in each)
+            elif isinstance(each, str):
+                if not each.isascii() and any("\ud800" <= character <= "\udfff" for character in each):
+                    raise ValueError(f"{name[:40]!r} holds half a surrogate pair, which is no character")
+            elif isinstance(each, int) and not -(1 << 63) <= each < 1 << 63:
+                raise ValueError(f"{name[:40]!r} holds a whole number that does not fit 64 bits")
+        level, depth = below, depth + 1
+    return value

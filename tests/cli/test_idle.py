@@ -1,0 +1,106 @@
+"""Options that would have no effect are refused, and what is asked for without saying on what."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tapeless.cli.app import app
+from tapeless.errors import TapelessError
+from tapeless.models.presets import preset
+from tapeless.train import checkpoint
+from tapeless.train.data.prepare import prepare
+from tapeless.train.run import Run, write_configuration
+from tapeless.train.settings import Request, Settings
+
+TEXT = ("train", "gpt2-4x256", "--data", "text.txt")
+
+
+def refusal(*words):
+    result = CliRunner().invoke(app, list(words))
+    assert isinstance(result.exception, TapelessError), (result.output, result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Text, tokens, a run that read bytes, and one of bare tokens."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "text.txt").write_text("some words to learn from\n" * 40)
+    (folder / "other.toml").write_text('preset = "gpt2-124m"\ndata = "text.txt"\n')
+    prepare(str(folder / "text.txt"), folder / "tokens")
+    (np.arange(500, dtype="<u2") % 90).tofile(folder / "ids.bin")
+    config = preset("gpt2-4x256").override(layers=1, channels=8, heads=2, vocab=257)
+    for name, kind in (("bytes", "bytes"), ("bare", "none")):
+        made = Run(folder / name)
+        made.folder.mkdir()
+        model = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257}
+        settings = Settings(data="text.txt", tokenizer=kind).suited(config)
+        write_configuration(made, Request("gpt2-4x256", model, settings), config)
+        checkpoint.save(made.checkpoints, 0, {"weights": {"a": np.zeros(1)}}, {"step": 0})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "gpt2-4x256"), "--data, or --data stdlib"),
+        (("train", "cllm"), "--data, or --data stdlib"),
+        (("train", "--from", "bytes"), "--data, or --data stdlib"),
+        (("train", "gpt2-4x256", "--from", "bytes", "--data", "text.txt"), "--from brings the model of its run"),
+        (("train", "other.toml", "--from", "bytes"), "names the preset gpt2-124m, which would have no effect"),
+        (("train", "ops-102k", "--resume", "bytes"), "--resume brings the model of its run"),
+        (("train", "--from", "bytes", "--data", "text.txt", "--tokenizer", "bpe"), "reads the tokens that it learned"),
+        (("train", "gpt2-4x256", "--data", "tokens", "--tokenizer", "bpe"), "tokens holds tokens already"),
+        (("train", "gpt2-4x256", "--data", "ids.bin", "--tokenizer", "bpe"), "ids.bin holds tokens already"),
+        (("train", "gpt2-4x256", "--data", "tokens", "--validation", "0.2"), "says itself what is held out"),
+        (("train", "--tokenizer", "bpe"), "--tokenizer would have no effect"),
+        (("train", "--time", "16"), "--time would have no effect"),
+        (("train", "--validation", "0.2"), "--validation would have no effect"),
+        (("train", "--eval-batches", "3"), "--eval-batches would have no effect"),
+        (("train", "--sample", "Max("), "--sample would have no effect"),
+        (("train", "--floor", "0.2"), "part of the schedules cosine and linear"),
+        (("train", "--rate", "0.2"), "part of the schedules step and exponential"),
+        ((*TEXT, "--every", "9"), "part of the schedules step and exponential"),
+        ((*TEXT, "--schedule", "step", "--floor", "0.2"), "part of the schedules cosine and linear"),
+        (("train", "--decay", "0.1"), "part of adamw"),
+        (("train", "--momentum", "0.8"), "part of the optimizer momentum"),
+        ((*TEXT, "--optimizer", "sgd", "--beta1", "0.8"), "part of adam and adamw"),
+        ((*TEXT, "--backend", "reference", "--threads", "1"), "part of the cpu backend"),
+        (("train", "cllm", "--data", "text.txt", "--chunk", "9"), "a squared error has no logits"),
+        (("sample", "bytes", "--temperature", "0", "--seed", "3"), "at temperature 0 nothing is drawn"),
+        (("sample", "bytes", "--temperature", "0", "--top-k", "3"), "at temperature 0 nothing is drawn"),
+        (("sample", "bytes", "--backend", "reference", "--threads", "1"), "--threads would have no effect"),
+        (("tokenize", "text.txt", "--seed", "3"), "text.txt is one document"),
+        (("tokenize", "text.txt", "--vocab", "300"), "is for a vocabulary learned here"),
+        (("label", "train", "--held-out", "chr1", "--validation", "0.2"), "--held-out names what is held out"),
+        (("plan", "ops-102k", "--initialisation", "gpt2"), "no weight is made here"),
+        (("plan", "ops-102k", "--norm-eps", "1e-3"), "it takes no memory"),
+        (("plan", "cllm", "--chunk", "3"), "a squared error has no logits"),
+        (("explain", "ops-102k", "--initialisation", "gpt2"), "without --values"),
+        (("bench", "ops-102k", "--optimizer", "sgd"), "everyone takes a step of adamw"),
+    ],
+)
+def test_refused(place, monkeypatch, words, said):
+    monkeypatch.chdir(place)
+    assert said in refusal(*words)
+    assert not (place / "runs").exists()  # and nothing was begun
+
+
+def test_unknown_names_on_the_command_line(place, monkeypatch):
+    monkeypatch.chdir(place)
+    assert "choose one of gpt2-4x256, gpt2-124m" in refusal("plan", "gpt2")
+    assert refusal("plan", "gpt2-4x256", "--dtype", "bfloat16") == "unknown dtype 'bfloat16': choose one of float32."
+
+
+def test_the_help_says_what_is_taken_where_nothing_is_said():
+    shown = " ".join(CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output.split())
+    for sentence in (
+        "Default: 32 for operations, 8 for text.",
+        "Default: 256 for text.",
+        "Default: 1000 for text.",
+        "Default: 10 for operations.",
+        "Its highest value. Default: 0.001.",
+        "Default: constant for operations, cosine for text.",
+        "Default: ops-102k.",
+    ):
+        assert sentence in shown
