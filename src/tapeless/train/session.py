@@ -172,12 +172,13 @@ def start(
     """A new run. `base` is a run whose best weights it starts from."""
     messages: list[str] = []
     if base is None:
-        request, messages = _trained_on_all_it_reads(request)
+        _check_reads_tokens(preset(request.preset).override(**request.model))
+        request, messages = _trained_on_all_it_reads(_with_data(request))
     else:
         request, found, messages = _based_on(request, base)
+        request = _with_data(request)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
-    request = replace(request, settings=replace(request.settings, data=request.settings.data or _usual_data(request)))
     settings, told = on_its_threads(request.settings.suited(config))
     request, messages = replace(request, settings=settings), messages + told
     check_shape(config, settings.batch or 1, _length(settings))
@@ -193,6 +194,11 @@ def start(
             session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
         run.write_configuration(made, request, config)
     return session
+
+
+def _with_data(request: Request) -> Request:
+    settings = request.settings
+    return replace(request, settings=replace(settings, data=settings.data or _usual_data(request)))
 
 
 def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
