@@ -13,7 +13,7 @@ import numba
 
 from tapeless.backends import blas
 from tapeless.backends.blas import Run
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import EXACT
 
 THREADED = 65536  # elements; below, waking the other threads costs more than they save
 
@@ -55,7 +55,7 @@ class Kernel:
         )
         clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
         clone.__module__ = original.__module__
-        return numba.njit(parallel=parallel, fastmath=SUMS, cache=True, nogil=True, error_model="numpy")(clone)
+        return numba.njit(parallel=parallel, fastmath=EXACT, cache=True, nogil=True, error_model="numpy")(clone)
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Run:
         """Compiled for these arguments (or read from the cache), ready to be called with none."""

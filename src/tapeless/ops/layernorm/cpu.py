@@ -10,7 +10,7 @@ from numba import float32, float64, prange
 from tapeless.backends import division
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import inlined
+from tapeless.backends.vector import inlined, plus, rounded_product
 from tapeless.ops.contract import NONE
 
 BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
@@ -37,11 +37,11 @@ def _row(y, x, weight, bias, eps):
     """The two sums are in float64: what they lose shifts or stretches a whole row, and every gradient below it."""
     total = float64(0)
     for c in range(x.size):
-        total += float64(x[c])
+        total = plus(total, float64(x[c]))
     mean = float32(total / x.size)
     spread = float64(0)
     for c in range(x.size):
-        spread += float64(x[c] - mean) * float64(x[c] - mean)
+        spread = plus(spread, float64(x[c] - mean) * float64(x[c] - mean))
     rstd = float32(1 / sqrt(spread / x.size + eps))
     for c in range(x.size):
         y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]
@@ -73,21 +73,21 @@ def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, a
 def _row_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add):
     g_sum, gx_sum = float32(0), float32(0)
     for c in range(x.size):
-        g = dy[c] * weight[c]
-        g_sum += g
-        gx_sum += g * ((x[c] - mean) * rstd)
+        g = rounded_product(dy[c], weight[c])
+        g_sum = plus(g_sum, g)
+        gx_sum = plus(gx_sum, g * ((x[c] - mean) * rstd))
     width = float32(x.size)
     g_mean, gx_mean = g_sum / width, gx_sum / width
     if add:
         for c in range(x.size):
             xhat = (x[c] - mean) * rstd
-            dx[c] += rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            dx[c] += rstd * (rounded_product(dy[c], weight[c]) - g_mean - xhat * gx_mean)
             dweight[c] += dy[c] * xhat
             dbias[c] += dy[c]
     else:
         for c in range(x.size):
             xhat = (x[c] - mean) * rstd
-            dx[c] = rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            dx[c] = rstd * (rounded_product(dy[c], weight[c]) - g_mean - xhat * gx_mean)
             dweight[c] += dy[c] * xhat
             dbias[c] += dy[c]
 

@@ -7,6 +7,7 @@ from numba import float32, float64, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import plus
 
 
 def forward(loss, x, table, targets, count) -> list[Run]:
@@ -27,7 +28,7 @@ def squared_error(loss, dx, row_loss, x, table, targets, count):
             row, aim = x[r], table[targets[r]]
             total = float32(0)
             for c in range(width):
-                total += (row[c] - aim[c]) * (row[c] - aim[c])
+                total = plus(total, (row[c] - aim[c]) * (row[c] - aim[c]))
             row_loss[r] = float64(total)
             if dx is not None:
                 out = dx[r]

@@ -7,7 +7,7 @@ from numba import float32, prange
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel, flat
 from tapeless.backends.division import blocks
-from tapeless.backends.vector import exp, inlined, inlined_exact
+from tapeless.backends.vector import exp, inlined
 
 BLOCK = 16384
 
@@ -32,7 +32,7 @@ def tanh_backward(dx, dy, x):
         _tanh_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 
 
-@inlined_exact
+@inlined
 def _tanh_of(x):
     """Near zero a polynomial (the other form cancels there), elsewhere 1 − 2/(exp(2|x|) + 1) with x's sign."""
     size = abs(x)
