@@ -25,7 +25,7 @@ def plus(total, term):
     return total + term
 
 
-@njit(forceinline=True)
+@njit(fastmath=False, forceinline=True)  # said, because what is not said is inherited from the kernel
 def rounded_product(a, b):
     """Never fused with an addition: two equal products differ by 0, not by what one of them was rounded by."""
     return a * b

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from tapeless.backends.execute import backend_named
 from tapeless.check.alone import check_alone, check_backend_alone
 from tapeless.check.finding import Finding
+from tapeless.check.ranges import check_ranges
 from tapeless.check.steps import check_steps
 from tapeless.check.training import check_training
 from tapeless.check.walk import WALKED, check_program, check_walk
@@ -16,7 +17,7 @@ from tapeless.ops import OPS
 
 def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    and the ops of the cpu backend. `trusted` ops of the reference are not looked at again."""
+    and the ops of the cpu backend, on their examples and on extreme numbers. `trusted` ops of the reference are not looked at again."""
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)
@@ -29,3 +30,5 @@ def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     cpu = backend_named("cpu")
     for name in OPS:
         yield from check_backend_alone(name, cpu)
+    for name in OPS:
+        yield from check_ranges(name, cpu)

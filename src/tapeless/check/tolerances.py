@@ -30,3 +30,9 @@ TOLERANCES = {
 # query in a nearly uniform attention), no kernel can be expected closer.
 LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53}
 LOCKSTEP_INHERENT = 4.0
+
+# Over the whole range of float32 (check/ranges.py): the worst error of any result, in roundings of its natural size,
+# which is its own or how much it moves per rounding of what it is made from, times √(numbers that go into one result).
+# RANGE_FLOOR: what is this small may be 0.
+RANGES = {"any other op": 8.0}
+RANGE_FLOOR = 2.0**-120
