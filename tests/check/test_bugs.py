@@ -63,7 +63,7 @@ def test_every_bug_is_caught_and_nearly_all_are_named():
     assert {verdict.bug.name for verdict in wrong} == {"residual-in-place"}  # which docs/bugs.md owns up to
     # Each checker is the first to catch something: one that never were would be there for nothing.
     counted = Counter(verdict.finding.checker for verdict in verdicts if verdict.finding)
-    wanted = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "lockstep"}
+    wanted = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "lockstep", "range"}
     assert set(counted) == wanted
     assert restored(before)
 

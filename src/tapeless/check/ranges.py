@@ -24,7 +24,7 @@ from tapeless.backends.execute import Run, bind_call
 from tapeless.check.alone import call_alone
 from tapeless.check.examples import Example, examples_of
 from tapeless.check.finding import Finding
-from tapeless.check.lockstep import reduction_length
+from tapeless.check.lockstep import summed_letters
 from tapeless.check.terms import TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
 from tapeless.ops import OPS
@@ -33,6 +33,7 @@ from tapeless.program.call import Call
 
 Arrays = dict[str, Array]
 Kind = Callable[[np.random.Generator, Shape], Array]
+Move = Callable[[str, Shape], Any]  # of an argument: in units of MOVE
 Numbers = tuple[str, Callable[[np.random.Generator], Arrays]]
 
 VALUES = 100_000  # tried per op and direction, at least
@@ -123,7 +124,7 @@ def _neighbours(rng: np.random.Generator, shape: Shape) -> Array:
 KINDS: dict[str, Kind] = {
     "zeros": _zeros,
     "denormals": _denormal,
-    **{f"{size:g}": partial(_scaled, size) for size in (1e-30, 1e-20, 1e-10, 1e-4, 30, 1e4, 1e10, 1e18, 1e30)},
+    **{f"{size:g}": partial(_scaled, size) for size in (1e-30, 1e-20, 1e-10, 1e-4, 30, 1e4, 1e10, 1e18, 3e19, 1e30)},
     "mixed magnitudes": partial(_mixed, 30),
     "-110 … 110": _ramp,
     "one huge value a row": partial(_one_huge, 1e4),
@@ -257,7 +258,7 @@ class Trial:
     def __init__(self, name: str, direction: str, example: Example, backend: ModuleType, adding: bool) -> None:
         self.name, self.direction, self.example = name, direction, example
         self.spec: Spec = OPS[name].SPEC
-        self.mover = np.random.default_rng(0)
+        self._rng = np.random.default_rng(0)
         alone = direction == "forward" or self.spec.fused
         self.steps: list[tuple[Call, Arrays, Arrays, list[Run], list[Run]]] = []
         self.given: Arrays = {}
@@ -275,7 +276,11 @@ class Trial:
         self.positive = {key for key, arrays in drawn.items() if arrays and all((each > 0).all() for each in arrays)}
         call = self.steps[-1][0]
         self.results = [argument.name for argument in call.writes if argument.name != "logits"]
-        self.lengths = {result: sqrt(reduction_length(call, result)) for result in self.results}
+        # √ of the most numbers that are summed into one, and 1 where nothing is.
+        self.lengths = {
+            result: sqrt(max((call.dims[letter] for letter in summed_letters(call, result)), default=1))
+            for result in self.results
+        }
         self.size = sum(self.given[key].size for key in self.ranged) + sum(wide[key].size for key in self.results)
 
     def _dtype(self, argument: str) -> Any:
@@ -298,11 +303,19 @@ class Trial:
     def found(self, numbers: Arrays) -> Arrays:
         return self._run(numbers, 1)
 
-    def true(self, numbers: Arrays, moved: np.random.Generator | None = None) -> Arrays:
-        return self._run(numbers, 2, moved)
+    def true(self, numbers: Arrays, move: Move | None = None) -> Arrays:
+        return self._run(numbers, 2, move)
 
-    def _run(self, numbers: Arrays, which: int, moved: np.random.Generator | None = None) -> Arrays:
-        """`moved`: everything that is read, what the forward saved too, is off by a few roundings."""
+    def moves(self) -> Iterator[Move]:
+        """What is read, what the forward saved too, is off by a few roundings: one argument at a time by the same, which
+        is all there is to know of a result that is no sum, and then everything at random."""
+        read = {argument.name for step in self.steps for argument in step[0].reads}
+        for one in sorted(read):
+            yield lambda name, shape, one=one: float(name == one)
+        for _ in range(DRAWS):
+            yield lambda name, shape: self._rng.normal(size=shape)
+
+    def _run(self, numbers: Arrays, which: int, move: Move | None = None) -> Arrays:
         made = dict(numbers)
         for step in self.steps:
             call, arrays, runs = step[0], step[which], step[which + 2]
@@ -310,8 +323,8 @@ class Trial:
                 array = arrays[argument.name]
                 if argument.mode == "write":
                     array[...] = np.nan
-                elif moved is not None and array.dtype.kind == "f":
-                    array[...] = made[argument.name] * (1 + MOVE * moved.normal(size=array.shape))
+                elif move is not None and array.dtype.kind == "f":
+                    array[...] = made[argument.name] * (1 + MOVE * move(argument.name, array.shape))
                 else:
                     array[...] = made[argument.name]
             for run in runs:
@@ -344,9 +357,8 @@ def natural_sizes(trial: Trial, numbers: Arrays) -> tuple[Arrays, Arrays]:
     """The true results, and the size that their errors are measured by."""
     true = trial.true(numbers)
     sizes = {result: np.abs(value) for result, value in true.items()}
-    rng = trial.mover
-    for _ in range(DRAWS if trial.size > len(sizes) + len(trial.ranged) else 0):  # a single number has no terms
-        for result, moved in trial.true(numbers, rng).items():
+    for move in trial.moves():
+        for result, moved in trial.true(numbers, move).items():
             sizes[result] = np.maximum(sizes[result], np.abs(moved - true[result]) / MOVE)
     if trial.name in TERMS:
         terms = TERMS[trial.name](numbers)

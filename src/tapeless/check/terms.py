@@ -32,7 +32,7 @@ def _gelu(a: Arrays) -> Sizes:
 
 def _attention(a: Arrays) -> Sizes:
     largest = {name: np.abs(array).max() for name, array in a.items()}
-    sizes = {"y": LOST_WEIGHT * largest["v"]}
+    sizes: Sizes = {"y": LOST_WEIGHT * largest["v"], "lse": 1.0}  # a logarithm beside the largest score
     if "dy" in a:
         slope = LOST_WEIGHT * a["dy"].shape[-1] * largest["dy"] * largest["v"]
         sizes |= {"dv": LOST_WEIGHT * largest["dy"], "dq": slope * largest["k"], "dk": slope * largest["q"]}

@@ -11,6 +11,7 @@ from tapeless.check.bugs import (
     losses,
     norms,
     optimizers,
+    overflow,
 )
 from tapeless.check.bugs.planting import Bug
 
@@ -25,4 +26,5 @@ BUGS: tuple[Bug, ...] = (
     *optimizers.BUGS,
     *loop.BUGS,
     *cpu.BUGS,
+    *overflow.BUGS,
 )

@@ -68,8 +68,7 @@ def _gelu_backward(dx, dy, x):
         z = _within(x[i])
         e = _falling(z)
         s = float32(1) / (float32(1) + e)
-        slope = s * (float32(1) + z * (e * s) * (SCALE + float32(3) * CUBIC * (z * z)))
-        dx[i] = dy[i] * (x[i] * float32(0) if x[i] < -FAR else slope)
+        dx[i] = dy[i] * (s * (float32(1) + z * (e * s) * (SCALE + float32(3) * CUBIC * (z * z))))
 
 
 GELU, GELU_BACKWARD = Kernel(gelu), Kernel(gelu_backward)
