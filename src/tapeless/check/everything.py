@@ -17,7 +17,8 @@ from tapeless.ops import OPS
 
 def check_everything(trusted: Collection[str] = ()) -> Iterator[Finding]:
     """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    and the ops of the cpu backend, on their examples and on extreme numbers. `trusted` ops of the reference are not looked at again."""
+    and the ops of the cpu backend, on their examples and on extreme numbers. `trusted` ops of the reference are not
+    looked at again."""
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)

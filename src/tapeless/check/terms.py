@@ -1,6 +1,6 @@
-"""Where a result is small because its terms cancel by nature, so that neither its own size nor how far it moves with its
-inputs shows what it was made of: the size of those terms, by which its error is measured in `check/ranges.py`. An op
-that is not here is measured by its result and its inputs alone."""
+"""Where a result is small because its terms cancel by nature, so that neither its own size nor how far it moves with
+its inputs shows what it was made of: the size of those terms, by which its error is measured in `check/ranges.py`. An
+op that is not here is measured by its result and its inputs alone."""
 
 from __future__ import annotations
 

@@ -62,4 +62,4 @@ RANGES = {
 RANGE_FLOOR = 2.0**-120  # what is this small may be 0: denormals and a little above
 # Beside torch in float32 on the same numbers: at most this many times its error, or this many roundings if that is
 # more, times √(numbers summed into one).
-TIMES_TORCH, TORCH_FLOOR = 2.0, 4.0
+TIMES_TORCH, TORCH_FLOOR = 2.0, 6.0

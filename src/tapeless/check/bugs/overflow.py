@@ -1,7 +1,7 @@
-"""Bugs that show at the ends of the range only: what overflows on the way to a result that fits, and a NaN that is lost.
+"""Bugs that show at the ends of the range only: what overflows on the way to a result that fits, and a lost NaN.
 
-All are right on the numbers of an ordinary training, and each is written in float32 NumPy, where it overflows as it would
-in a kernel.
+All are right on the numbers of an ordinary training, and each is written in float32 NumPy, where it overflows as it
+would in a kernel.
 """
 
 from __future__ import annotations

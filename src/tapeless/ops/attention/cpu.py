@@ -124,8 +124,8 @@ def attention_backward(dq, dk, dv, dy, q, k, v, heads, scratch, causal):
     """A head is one thread's. Its strips go from the last, which sees every key and so writes all of dk and dv, to
     the first; those after the last add.
 
-    lse and y are not asked: a float32 of 1e8 holds no logarithm of a sum, and dy · y has another rounding than the dp it
-    is taken from. The scores know their own largest and their own sum."""
+    lse and y are not asked: a float32 of 1e8 holds no logarithm of a sum, and dy · y has another rounding than the dp
+    it is taken from. The scores know their own largest and their own sum."""
     batch, queries, channels = q.shape
     keys = k.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]

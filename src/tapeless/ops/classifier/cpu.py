@@ -117,8 +117,8 @@ def _scale(row, factor):
 
 
 def by_columns(loss, shift, share, z, targets, count, class_weights, first, tops, totals):
-    """The loss of this chunk, and in `shift` and `share` what makes exp(z − shift) · share equal to w · softmax / count.
-    One log-sum-exp for both would be off by as much as a large score is, and the gradient too.
+    """The loss of this chunk, and in `shift` and `share` what makes exp(z − shift) · share w · softmax / count. One
+    log-sum-exp for both would be off by as much as a large score is, and the gradient too.
 
     Each thread goes down a band of the vocabulary with a running maximum and sum per column.
     """

@@ -68,7 +68,7 @@ SPEC = Spec(
 
 
 def _chunks(logits: Array, x: Array, weight: Array, targets: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
-    """Row chunks: where, their scores (in `logits`) less the row's largest, the log-sum-exp of these, and which rows count."""
+    """Row chunks: where, their scores (in `logits`) less the row's largest, their log-sum-exp, and which rows count."""
     for start in range(0, len(x), len(logits)):
         rows = slice(start, min(start + len(logits), len(x)))
         z = logits[: rows.stop - start]

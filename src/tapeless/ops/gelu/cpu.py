@@ -14,8 +14,8 @@ from tapeless.backends.vector import exp, inlined
 BLOCK = 16384
 SCALE = float32(2 * sqrt(2 / pi))
 CUBIC = float32(2 * sqrt(2 / pi) * 0.044715)
-# Here exp(2u) is 2e38, nearly the largest float32. Above it sigmoid(2u) is 1; below its negative, gelu and its slope are
-# smaller than a float32 that keeps its digits.
+# Here exp(2u) is 2e38, nearly the largest float32. Above it sigmoid(2u) is 1; below its negative, gelu and its slope
+# are smaller than a float32 that keeps its digits.
 FAR = float32(10.04)
 
 

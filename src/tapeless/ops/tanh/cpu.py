@@ -57,7 +57,7 @@ def _tanh(y, x):
 
 @inlined
 def _tanh_backward(dx, dy, x):
-    """1 − tanh² x = 4e / (1 + e)² with e = exp(−2|x|): nothing is subtracted, so the digits stay where tanh is near 1."""
+    """1 − tanh² x = 4e / (1 + e)² with e = exp(−2|x|): nothing is subtracted, so digits stay where tanh is near 1."""
     for i in range(x.size):
         e = exp(float32(-2) * abs(x[i]))
         dx[i] = dy[i] * (float32(4) * e / ((float32(1) + e) * (float32(1) + e)))
