@@ -97,7 +97,7 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
 def torch_results(case: Case) -> dict[str, Array] | None:
     """What torch computes of the case's results; None where it has no such op, or adds to something."""
     name, numbers = case.trial.name, case.numbers
-    written = {argument.name: argument.mode for argument in case.trial.steps[-1][0].writes}
+    written = {argument.name: argument.mode for argument in case.trial.steps[-1].call.writes}
     if name not in FORWARDS or "add" in written.values():
         return None
     backward = case.trial.direction == "backward"
@@ -109,7 +109,7 @@ def torch_results(case: Case) -> dict[str, Array] | None:
     outputs = FORWARDS[name](tensors, case)
     found = {key: output.detach() for key, output in outputs.items() if key in written}
     if backward:
-        root = outputs.get("loss", outputs.get("y"))
+        root = outputs["loss" if "loss" in outputs else "y"]
         if root.requires_grad:
             root.backward(tensors.get("dy", torch.ones(1)).reshape(root.shape))
         for key, tensor in tensors.items():
@@ -134,4 +134,6 @@ def beside_torch(name: str, direction: str, seed: int) -> dict[str, tuple[RangeE
                 theirs = max(theirs, off) if np.isfinite(off) else theirs
             held = error if error.share > held.share else held
             worst[error.result] = (held, theirs, max(length, case.trial.lengths[error.result]))
-    return {result: (replace(error, values=values), *rest) for result, (error, *rest) in worst.items()}
+    return {
+        result: (replace(error, values=values), theirs, length) for result, (error, theirs, length) in worst.items()
+    }

@@ -186,8 +186,21 @@ def _kinds(trial: Trial) -> list[Numbers]:
     def numbers(extreme: list[str], make: Kind, rng: np.random.Generator) -> Arrays:
         return {**trial.usual(rng), **{argument: trial.extreme(argument, make, rng) for argument in extreme}}
 
-    alone = [(f"{a} of {kind}", partial(numbers, [a], make)) for a in trial.ranged for kind, make in KINDS.items()]
+    alone: list[Numbers] = [
+        (f"{a} of {kind}", partial(numbers, [a], make)) for a in trial.ranged for kind, make in KINDS.items()
+    ]
     return alone + [(f"everything of {kind}", partial(numbers, trial.ranged, make)) for kind, make in TOGETHER.items()]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call on the arrays of the backend under test, and of the reference."""
+
+    call: Call
+    narrow: Arrays
+    wide: Arrays
+    tested: list[Run]
+    reference: list[Run]
 
 
 class Trial:
@@ -198,21 +211,21 @@ class Trial:
         self.spec: Spec = OPS[name].SPEC
         self._rng = np.random.default_rng(0)
         alone = direction == "forward" or self.spec.fused
-        self.steps: list[tuple[Call, Arrays, Arrays, list[Run], list[Run]]] = []
+        self.steps: list[Step] = []
         self.given: Arrays = {}
         for way in (direction,) if alone else ("forward", direction):
             call, wide = call_alone(name, way, example, adding and way == direction)
             narrow = {key: np.array(array, self._dtype(key)) for key, array in wide.items()}
-            runs = (bind_call(call, narrow, backend)[1], bind_call(call, wide, reference)[1])
-            self.steps.append((call, narrow, wide, *runs))
-            made = {argument.name for step, *_ in self.steps[:-1] for argument in step.writes}
+            tested, true = bind_call(call, narrow, backend)[1], bind_call(call, wide, reference)[1]
+            made = {argument.name for step in self.steps for argument in step.call.writes}
+            self.steps.append(Step(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}
         floats = [key for key in self.given if self.given[key].dtype.kind == "f"]
         self.ranged = [key for key in floats if self.spec.dtype(key) == "float"] or floats
         examples = [*examples_of(name), *(OPS[name].example(np.random.default_rng(seed)) for seed in range(8))]
         drawn = {key: [one[key] for one in examples if isinstance(one.get(key), np.ndarray)] for key in floats}
         self.positive = {key for key, arrays in drawn.items() if arrays and all((each > 0).all() for each in arrays)}
-        call = self.steps[-1][0]
+        call = self.steps[-1].call
         self.results = [argument.name for argument in call.writes if argument.name != "logits"]
         # √ of the most numbers that are summed into one, and 1 where nothing is.
         self.lengths = {
@@ -239,27 +252,27 @@ class Trial:
         return held.astype(np.float64) if held.dtype.kind == "f" else held
 
     def found(self, numbers: Arrays) -> Arrays:
-        return self._run(numbers, 1)
+        return self._run(numbers, tested=True)
 
     def true(self, numbers: Arrays, move: Move | None = None) -> Arrays:
-        return self._run(numbers, 2, move)
+        return self._run(numbers, False, move)
 
     def moves(self) -> Iterator[Move]:
         """What is read, what the forward saved too, is off by a few roundings: one argument at a time by the same,
         which is all there is to know of a result that is no sum, and then everything at random."""
-        read = {argument.name for step in self.steps for argument in step[0].reads} if self.size > 4 else set()
+        read = {argument.name for step in self.steps for argument in step.call.reads} if self.size > 4 else set()
         for one in sorted(read):  # of single numbers, like a norm and its limit, there are no terms
-            yield lambda name, shape, one=one: float(name == one)
+            yield partial(_only, one)
         yield from [self.at_random] * (DRAWS if read else 0)
 
     def at_random(self, name: str, shape: Shape) -> Array:
         return self._rng.normal(size=shape)
 
-    def _run(self, numbers: Arrays, which: int, move: Move | None = None) -> Arrays:
+    def _run(self, numbers: Arrays, tested: bool, move: Move | None = None) -> Arrays:
         made = dict(numbers)
         for step in self.steps:
-            call, arrays, runs = step[0], step[which], step[which + 2]
-            for argument in call.arguments:
+            arrays, runs = (step.narrow, step.tested) if tested else (step.wide, step.reference)
+            for argument in step.call.arguments:
                 array = arrays[argument.name]
                 if argument.mode == "write":
                     array[...] = np.nan
@@ -269,8 +282,12 @@ class Trial:
                     array[...] = made[argument.name]
             for run in runs:
                 run()
-            made |= {a.name: arrays[a.name].astype(np.float64) for a in call.writes}
+            made |= {a.name: arrays[a.name].astype(np.float64) for a in step.call.writes}
         return {result: made[result] for result in self.results}
+
+
+def _only(one: str, name: str, shape: Shape) -> float:
+    return float(name == one)
 
 
 def judge(case: Case, found: Arrays) -> list[RangeError]:

@@ -81,7 +81,8 @@ def _weights(scores: Array, lse: Array, visible: Array) -> Array:
 def _softmax(scores: Array, lse: Array, visible: Array) -> Array:
     """(2), divided by its own sum: that is 1 but for what a large lse has lost to rounding."""
     p = _weights(scores, lse, visible)
-    return p / p.sum(axis=-1, keepdims=True)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p
 
 
 def forward(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool) -> None:
