@@ -24,9 +24,9 @@ def main() -> None:
     for name in OPS:
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             for result, (error, theirs, _) in beside_torch(name, direction, seed=0).items():
-                peer = "" if name not in FORWARDS or isnan(theirs) else f"{theirs:.1f}"
+                peer = "" if name not in FORWARDS or isnan(theirs) else f"{theirs:.3g}"
                 rows.append(
-                    f"| {name}.{direction} | {result} | {error.values:,} | {error.error:.1f} | {error.allowed:.0f} | "
+                    f"| {name}.{direction} | {result} | {error.values:,} | {error.error:.3g} | {error.allowed:.3g} | "
                     f"{peer} |"
                 )
                 print(rows[-1])
