@@ -50,7 +50,7 @@ mutants: .venv/.test
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends -k "random or any_model or property or properties"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/backends tests/check -k "random or any_model or property or properties"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,6 +1,6 @@
 """The worst error of every kernel over the whole range of float32, beside torch's: the table of docs/proof.md.
 
-    python -m benchmarks.ranges_table
+python -m benchmarks.ranges_table
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from math import isnan
 from pathlib import Path
 
 import numpy as np
+from tests.check.torch_ops import FORWARDS, beside_torch
 
 from tapeless.ops import OPS
-from tests.check.torch_ops import FORWARDS, beside_torch
 
 PAGE = Path(__file__).parents[1] / "docs" / "proof.md"
 START, END = "<!-- ranges -->\n", "<!-- end of ranges -->"

@@ -25,7 +25,7 @@ from tapeless.check.examples import Example, examples_of
 from tapeless.check.extremes import KINDS, TOGETHER, Kind
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
-from tapeless.check.terms import TERMS
+from tapeless.check.terms import NOT_MOVED, TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
@@ -261,25 +261,28 @@ class Trial:
         """What is read, what the forward saved too, is off by a few roundings: one argument at a time by the same,
         which is all there is to know of a result that is no sum, and then everything at random."""
         read = {argument.name for step in self.steps for argument in step.call.reads} if self.size > 4 else set()
-        for one in sorted(read):  # of single numbers, like a norm and its limit, there are no terms
+        for one in sorted(read.difference(NOT_MOVED.get(self.name, ()))):
             yield partial(_only, one)
+        # Of single numbers, like a norm and its limit, there are no terms.
         yield from [self.at_random] * (DRAWS if read else 0)
 
-    def at_random(self, name: str, shape: Shape) -> Array:
-        return self._rng.normal(size=shape)
+    def at_random(self, name: str, shape: Shape) -> Any:
+        return 0.0 if name in NOT_MOVED.get(self.name, ()) else self._rng.normal(size=shape)
 
     def _run(self, numbers: Arrays, tested: bool, move: Move | None = None) -> Arrays:
         made = dict(numbers)
+        moved: set[str] = set()  # once: both directions read the same
         for step in self.steps:
             arrays, runs = (step.narrow, step.tested) if tested else (step.wide, step.reference)
             for argument in step.call.arguments:
-                array = arrays[argument.name]
+                name, array = argument.name, arrays[argument.name]
                 if argument.mode == "write":
                     array[...] = np.nan
-                elif move is not None and array.dtype.kind == "f":
-                    array[...] = made[argument.name] * (1 + MOVE * move(argument.name, array.shape))
-                else:
-                    array[...] = made[argument.name]
+                    continue
+                if move is not None and name not in moved and array.dtype.kind == "f":
+                    moved.add(name)
+                    made[name] = made[name] * (1 + MOVE * move(name, array.shape))
+                array[...] = made[name]
             for run in runs:
                 run()
             made |= {a.name: arrays[a.name].astype(np.float64) for a in step.call.writes}
@@ -329,7 +332,7 @@ def natural_sizes(trial: Trial, numbers: Arrays) -> tuple[Arrays, Arrays]:
     sizes = {result: np.abs(value) for result, value in true.items()}
     _learn(trial, numbers, true, sizes, trial.moves())
     if trial.name in TERMS:
-        terms = TERMS[trial.name](numbers)
+        terms = TERMS[trial.name](numbers, trial.example)
         sizes |= {result: np.maximum(sizes[result], terms[result]) for result in sizes.keys() & terms.keys()}
     return true, sizes
 

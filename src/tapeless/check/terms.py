@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.check.examples import Example
 from tapeless.ops.contract import Array
 
 Arrays = dict[str, Array]
@@ -18,32 +19,56 @@ Sizes = dict[str, Any]
 LOST_WEIGHT = 2.0**-100  # times a rounding of 2⁻²⁴, over four such weights
 # The reference itself has 1 + tanh and 1 − tanh² only to float64's last digit of 1.
 LOST_DIGIT = 2.0**-52 / 2.0**-24
+# One key of an attention has all the weight where the others have this much; then ds is this share of dp at most.
+ONE_KEY, ALL_THE_WEIGHT = 2.0**-40, 2.0**-14
+# What a backward is given and need not use: attention's sum over p·dp is dy · y, but that has another rounding.
+NOT_MOVED = {"attention": ("y",)}
 
 
-def _tanh(a: Arrays) -> Sizes:
+def _tanh(a: Arrays, example: Example) -> Sizes:
     return {"dx": LOST_DIGIT * np.abs(a["dy"])} if "dy" in a else {}
 
 
-def _gelu(a: Arrays) -> Sizes:
+def _gelu(a: Arrays, example: Example) -> Sizes:
     """Its slope has a factor 1 − tanh² times x³, where that is not yet 0 at most 100."""
     sizes = {"y": LOST_DIGIT * np.abs(a["x"])}
     return sizes | ({"dx": 100 * LOST_DIGIT * np.abs(a["dy"])} if "dy" in a else {})
 
 
-def _attention(a: Arrays) -> Sizes:
+def _attention(a: Arrays, example: Example) -> Sizes:
+    """ds = p · (dp − Σ p·dp). Where one key has all the weight the two are the same number, not only nearly so: what is
+    left is as small as the other weights, and a kernel that subtracts differently rounded numbers shows."""
     largest = {name: np.abs(array).max() for name, array in a.items()}
     sizes: Sizes = {"y": LOST_WEIGHT * largest["v"], "lse": 1.0}  # a logarithm beside the largest score
-    if "dy" in a:
-        slope = LOST_WEIGHT * a["dy"].shape[-1] * largest["dy"] * largest["v"]
-        sizes |= {"dv": LOST_WEIGHT * largest["dy"], "dq": slope * largest["k"], "dk": slope * largest["q"]}
-    return sizes
+    if "dy" not in a:
+        return sizes
+    heads = example["lse"][1]
+    q, k, v, dy = (_by_head(a[name], heads) for name in ("q", "k", "v", "dy"))
+    queries, keys, width = q.shape[2], k.shape[2], q.shape[3]
+    visible = np.tril(np.ones((queries, keys), bool), keys - queries if example["causal"] else keys)
+    scores = np.where(visible, q @ k.swapaxes(2, 3) / np.sqrt(width), -np.inf)
+    p = np.exp(scores - scores.max(axis=3, keepdims=True))
+    others = np.sort(p, axis=3)[..., :-1].sum(axis=3, keepdims=True)  # beside the largest, which is 1
+    p /= p.sum(axis=3, keepdims=True)
+    dp = np.where(visible, np.abs(dy) @ np.abs(v).swapaxes(2, 3), 0)
+    saturated = ALL_THE_WEIGHT * dp.max(axis=3, keepdims=True)
+    ds = p * np.where(others < ONE_KEY, saturated, dp + (p * dp).sum(axis=3, keepdims=True)) / np.sqrt(width)
+    slope = LOST_WEIGHT * a["dy"].shape[2] * largest["dy"] * largest["v"]
+    dq, dk = ds @ np.abs(k) + slope * largest["k"], ds.swapaxes(2, 3) @ np.abs(q) + slope * largest["q"]
+    joined = {name: x.swapaxes(1, 2).reshape(a[name[1:]].shape) for name, x in (("dq", dq), ("dk", dk))}
+    return sizes | {"dv": LOST_WEIGHT * largest["dy"]} | joined
 
 
-def _cached_attention(a: Arrays) -> Sizes:
+def _by_head(x: Array, heads: int) -> Array:
+    """B T C → B H T D"""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _cached_attention(a: Arrays, example: Example) -> Sizes:
     return {"y": LOST_WEIGHT * np.abs(a["values"]).max()}
 
 
-def _classifier(a: Arrays) -> Sizes:
+def _classifier(a: Arrays, example: Example) -> Sizes:
     """p − onehot: for a row that is nearly right the two are nearly equal."""
     z = a["x"] @ a["weight"].T
     p = np.exp(z - z.max(axis=1, keepdims=True))
@@ -57,13 +82,13 @@ def _classifier(a: Arrays) -> Sizes:
     return {"dx": dz @ np.abs(a["weight"]), "dweight": dz.T @ np.abs(a["x"])}
 
 
-def _proximity(a: Arrays) -> Sizes:
+def _proximity(a: Arrays, example: Example) -> Sizes:
     """−‖x − weight‖² by products and squares, because that is a matrix product."""
     squares = (a["x"] ** 2).sum(axis=1)[:, None] + (a["weight"] ** 2).sum(axis=1)
     return {"y": squares + 2 * np.abs(a["x"]) @ np.abs(a["weight"]).T}
 
 
-TERMS: dict[str, Callable[[Arrays], Sizes]] = {
+TERMS: dict[str, Callable[[Arrays, Example], Sizes]] = {
     "tanh": _tanh,
     "gelu": _gelu,
     "attention": _attention,

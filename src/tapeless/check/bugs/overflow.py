@@ -55,6 +55,20 @@ def _no_maximum(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool
     y[...] = (e / e.sum(axis=3, keepdims=True) @ values).swapaxes(1, 2).reshape(y.shape)
 
 
+def _from_rounded_sums(
+    dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, causal: bool
+) -> None:
+    heads = lse.shape[1]
+    scores = _scores(q, k, heads)
+    p = np.exp(scores - lse[..., None])
+    p = np.tril(p, scores.shape[3] - scores.shape[2]) if causal else p
+    qs, ks, vs, ys, dys = (x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2) for x in (q, k, v, y, dy))
+    ds = p * (dys @ vs.swapaxes(2, 3) - (dys * ys).sum(axis=3, keepdims=True)) / np.float32(sqrt(qs.shape[3]))
+    made = ((dq, ds @ ks), (dk, ds.swapaxes(2, 3) @ qs), (dv, p.swapaxes(2, 3) @ dys))
+    for out, value in made:
+        out[...] = value.swapaxes(1, 2).reshape(out.shape)
+
+
 def _no_maximum_cached(y: Array, q: Array, keys: Array, values: Array, position: Array) -> None:
     batch, heads, _, width = keys.shape
     split = q.reshape(batch, -1, heads, width)
@@ -110,6 +124,13 @@ BUGS = (
         "exp(s) / Σ exp(s), without taking the largest score off.",
         "NaN as soon as a score is above 88.",
         _instead("attention", "forward", _no_maximum),
+    ),
+    Bug(
+        "cpu-saturated-attention",
+        "attention on cpu",
+        "The backward rebuilds its weights from the saved float32 log-sum-exp, and takes dy · y for the sum of p · dp.",
+        "Where one key has all the weight, rounding errors take the place of a gradient of 0.",
+        _instead("attention", "backward", _from_rounded_sums),
     ),
     Bug(
         "cpu-cached-softmax-without-maximum",
