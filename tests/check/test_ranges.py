@@ -136,6 +136,23 @@ def test_a_norm_over_one_channel_has_no_gradient() -> None:
     assert (dx == 0).all()
 
 
+@pytest.mark.parametrize("size", [1e4, 1e20])
+def test_a_norm_over_two_channels_leaves_signs(size: float) -> None:
+    """However near each other they are: the rounded mean was as far from the middle as they."""
+    from tapeless.ops.layernorm import cpu as layernorm
+
+    rng = np.random.default_rng(0)
+    x = np.repeat((size * rng.uniform(1, 2, size=(1000, 1))).astype(np.float32), 2, axis=1)
+    x[:, 1] = np.nextafter(x[:, 1], np.float32(np.inf))
+    x[:, 1] = np.nextafter(x[:, 1], np.float32(np.inf) * (rng.integers(0, 2, 1000) * 2 - 1))
+    weight, bias, y = np.ones(2, np.float32), np.zeros(2, np.float32), empty(1000, 2)
+    mean, rstd = empty(1000), empty(1000)
+    run(layernorm.forward(y, mean, rstd, x, weight, bias, 1e-12))
+    spread = (x[:, 1].astype(np.float64) - x[:, 0]) / 2
+    true = spread / np.sqrt(spread * spread + 1e-12)
+    assert np.abs(y - np.stack([-true, true], axis=1)).max() < 1e-6
+
+
 def attention_beside_torch(shape: tuple[int, int, int], heads: int, size: float) -> tuple[dict[str, float], ...]:
     """The largest errors of dq, dk and dv, ours and torch's."""
     from tapeless.ops.attention import cpu as attention
