@@ -80,7 +80,7 @@ def test_every_bug_is_caught_and_nearly_all_are_named():
     # Each checker is the first to catch something: one that never were would be there for nothing.
     counted = Counter(verdict.finding.checker for verdict in verdicts if verdict.finding)
     named_by = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "decoding"}
-    assert set(counted) == named_by | {"lockstep", "threads"}
+    assert set(counted) == named_by | {"lockstep", "range", "threads"}
     assert restored(before)
 
 

@@ -14,9 +14,9 @@ import numba
 from tapeless.backends import blas
 from tapeless.backends.blas import Run
 from tapeless.backends.kernel_cache import keep_on_disk
-from tapeless.backends.vector import SUMS
+from tapeless.backends.vector import EXACT
 
-OPTIONS: dict[str, Any] = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
+OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
 THREADED = 65536  # elements; below, waking the other threads costs more than they save
 
 

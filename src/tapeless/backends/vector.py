@@ -1,7 +1,9 @@
-"""What the CPU kernels are written with: an exp that the compiler can vectorise, and a maximum that it can.
+"""What the CPU kernels are written with: an exp that the compiler can vectorise, and sums and a maximum that it can.
 
-fastmath is chosen flag by flag. SUMS lets a sum be split over vector lanes; NaN and infinity keep their meaning.
-EXACT allows fused multiply-add only: the range reduction of exp is exact because nothing is reassociated.
+Arithmetic is done as it is written: products and quotients keep their grouping, because another one overflows where
+this one does not (x · (e · s) is 0 where (x · e) · s is infinite). The compiler may only fuse a multiplication with an
+addition (EXACT). What it may reorder is the additions of a sum, so that they can be split over vector lanes, and each
+of them says so: `total = plus(total, term)`. NaN and infinity keep their meaning everywhere.
 """
 
 from __future__ import annotations
@@ -10,13 +12,23 @@ import llvmlite.ir as ir
 from numba import float32, int32, njit
 from numba.extending import intrinsic
 
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
 EXACT = {"contract"}
 
 # What kernels are made of is inlined into them. Otherwise a kernel read from the cache calls the copy that was saved
 # with it, one just compiled calls the original, the two are optimised apart, and sums come out in another order.
-inlined = njit(fastmath=SUMS, forceinline=True)
-inlined_exact = njit(fastmath=EXACT, forceinline=True)
+inlined = njit(fastmath=EXACT, forceinline=True)
+
+
+@njit(fastmath={"reassoc", "nsz", "contract"}, forceinline=True)
+def plus(total, term):
+    """One addition of a sum whose order is free. On nothing else is reordering allowed."""
+    return total + term
+
+
+@njit(fastmath=False, forceinline=True)  # said, because what is not said is inherited from the kernel
+def rounded_product(a, b):
+    """Never fused with an addition: two equal products differ by 0, not by what one of them was rounded by."""
+    return a * b
 
 
 @intrinsic
@@ -44,12 +56,12 @@ def larger(typing, a, b):
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
         function = builder.module.declare_intrinsic("llvm.maximum", [ir.FloatType()], kind)
-        return builder.call(function, arguments)
+        return builder.call(function, arguments, fastmath=("nsz",))  # which of two zeros is larger costs more to tell
 
     return float32(float32, float32), generate
 
 
-@inlined_exact
+@inlined
 def exp(x):
     """exp for x ≤ 88; 0 below −87.3, NaN for NaN.
 

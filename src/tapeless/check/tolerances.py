@@ -30,3 +30,36 @@ TOLERANCES = {
 # query in a nearly uniform attention), no kernel can be expected closer.
 LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53}
 LOCKSTEP_INHERENT = 4.0
+
+# Over the whole range of float32 (check/ranges.py): the worst error of any result in roundings (2⁻²⁴) of its natural
+# size, times √(numbers summed into one). About twice what ten seeds came to; a copy is exact.
+RANGES = {
+    "any other op": 16.0,
+    "embedding": 4.0,
+    "positions": 6.0,
+    "positions_at": 2.0,
+    "linear": 8.0,
+    "layernorm": 40.0,  # its own sums, and the rounded mean and rstd of the forward
+    "attention": 24.0,
+    "remember": 0.5,
+    "cached_attention": 16.0,
+    "gelu": 16.0,
+    "relu": 0.5,
+    "tanh": 8.0,
+    "residual": 2.0,
+    "last_position": 2.0,
+    "classifier": 60.0,  # over up to 192 channels in each of the scores that it sums over
+    "squared_error": 4.0,
+    "unembed": 8.0,
+    "proximity": 8.0,
+    "zero": 0.5,
+    "global_norm": 1.0,
+    "clip": 0.5,
+    "sgd": 3.0,
+    "momentum": 5.0,
+    "adamw": 10.0,
+}
+RANGE_FLOOR = 2.0**-120  # what is this small may be 0: denormals and a little above
+# Beside torch in float32 on the same numbers: at most this many times its error, or this many roundings if that is
+# more, times √(numbers summed into one).
+TIMES_TORCH, TORCH_FLOOR = 2.0, 8.0

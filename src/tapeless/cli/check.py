@@ -48,7 +48,8 @@ def check(
     its definition says, and the optimizer's step and the loop what theirs say. --fast takes the presets
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
     under 200 million parameters. --backend cpu walks one whole training step of every configuration in lockstep with
-    the reference and reports the first call whose result is off. --bugs checks the checkers.
+    the reference and reports the first call whose result is off, and tries every op over the whole range of the type.
+    --bugs checks the checkers.
 
     Example: tapeless check gpt2-4x256 ops-102k
     """

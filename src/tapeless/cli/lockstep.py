@@ -8,10 +8,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tapeless.backends import blas
+from tapeless.backends.execute import backend_named
 from tapeless.check.alone import ops_alone
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair
+from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
 from tapeless.ops import OPS
@@ -27,17 +29,23 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
     races = [] if presets else _on_threads(quiet=json)
     found.sort(key=lambda pair: -_share(pair[1]))
     broken = _first_broken(found)
+    ranges = [] if presets else _ranges(backend, quiet=json)
+    outside = [error for error in ranges if not error.ok]
     if json:
         print_json(
             {
-                "ok": not broken and not races,
+                "ok": not broken and not races and not outside,
                 "backend": backend,
                 "worst": found[0][1].error,
                 "worst_share_of_tolerance": _share(found[0][1]),
                 "tensors": len(found),
                 "elements": sum(_elements(difference) for _, difference in found),
                 "configs": len(chosen) + len({configuration.name for configuration, _ in alone}),
-                "broken": [f"{configuration.name}: {difference}" for configuration, difference in broken],
+                "broken": [
+                    *(f"{configuration.name}: {difference}" for configuration, difference in broken),
+                    *map(str, outside),
+                ],
+                "ranges": [vars(error) for error in ranges],
                 "threads": [str(finding) for finding in races],
             }
         )
@@ -45,14 +53,30 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
         _print(backend, found, broken, len({configuration.name for configuration, _ in found}))
         if not presets:
             _print_on_threads(races)
-    if broken or races:
+        _print_ranges(ranges, outside)
+    if broken or races or outside:
         raise typer.Exit(1)
+
+
+def _progress(quiet: bool) -> Progress:
+    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=quiet)
+
+
+def _ranges(backend: str, quiet: bool) -> list[RangeError]:
+    errors: list[RangeError] = []
+    with _progress(quiet) as progress:
+        task = progress.add_task("", total=len(OPS))
+        for name in OPS:
+            progress.update(task, description=f"{name} over the whole range")
+            errors += range_errors(name, backend_named(backend))
+            progress.advance(task)
+    return errors
 
 
 def _walk(backend: str, chosen: list[Configuration], quiet: bool) -> Found:
     found: Found = []
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+    with _progress(quiet) as progress:
         task = progress.add_task("", total=len(chosen))
         for configuration in chosen:
             progress.update(task, description=configuration.name)
@@ -131,3 +155,16 @@ def _print(backend: str, found: Found, broken: Found, configurations: int) -> No
         f"\n[bold green]The {backend} backend agrees with the reference[/]: {len(found):,} results of single calls in "
         f"{configurations} configurations, each within its tolerance."
     )
+
+
+def _print_ranges(ranges: list[RangeError], outside: list[RangeError]) -> None:
+    for error in outside:
+        console.print(f"[bold red]{error.op}[/]: {escape(str(error))}")
+    if ranges and not outside:
+        kernels = {(error.op, error.direction): error.values for error in ranges}
+        worst = max(ranges, key=lambda error: error.share)
+        console.print(
+            f"[bold green]Over the whole range of the type[/], zeros, denormals and 1e30 among it, the {len(kernels)} "
+            f"kernels of {len(OPS)} ops stay finite and within their bounds: {sum(kernels.values()):,} values; the "
+            f"worst is {worst.result} of {worst.op}.{worst.direction}, at {worst.share:.0%} of what is allowed."
+        )

@@ -11,6 +11,7 @@ from tapeless.check.bugs import (
     losses,
     norms,
     optimizers,
+    overflow,
     positions,
     races,
 )
@@ -28,5 +29,6 @@ BUGS: tuple[Bug, ...] = (
     *optimizers.BUGS,
     *loop.BUGS,
     *cpu.BUGS,
+    *overflow.BUGS,
     *races.BUGS,
 )

@@ -17,7 +17,7 @@ from tapeless.backends import blas, division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.scratch import borrowed
-from tapeless.backends.vector import exp, inlined, largest
+from tapeless.backends.vector import exp, inlined, largest, plus
 from tapeless.errors import TapelessError
 
 # Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
@@ -47,7 +47,7 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
     work = 2 * q.size * k.shape[1]
     workers = division.workers(work, THREADED_WORK, batch * heads)
     scratch = borrowed(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
-    arguments = (dq, dk, dv, dy, q, k, v, y, lse, scratch, causal)
+    arguments = (dq, dk, dv, dy, q, k, v, heads, scratch, causal)
     run = ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(run, workers)
 
@@ -106,7 +106,7 @@ def _softmax(row, seen):
     for j in range(visible.size):
         e = exp(visible[j] - most)
         visible[j] = e
-        total += e
+        total = plus(total, e)
     inverse = float32(1) / total
     for j in range(visible.size):
         visible[j] *= inverse
@@ -114,11 +114,14 @@ def _softmax(row, seen):
     return most + float32(log(total))
 
 
-def attention_backward(dq, dk, dv, dy, q, k, v, y, lse, scratch, causal):
+def attention_backward(dq, dk, dv, dy, q, k, v, heads, scratch, causal):
     """A head is one thread's. Its strips go from the last, which sees every key and so writes all of dk and dv, to
-    the first; those after the last add."""
+    the first; those after the last add.
+
+    lse and y are not asked: a float32 of 1e8 holds no logarithm of a sum, and dy · y has another rounding than the dp
+    it is taken from. The scores know their own largest and their own sum."""
     batch, queries, channels = q.shape
-    keys, heads = k.shape[1], lse.shape[1]
+    keys = k.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]
     blocks = division.blocks(queries, height)
     scale = float32(1.0 / sqrt(width))
@@ -127,7 +130,7 @@ def attention_backward(dq, dk, dv, dy, q, k, v, y, lse, scratch, causal):
         p_at, ds_at = uintp(p.ctypes.data), uintp(ds.ctypes.data)
         for head in range(worker, batch * heads, workers):
             b, h = head // heads, head % heads
-            low, shift = h * width, h * width * 4
+            shift = h * width * 4
             k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + shift)
             v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + shift)
             dk_at = uintp(dk.ctypes.data) + uintp(b * dk.strides[0] + shift)
@@ -148,29 +151,29 @@ def attention_backward(dq, dk, dv, dy, q, k, v, y, lse, scratch, causal):
                 sgemm(intp(R), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld))  # (4)
                 for i in range(rows):
                     mine = min(seen, at + i + 1 + keys - queries) if causal else keys
-                    pull = _dot(dy[b, at + i, low : low + width], y[b, at + i, low : low + width])
-                    _weights_and_slopes(p[i, :seen], ds[i, :seen], mine, lse[b, h, at + i], pull)  # (2) (5)
+                    _weights_and_slopes(p[i, :seen], ds[i, :seen], mine)  # (2) (5)
                 sgemm(intp(R), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv)
                 sgemm(intp(R), intp(T), intp(N), n, w, m, scale, ds_at, intp(ld), q_at, ldq, beta, dk_at, lddk)
                 sgemm(intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
 
 
 @inlined
-def _dot(a, b):
-    total = float32(0)
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@inlined
-def _weights_and_slopes(p, ds, seen, lse, pull):
-    """From scores and dp to p and ds, in place."""
+def _weights_and_slopes(p, ds, seen):
+    """From scores and dp to p and ds, in place. Where one key has all the weight, ds is exactly 0."""
     weights, slopes = p[:seen], ds[:seen]
+    most = largest(weights)
+    total, pull = float32(0), float32(0)
     for j in range(weights.size):
-        e = exp(weights[j] - lse)
+        e = exp(weights[j] - most)
         weights[j] = e
-        slopes[j] = e * (slopes[j] - pull)
+        total = plus(total, e)
+        pull = plus(pull, e * slopes[j])
+    inverse = float32(1) / total
+    pull /= total
+    for j in range(weights.size):
+        weight = weights[j] * inverse
+        weights[j] = weight
+        slopes[j] = weight * (slopes[j] - pull)
     p[seen:] = float32(0)
     ds[seen:] = float32(0)
 

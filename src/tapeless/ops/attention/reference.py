@@ -78,6 +78,13 @@ def _weights(scores: Array, lse: Array, visible: Array) -> Array:
     return np.where(visible, np.exp(np.where(visible, scores - lse[..., None], 0)), 0)
 
 
+def _softmax(scores: Array, lse: Array, visible: Array) -> Array:
+    """(2), divided by its own sum: that is 1 but for what a large lse has lost to rounding."""
+    p = _weights(scores, lse, visible)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p
+
+
 def forward(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool) -> None:
     heads = lse.shape[1]
     q, k, v = _split(q, heads), _split(k, heads), _split(v, heads)
@@ -86,7 +93,7 @@ def forward(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool) ->
     # The largest score is taken on the real parts: the result does not depend on it, so it stays analytic.
     largest = np.where(visible, scores.real, -np.inf).max(axis=-1)
     lse[...] = largest + np.log(_weights(scores, largest, visible).sum(axis=-1))  # (2)
-    y[...] = _join(_weights(scores, lse, visible) @ v)  # (3)
+    y[...] = _join(_softmax(scores, lse, visible) @ v)  # (3)
 
 
 def backward(
@@ -104,7 +111,7 @@ def backward(
     heads = lse.shape[1]
     q, k, v, y, dy = (_split(x, heads) for x in (q, k, v, y, dy))
     scale = 1 / sqrt(q.shape[3])
-    p = _weights(q @ k.swapaxes(2, 3) * scale, lse, _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
+    p = _softmax(q @ k.swapaxes(2, 3) * scale, lse, _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
     dv[...] = _join(p.swapaxes(2, 3) @ dy)  # (4)
     dp = dy @ v.swapaxes(2, 3)
     ds = p * (dp - (dy * y).sum(axis=-1, keepdims=True))  # (5)

@@ -13,7 +13,7 @@ from tapeless.backends import division
 from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.scratch import borrowed
-from tapeless.backends.vector import inlined
+from tapeless.backends.vector import inlined, plus
 from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
@@ -50,7 +50,7 @@ def _match(scores, q, keys, scale):
     for j in range(scores.size):
         key, total = keys[j], float32(0)
         for c in range(q.size):
-            total += q[c] * key[c]
+            total = plus(total, q[c] * key[c])
         scores[j] = total * scale
 
 

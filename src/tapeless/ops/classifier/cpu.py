@@ -15,7 +15,7 @@ from numba import float32, float64, prange
 from tapeless.backends import division
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import exp, inlined, inlined_exact, larger, largest
+from tapeless.backends.vector import exp, inlined, larger, largest, plus
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words
@@ -59,13 +59,13 @@ def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = division.parts(vocab, 256, BANDS)
     tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
-    shift = np.empty((2, rows), np.float32)
+    shift, share = np.empty(rows, np.float32), np.empty(rows, np.float32)
     runs: list[Run] = [
         bound_gemm(z, weight, x, transpose_b=True),
-        BY_COLUMNS.bind(z.size, loss, shift, z, *given, first, tops, totals),
+        BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:
-        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, *given))
+        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, share, *given))
     return z, runs
 
 
@@ -89,7 +89,7 @@ def by_rows(loss, row_loss, z, targets, count, class_weights, first, gradient):
             if gradient:
                 _scale(row, float32(factor / (total * count[0])))
                 row[target] -= float32(factor / count[0])
-            row_loss[r] = factor * (log(total) + float64(most) - float64(picked))
+            row_loss[r] = factor * (log(total) + (float64(most) - float64(picked)))
     total = 0.0
     for r in range(z.shape[0]):
         total += row_loss[r]
@@ -104,10 +104,10 @@ def _exponentials(row, most, keep):
         for i in range(row.size):
             e = exp(row[i] - most)
             row[i] = e
-            total += e
+            total = plus(total, e)
     else:
         for i in range(row.size):
-            total += exp(row[i] - most)
+            total = plus(total, exp(row[i] - most))
     return float64(total)
 
 
@@ -117,9 +117,9 @@ def _scale(row, factor):
         row[i] *= factor
 
 
-def by_columns(loss, shift, z, targets, count, class_weights, first, tops, totals):
-    """The loss of this chunk, and in `shift` what to subtract so that exp(z − shift) is w · softmax / count: first the
-    largest score, then the rest. Their rounded sum would be off by as much as a large score is, and the gradient too.
+def by_columns(loss, shift, share, z, targets, count, class_weights, first, tops, totals):
+    """The loss of this chunk, and in `shift` and `share` what makes exp(z − shift) · share w · softmax / count. One
+    log-sum-exp for both would be off by as much as a large score is, and the gradient too.
 
     Each band of the vocabulary is gone down with a running maximum and sum per column.
     """
@@ -128,21 +128,21 @@ def by_columns(loss, shift, z, targets, count, class_weights, first, tops, total
     for band in prange(bands):
         low, high = vocab * band // bands, vocab * (band + 1) // bands
         most, total = tops[band, 0], totals[band]
-        most[:] = float32(-3e38)
+        most[:] = float32(-np.inf)
         total[:] = 0.0
         for at in range(low, high, DEPTH):
             _absorb(z[at : min(high, at + DEPTH)], most, total, tops[band, 1], tops[band, 2])
     chunk_loss = 0.0
     for k in range(width):
         most = largest(tops[:, 0, k])
-        shift[0, k], shift[1, k] = most, float32(np.inf)  # exp(−∞) = 0: ignored rows have no gradient
+        shift[k], share[k] = most, float32(0)  # ignored rows have no gradient
         if targets[k] >= 0:
             total = 0.0
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
             factor = _row_weight(targets[k], class_weights)
-            chunk_loss += factor * (log(total) + float64(most) - float64(z[targets[k], k]))
-            shift[1, k] = float32(log(total) + log(count[0] / factor))
+            chunk_loss += factor * (log(total) + (float64(most) - float64(z[targets[k], k])))
+            share[k] = float32(factor / (total * count[0]))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
 
@@ -167,21 +167,21 @@ def _absorb(z, most, total, high, part):
     most[:] = high
 
 
-def column_gradient(z, shift, targets, count, class_weights):
+def column_gradient(z, shift, share, targets, count, class_weights):
     vocab, width = z.shape
     for block in prange(division.blocks(vocab, WORDS)):
-        _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift[0], shift[1])
+        _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift, share)
     for k in range(width):
         if targets[k] >= 0:
             z[targets[k], k] -= float32(_row_weight(targets[k], class_weights) / count[0])
 
 
-@inlined_exact
-def _softmax(z, most, rest):
+@inlined
+def _softmax(z, shift, share):
     for v in range(z.shape[0]):
         row = z[v]
-        for k in range(most.size):
-            row[k] = exp((row[k] - most[k]) - rest[k])
+        for k in range(shift.size):
+            row[k] = exp(row[k] - shift[k]) * share[k]
 
 
 BY_ROWS, BY_COLUMNS, COLUMN_GRADIENT = Kernel(by_rows), Kernel(by_columns), Kernel(column_gradient)

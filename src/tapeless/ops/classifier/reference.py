@@ -69,13 +69,15 @@ SPEC = Spec(
 
 
 def _chunks(logits: Array, x: Array, weight: Array, targets: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
-    """Row chunks: where, their scores (in `logits`), their log-sum-exp, and which rows count."""
+    """Row chunks: where, their scores (in `logits`) less the row's largest, their log-sum-exp, and which rows count."""
     for start in range(0, len(x), len(logits)):
         rows = slice(start, min(start + len(logits), len(x)))
         z = logits[: rows.stop - start]
         np.matmul(x[rows], weight.T, out=z)  # (1)
-        largest = z.real.max(axis=1)  # on the real parts: the result does not depend on it
-        lse = largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))  # (2)
+        # Nothing depends on a shift of a row, and without one lse would lose its digits beside a large score. The
+        # largest is taken on the real parts: it may be any constant.
+        z -= z.real.max(axis=1)[:, None]
+        lse = np.log(np.exp(z).sum(axis=1))  # (2)
         yield rows, z, lse, np.flatnonzero(targets[rows] >= 0)
 
 

@@ -10,7 +10,7 @@ from numba import float64, prange
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
 from tapeless.backends.division import blocks
-from tapeless.backends.vector import inlined
+from tapeless.backends.vector import inlined, plus
 
 BLOCK = 65536
 
@@ -33,7 +33,7 @@ def global_norm(norm, gradients, partial):
 def _square_sum(x):
     total = 0.0
     for i in range(x.size):
-        total += float64(x[i]) * float64(x[i])
+        total = plus(total, float64(x[i]) * float64(x[i]))
     return total
 
 

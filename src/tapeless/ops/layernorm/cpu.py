@@ -10,7 +10,7 @@ from numba import float32, float64, prange
 from tapeless.backends import division
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import inlined
+from tapeless.backends.vector import inlined, plus, rounded_product
 from tapeless.ops.contract import NONE
 
 BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
@@ -28,23 +28,27 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE) -> list[Ru
 
 
 def layernorm(y, mean, rstd, x, weight, bias, eps):
+    share = 1.0 / x.shape[1]
     for r in prange(x.shape[0]):
-        mean[r], rstd[r] = _row(y[r], x[r], weight, bias, eps)
+        mean[r], rstd[r] = _row(y[r], x[r], weight, bias, eps, share)
 
 
 @inlined
-def _row(y, x, weight, bias, eps):
-    """The two sums are in float64: what they lose shifts or stretches a whole row, and every gradient below it."""
+def _row(y, x, weight, bias, eps, share):
+    """The two sums are in float64: what they lose shifts or stretches a whole row, and every gradient below it. So does
+    what the mean loses when it becomes a float32, where the row's values are near each other: it is taken off too."""
     total = float64(0)
     for c in range(x.size):
-        total += float64(x[c])
+        total = plus(total, float64(x[c]))
     mean = float32(total / x.size)
+    rest = float32(total / x.size - float64(mean))
     spread = float64(0)
     for c in range(x.size):
-        spread += float64(x[c] - mean) * float64(x[c] - mean)
-    rstd = float32(1 / sqrt(spread / x.size + eps))
+        spread = plus(spread, float64(x[c] - mean) * float64(x[c] - mean))
+    variance = spread * share - float64(rest) * float64(rest)
+    rstd = float32(1 / sqrt((0.0 if variance < 0.0 else variance) + eps))  # not max, which would swallow a NaN
     for c in range(x.size):
-        y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]
+        y[c] = ((x[c] - mean) - rest) * rstd * weight[c] + bias[c]
     return mean, rstd
 
 
@@ -71,23 +75,26 @@ def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, a
 
 @inlined
 def _row_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add):
-    g_sum, gx_sum = float32(0), float32(0)
+    """`rest` is what the saved mean has lost to rounding: the mean of what is left."""
+    g_sum, gx_sum, rest = float32(0), float32(0), float32(0)
     for c in range(x.size):
-        g = dy[c] * weight[c]
-        g_sum += g
-        gx_sum += g * ((x[c] - mean) * rstd)
+        g, centred = rounded_product(dy[c], weight[c]), x[c] - mean
+        g_sum = plus(g_sum, g)
+        gx_sum = plus(gx_sum, g * (centred * rstd))
+        rest = plus(rest, centred)
     width = float32(x.size)
-    g_mean, gx_mean = g_sum / width, gx_sum / width
+    rest /= width
+    g_mean, gx_mean = g_sum / width, (gx_sum - rest * rstd * g_sum) / width
     if add:
         for c in range(x.size):
-            xhat = (x[c] - mean) * rstd
-            dx[c] += rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            xhat = ((x[c] - mean) - rest) * rstd
+            dx[c] += rstd * (rounded_product(dy[c], weight[c]) - g_mean - xhat * gx_mean)
             dweight[c] += dy[c] * xhat
             dbias[c] += dy[c]
     else:
         for c in range(x.size):
-            xhat = (x[c] - mean) * rstd
-            dx[c] = rstd * (dy[c] * weight[c] - g_mean - xhat * gx_mean)
+            xhat = ((x[c] - mean) - rest) * rstd
+            dx[c] = rstd * (rounded_product(dy[c], weight[c]) - g_mean - xhat * gx_mean)
             dweight[c] += dy[c] * xhat
             dbias[c] += dy[c]
 

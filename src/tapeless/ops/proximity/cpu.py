@@ -7,6 +7,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import plus
 
 
 def forward(y, x, weight) -> list[Run]:
@@ -28,12 +29,12 @@ def proximity(y, x, weight, squares):
     for v in range(weight.shape[0]):
         row, total = weight[v], float32(0)
         for c in range(row.size):
-            total += row[c] * row[c]
+            total = plus(total, row[c] * row[c])
         squares[v] = total
     for r in prange(y.shape[0]):
         row, out, total = x[r], y[r], float32(0)
         for c in range(row.size):
-            total += row[c] * row[c]
+            total = plus(total, row[c] * row[c])
         for v in range(out.size):
             out[v] = float32(2) * out[v] - total - squares[v]
 
@@ -43,7 +44,7 @@ def pull_back(out, dy, rows):
     for r in prange(out.shape[0]):
         total, slopes = float32(0), dy[r]
         for v in range(slopes.size):
-            total += slopes[v]
+            total = plus(total, slopes[v])
         for c in range(out.shape[1]):
             out[r, c] = float32(2) * (out[r, c] - rows[r, c] * total)
 

@@ -7,6 +7,7 @@ from numba import float32, float64, prange
 
 from tapeless.backends.blas import Run
 from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import plus
 
 
 def forward(loss, x, table, targets, count) -> list[Run]:
@@ -25,10 +26,10 @@ def squared_error(loss, dx, row_loss, x, table, targets, count):
         row_loss[r] = 0.0
         if targets[r] >= 0:
             row, aim = x[r], table[targets[r]]
-            total = float32(0)
+            total = 0.0  # in float64: the mean of squares may fit where their sum does not
             for c in range(width):
-                total += (row[c] - aim[c]) * (row[c] - aim[c])
-            row_loss[r] = float64(total)
+                total = plus(total, float64(row[c] - aim[c]) * float64(row[c] - aim[c]))
+            row_loss[r] = total
             if dx is not None:
                 out = dx[r]
                 for c in range(width):

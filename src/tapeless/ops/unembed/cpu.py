@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.backends.blas import Run, bound_gemm
 from tapeless.backends.compile import Kernel
+from tapeless.backends.vector import plus
 
 
 def forward(y, x, weight) -> list[Run]:
@@ -22,7 +23,7 @@ def one_row(y, x, weight):
     for v in prange(y.size):
         word, total = weight[v], float32(0)
         for c in range(x.size):
-            total += word[c] * x[c]
+            total = plus(total, word[c] * x[c])
         y[v] = total
 
 

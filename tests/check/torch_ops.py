@@ -1,0 +1,139 @@
+"""Every op that torch has, by torch in float32: forward by its functions, backward by its autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tapeless.backends import cpu
+from tapeless.check.ranges import VALUES, Case, RangeError, cases, judge
+from tapeless.ops.contract import Array
+
+Tensors = dict[str, Any]
+
+
+def _heads(x: Any, heads: int) -> Any:
+    batch, time, channels = x.shape
+    return x.reshape(batch, time, heads, channels // heads).transpose(1, 2)
+
+
+def _attention(t: Tensors, case: Case) -> Tensors:
+    heads = case.trial.example["lse"][1]
+    q, k, v = (_heads(t[name], heads) for name in "qkv")
+    scores = q @ k.transpose(2, 3) / sqrt(q.shape[3])
+    if case.trial.example["causal"]:
+        queries, keys = scores.shape[2:]
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries), -torch.inf)
+    y = torch.softmax(scores, -1) @ v
+    return {"y": y.transpose(1, 2).reshape(t["q"].shape), "lse": torch.logsumexp(scores, -1)}
+
+
+def _cached_attention(t: Tensors, case: Case) -> Tensors:
+    _, heads, _, width = t["keys"].shape
+    start, time = int(case.numbers["position"][0]), t["q"].shape[1]
+    seen = start + time
+    scores = _heads(t["q"], heads) @ t["keys"][:, :, :seen].transpose(2, 3) / sqrt(width)
+    scores = scores.masked_fill(~torch.ones(time, seen, dtype=torch.bool).tril(start), -torch.inf)
+    y = torch.softmax(scores, -1) @ t["values"][:, :, :seen]
+    return {"y": y.transpose(1, 2).reshape(t["q"].shape)}
+
+
+def _layernorm(t: Tensors, case: Case) -> Tensors:
+    y, mean, rstd = torch.native_layer_norm(
+        t["x"], (t["x"].shape[1],), t["weight"], t["bias"], case.trial.example["eps"]
+    )
+    return {"y": y, "mean": mean[:, 0], "rstd": rstd[:, 0]}
+
+
+def _classifier(t: Tensors, case: Case) -> Tensors:
+    targets, count = torch.tensor(case.numbers["targets"]), float(case.numbers["count"][0])
+    z = t["x"] @ t["weight"].T
+    loss = functional.cross_entropy(z, targets, t.get("class_weights"), reduction="sum", ignore_index=-1) / count
+    return {"loss": loss.reshape(1)}
+
+
+def _squared_error(t: Tensors, case: Case) -> Tensors:
+    targets, count = torch.tensor(case.numbers["targets"]), float(case.numbers["count"][0])
+    kept = targets >= 0
+    loss = functional.mse_loss(t["x"][kept], t["table"].detach()[targets[kept]], reduction="sum")
+    return {"loss": (loss / (count * t["x"].shape[1])).reshape(1)}
+
+
+def _embedding(t: Tensors, case: Case) -> Tensors:
+    return {"y": functional.embedding(torch.tensor(case.numbers["tokens"]), t["weight"])}
+
+
+def _positions(t: Tensors, case: Case) -> Tensors:
+    batch, time, _ = case.trial.example["y"]
+    return {"y": t["table"][:time].expand(batch, -1, -1)}
+
+
+FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
+    "embedding": _embedding,
+    "positions": _positions,
+    "linear": lambda t, case: {"y": functional.linear(t["x"], t["weight"].T, t.get("bias"))},
+    "layernorm": _layernorm,
+    "attention": _attention,
+    "cached_attention": _cached_attention,
+    "gelu": lambda t, case: {"y": functional.gelu(t["x"], approximate="tanh")},
+    "relu": lambda t, case: {"y": functional.relu(t["x"])},
+    "tanh": lambda t, case: {"y": torch.tanh(t["x"])},
+    "residual": lambda t, case: {"y": t["x"] + t["branch"]},
+    "last_position": lambda t, case: {"y": t["x"][:, -1:]},
+    "classifier": _classifier,
+    "squared_error": _squared_error,
+    "unembed": lambda t, case: {"y": t["x"] @ t["weight"].T},
+    "proximity": lambda t, case: {"y": -(torch.cdist(t["x"], t["weight"]) ** 2)},
+    "global_norm": lambda t, case: {"norm": t["gradients"].norm().reshape(1)},
+}
+
+
+def torch_results(case: Case) -> dict[str, Array] | None:
+    """What torch computes of the case's results; None where it has no such op, or adds to something."""
+    name, numbers = case.trial.name, case.numbers
+    written = {argument.name: argument.mode for argument in case.trial.steps[-1].call.writes}
+    if name not in FORWARDS or "add" in written.values():
+        return None
+    backward = case.trial.direction == "backward"
+    tensors = {
+        key: torch.tensor(array.astype(np.float32), requires_grad=backward and f"d{key}" in written)
+        for key, array in numbers.items()
+        if case.trial.spec.dtype(key) == "float"
+    }
+    outputs = FORWARDS[name](tensors, case)
+    found = {key: output.detach() for key, output in outputs.items() if key in written}
+    if backward:
+        root = outputs["loss" if "loss" in outputs else "y"]
+        if root.requires_grad:
+            root.backward(tensors.get("dy", torch.ones(1)).reshape(root.shape))
+        for key, tensor in tensors.items():
+            if f"d{key}" in written:
+                found[f"d{key}"] = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    return {key: tensor.numpy().astype(np.float64) for key, tensor in found.items()}
+
+
+def beside_torch(name: str, direction: str, seed: int) -> dict[str, tuple[RangeError, float, float]]:
+    """By result: ours at its worst, the worst of torch on the same cases (where it is finite at all), and the most that
+    was summed into one number of any of them, as a root."""
+    worst: dict[str, tuple[RangeError, float, float]] = {}
+    values = 0
+    for case in cases(name, direction, cpu, seed, VALUES):
+        values += case.trial.size
+        peer = torch_results(case)
+        for error in judge(case, case.trial.found(case.numbers)):
+            held, theirs, length = worst.get(error.result, (error, 0.0 if peer else float("nan"), 0.0))
+            if peer is not None:
+                alone = replace(case, true={error.result: case.true[error.result]})
+                off = judge(alone, peer)[0].error
+                theirs = max(theirs, off) if np.isfinite(off) else theirs
+            held = error if error.share > held.share else held
+            worst[error.result] = (held, theirs, max(length, case.trial.lengths[error.result]))
+    return {
+        result: (replace(error, values=values), theirs, length) for result, (error, theirs, length) in worst.items()
+    }
