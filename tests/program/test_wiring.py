@@ -288,3 +288,68 @@ def test_the_scale_of_the_update_is_that_of_the_clip() -> None:
     sgd = program.calls[-1]
     with pytest.raises(ProgramError, match="must be the result of clip"):
         verify(changed(program, sgd, taking(sgd, scale=buffer(program, "limit"))))
+
+
+def two_steps(
+    *, dx: tuple[int, ...] = (2, 3, 2), again: tuple[int, ...] | None = None, losses: int = 1, rows: int = 6
+) -> Program:
+    """Words and positions through a linear. `dx`: the shape in which the gradient comes back; `again`: the shape in
+    which what the linear read is computed once more; `losses`: how many are written to one place; `rows`: of the
+    gradient of the positions."""
+    p = Builder()
+    words, table, w = p.weight("words", 5, 2), p.weight("table", 6, 2), p.weight("w", 2, 2)
+    p.gradient(words), p.buffer("gradient", "dtable", (rows, 2)), p.gradient(w)
+    tokens, targets = (p.buffer("input", name, (2, 3), "int64") for name in ("tokens", "targets"))
+    count, loss, goal = p.buffer("input", "count", (1,), "float64"), p.buffer("output", "loss", (1,)), (5, 2)
+    goals = p.buffer("constant", "goals", goal)
+    x, y, dy, other = (p.workspace(name, 2, 3, 2) for name in ("x", "y", "dy", "other"))
+    back = p.workspace("back", *dx)
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    p.embedding.forward(y=write(x), tokens=tokens, weight=words)
+    p.positions.forward(y=add(x), table=table)
+    p.linear.forward(y=write(y), x=x, weight=w)
+    read = x
+    if again is not None:
+        read = p.workspace("again", *again)
+        with p.phase("recompute"):
+            p.embedding.forward(y=write(read), tokens=tokens, weight=words)
+            p.positions.forward(y=add(read), table=table)
+    with p.phase("backward"):
+        for place in (dy, other)[:losses]:
+            p.squared_error.backward(loss=write(loss), dx=write(place), x=y, table=goals, targets=targets, count=count)
+        p.linear.backward(dx=write(back), dweight=add(p.gradient(w)), dy=dy, x=read, weight=w)
+        p.positions.backward(dtable=add(p.gradient(table)), dy=back)
+        p.embedding.backward(dweight=add(p.gradient(words)), dy=back, tokens=tokens)
+    return p.build()
+
+
+def test_small_lists_are_right() -> None:
+    for program in (two_steps(), two_steps(again=(2, 3, 2))):
+        verify(program)
+        assert is_derivative(program)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (two_steps(dx=(1, 6, 2)), "wrong shape: back is 1×6×2"),
+        (two_steps(dx=(3, 2, 2)), "wrong shape: back is 3×2×2"),
+        (two_steps(again=(1, 6, 2)), "not computed before"),
+        (two_steps(losses=2), "loss is overwritten after"),
+        (two_steps(rows=3), "wrong shape: dtable is 3×2"),
+    ],
+    ids=["gradient by other rows", "exchanged axes", "recomputed by other rows", "two losses in one", "fewer rows"],
+)
+def test_rows_count_as_columns_do(program: Program, words: str) -> None:
+    """Kernels that fold leading axes take any of them; positions, heads and the rows of a weight are then others."""
+    with pytest.raises(ProgramError, match=words):
+        verify(program)
+
+
+def test_a_buffer_that_only_has_the_name_of_one() -> None:
+    program = two_steps()
+    linear = call_of(program, "linear.backward")
+    impostor = replace(linear["dweight"].buffer, kind="workspace")
+    with pytest.raises(ProgramError, match=r"dw, which linear\.backward at .* is not a buffer of this program"):
+        verify(changed(program, linear, taking(linear, "write", dweight=impostor)))

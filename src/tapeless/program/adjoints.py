@@ -24,9 +24,23 @@ Atom = tuple[int, str]  # an application, by the index of its call, and the argu
 def check_adjoints(program: Program, numbered: Numbered) -> None:
     """Nothing to be proven where nothing goes backward."""
     if any(call.direction == "backward" for call in program.calls):
+        _check_losses(numbered)
         active = Active(program, numbered)
         _check_partners_exist(numbered, active)
         Walk(program, numbered, active).check()
+
+
+def _check_losses(numbered: Numbered) -> None:
+    """What is told as a loss is one whose gradient is taken; of several, the gradient is that of their sum."""
+    for applied in numbered.calls:
+        if applied.call.spec.fused and applied.call.direction == "backward":
+            for argument in applied.call.writes:
+                kept = argument.view.buffer.kind == "output"
+                if kept and numbered.final[argument.view] != applied.outputs[argument.name]:
+                    raise ProgramError(
+                        f"{argument.view.name} is overwritten after {applied.call.at} has put its {argument.name} "
+                        f"there: what is told in the end is not what the gradients belong to."
+                    )
 
 
 class Active:
@@ -196,6 +210,8 @@ class Walk:
         for index, applied in enumerate(self._calls):
             call = applied.call
             partner = index if call.direction == "backward" else None
+            if partner is not None and call.spec.fused:
+                _check_shapes(call, call)
             if call.direction == "backward" and not call.spec.fused:
                 partner = self._partner(applied)
                 self._check_partner(applied, self._calls[partner])
@@ -231,6 +247,7 @@ class Walk:
 
     def _check_partner(self, applied: Application, forward: Application) -> None:
         call = applied.call
+        _check_shapes(call, forward.call)
         for name, value in applied.inputs.items():
             if forward.held(name) not in (None, value):
                 culprit = self._writers[call[name].parts[0].buffer.name]
@@ -346,6 +363,20 @@ class Walk:
             raise ProgramError(
                 f"wrong gradient: {argument.name} of {call.at} goes to {view.name}, "
                 f"but {argument.name[1:]} is {weight.name}."
+            )
+
+
+def _check_shapes(backward: Call, forward: Call) -> None:
+    """A gradient has the shape of what it is the gradient of. Kernels that fold leading axes would take another, and
+    those that do not would read it by other rows."""
+    wanted = {argument.name: argument.view.shape for argument in forward.arguments}
+    for argument in backward.arguments:
+        shape = wanted.get(argument.name, wanted.get(argument.name[1:], argument.view.shape))
+        if argument.view.shape != shape:
+            found, due = ("×".join(map(str, each)) for each in (argument.view.shape, shape))
+            raise ProgramError(
+                f"wrong shape: {argument.view.name} is {found}, but {argument.name} of {backward.at} must be {due}, "
+                f"as in {forward.at}."
             )
 
 

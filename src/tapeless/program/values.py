@@ -56,10 +56,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Numbered:
-    """`calls`: for each call what its arguments held. `initial`: what weights held before the first."""
+    """`calls`: for each call what its arguments held. `initial`: what weights held before the first; `final`: what
+    everything held after the last."""
 
     calls: tuple[Application, ...]
     initial: dict[str, Columns]
+    final: Memory
     widths: dict[int, int]  # how many columns a value has
 
     def applications(self) -> list[int]:
@@ -96,7 +98,8 @@ def number(program: Program) -> Numbered:
                 fault = "added to before it is initialised" if argument.mode == "add" else "read before it is written"
                 raise ProgramError(f"{missing} is {fault}, as {argument.name} of {call.at}.")
         inputs = {argument.name: memory[argument.view] for argument in call.reads}
-        meaning = (call.op, call.direction, call.scalars, tuple(inputs.items()))
+        shapes = tuple((argument.name, argument.view.shape) for argument in call.arguments)
+        meaning = (call.op, call.direction, call.scalars, shapes, tuple(inputs.items()))
         if call.phase == "recompute":
             outputs = _original(call, inputs, known.get(meaning, []), calls, writers).outputs
         else:
@@ -109,7 +112,7 @@ def number(program: Program) -> Numbered:
             memory[argument.view] = outputs[argument.name]
             for part in argument.view.parts:
                 writers[part.buffer.name] = call
-    return Numbered(tuple(calls), initial, widths)
+    return Numbered(tuple(calls), initial, memory, widths)
 
 
 def _original(

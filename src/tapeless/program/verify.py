@@ -19,11 +19,11 @@ READ_ONLY = ("input", "constant")
 
 
 def verify(program: Program) -> None:
-    known = {buffer.name for buffer in program.buffers}
+    known = {buffer.name: buffer for buffer in program.buffers}
     for call in program.calls:
         check_call(call)
         for argument in call.arguments:
-            if argument.view.buffer.name not in known:
+            if known.get(argument.view.buffer.name) != argument.view.buffer:
                 raise ProgramError(f"{argument.view.name}, which {call.at} uses, is not a buffer of this program.")
     _check_regions(program)
     numbered = number(program)
