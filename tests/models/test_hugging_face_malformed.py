@@ -197,7 +197,7 @@ BAD_CONFIGS = [
     (config_with(add_cross_attention="\ud800"), "'add_cross_attention' holds half a surrogate pair"),
     (config_with(n_layer=10**4000), "'n_layer' holds a whole number that does not fit 64 bits"),
     # Sizes that could be, but not with the tensors that are there.
-    (config_with(n_layer=10**9), "n_layer=1000000000"),
+    (config_with(n_layer=10**9), "layers=1000000000"),
     (config_with(n_layer=3), "n_layer=3"),
     (config_with(n_layer=1), "has no place for"),
     (config_with(n_embd=3 * 10**8), "shape"),

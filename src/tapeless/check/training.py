@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import cos, pi
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -150,6 +151,8 @@ def _loop() -> Iterator[str]:
 
 class _Kept:
     """A checkpoint in memory."""
+
+    path = Path("memory")
 
     def __init__(self, trainer: Trainer) -> None:
         self.state = trainer.state()

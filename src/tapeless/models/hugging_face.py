@@ -97,7 +97,10 @@ def read_config(folder: Path) -> Config:
         raise TapelessError(
             f"{where} has n_embd={config.channels}, which n_head={config.heads} does not divide: one of them is wrong."
         )
-    config.validate()
+    try:
+        config.validate()
+    except TapelessError as error:
+        raise TapelessError(f"{where}: {error}") from None
     _check_described(folder, config)
     return config
 

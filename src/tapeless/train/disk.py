@@ -137,10 +137,11 @@ def make_folder(folder: Path) -> None:
 def remove_folder(folder: Path) -> None:
     """Remove a folder with all it holds, as far as that goes: what cannot be removed is left. Of a link, there or
     inside, the link alone goes: what it leads to is not ours."""
-    if not folder.is_symlink():
-        for here, folders, files in os.walk(folder, topdown=False):
-            for path in (Path(here, name) for name in (*files, *folders)):
-                _remove(path)
+    with suppress(OSError):  # a name that is no name of a file leads to nothing
+        if not folder.is_symlink():
+            for here, folders, files in os.walk(folder, topdown=False):
+                for path in (Path(here, name) for name in (*files, *folders)):
+                    _remove(path)
     _remove(folder)
 
 
