@@ -304,6 +304,30 @@ def test_too_little_to_say():
     assert first(history(20, **STUCK)).kind == NOTHING
 
 
+# A text of random words, 300 updates with a cosine schedule: with 1,000 it learns.
+ARRIVING = (
+    5.213, 4.618, 4.048, 3.608, 3.290, 3.092, 2.979, 2.919, 2.884, 2.863, 2.848, 2.839, 2.832, 2.827, 2.822,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("chance", [2.68, 2.80])
+def test_a_loss_that_has_only_just_come_down_to_chance_was_stopped_too_soon(chance):
+    start = START | {"chance_loss": chance}
+    evaluations = [evaluation(20 * number, loss) for number, loss in enumerate(ARRIVING, 1)]
+    losses = np.interp(np.arange(31), np.arange(0, 32, 2), (5.57, *ARRIVING))
+    lines = history(31, start=start, loss=lambda n: losses[n])
+    for each in ([*lines, *evaluations], lines):
+        found = first(each)
+        assert (found.kind, found.verdict) == ("too few updates", "look")
+        assert "its loss, 5.57 at first, was still coming down in the second half" in found.sentence
+        assert found.remedy.startswith("Train for longer: --steps 1200")
+
+
+def test_a_loss_that_sat_at_chance_since_the_first_half_learned_nothing():
+    evaluations = [evaluation(20 * number, max(2.3, 3.0 - 0.1 * number)) for number in range(1, 20)]
+    assert first([*history(**STUCK), *evaluations]).kind == NOTHING
+
+
 def test_two_processes_that_wrote_into_one_run():
     lines = history()
     found = first([*lines, *lines[1:]])

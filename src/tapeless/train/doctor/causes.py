@@ -219,18 +219,21 @@ def _vanishing(evidence: Evidence) -> Finding | None:
 
 
 def _too_few(evidence: Evidence) -> Finding | None:
-    """Still falling when it was stopped; or stopped before anybody could tell."""
+    """Still falling when it was stopped; or stopped before anybody could tell. A loss that came down to chance only in
+    the second half has not been there for long enough to say that it stays."""
     early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
     falling = evidence.fall > (FALLING if evidence.gain < NOTHING else STEEPLY)
-    if evidence.gain > SOLVED or not (early or falling):
+    arriving = evidence.gain < NOTHING and evidence.fall_since_half > FALLING
+    if evidence.gain > SOLVED or not (early or falling or arriving):
         return None
     more = 4 * evidence.updates
     fell = f"its loss was still falling, by {share(evidence.fall)} of that of guessing in the last quarter"
+    arrived = f"its loss, {evidence.losses[0]:.3g} at first, was still coming down in the second half"
     return Finding(
         "too few updates",
         "look",
         f"The training was stopped too soon, after {evidence.updates:,} updates"
-        + (f": {fell}." if falling else ".")
+        + (f": {fell}." if falling else f": {arrived}." if arriving else ".")
         + _state(evidence),
         f"Train for longer: --steps {more}, with everything else as it is.",
     )

@@ -112,6 +112,19 @@ class Evidence:
             return 0.0
         return self.below(median(self.losses[-quarter:])) - self.below(median(self.losses[-2 * quarter : -quarter]))
 
+    @property
+    def fall_since_half(self) -> float:
+        """How far below the best of its first half the loss ended, as a share of the mark."""
+        before = [each.loss for each in self.evaluations if 2 * each.step <= self.updates]
+        if before and len(self.evaluations) >= 4:
+            return self.gain - self.below(min(before))
+        quarter = len(self.losses) // 4
+        if not quarter:
+            return 0.0
+        # Single batches are noisy: three in four of the last must lie below what was usual by then.
+        ended = sorted(late(self.losses))
+        return self.below(ended[3 * len(ended) // 4]) - self.below(median(self.losses[quarter : 2 * quarter]))
+
 
 def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
     steps, repeated = _once([line for line in metrics if line["kind"] == "step"])
