@@ -280,13 +280,25 @@ def test_a_run_that_ended_in_nan(kind, changes):
 def test_a_run_that_ended_in_nan_before_much_was_recorded():
     lines = [*history(1, update_ratios=updates(1.5)), {"kind": "stop", "step": 6, "reason": NAN}]
     assert first(lines).kind == HIGH
-    assert "at step 6" in first(lines).sentence
+    assert "Update 7 was stopped by a number that is not finite, after" in first(lines).sentence  # as training says it
+    for finding in diagnose(lines)[1:]:
+        assert "one update recorded" in finding.sentence
+        assert not any(word in finding.sentence for word in ("late", "usually", "at first"))
+        assert finding.verdict != "fine"
+
+
+def test_how_a_stop_is_told():
+    told = {"kind": "stop", "step": 200, "reason": NAN}
+    found = first([*history(20), told]).sentence
+    assert found == "Update 201 was stopped by a number that is not finite, and updates were not large: the loss is nan."
+    found = first([*history(20, update_ratios=None), told]).sentence
+    assert "how large updates were is not recorded" in found
 
 
 def test_a_run_that_was_stopped_by_nan_and_went_on():
     lines = [*history(20), {"kind": "stop", "step": 150, "reason": NAN}, *history()[21:]]
     assert first(lines).kind == "healthy"
-    assert any("stopped at step 150, and went on" in finding.sentence for finding in diagnose(lines))
+    assert any("update 151 was stopped, and it went on: " in finding.sentence for finding in diagnose(lines))
     early = {"kind": "stop", "step": 390, "reason": "stopped early: 3 evaluations were no better than 0.1200"}
     assert first([*history(), early]).kind == "healthy"
 

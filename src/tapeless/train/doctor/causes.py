@@ -77,19 +77,19 @@ def _not_finite(evidence: Evidence) -> Finding | None:
     stop = evidence.stop
     if stop is None:
         return None
-    ended = f"The training ended at step {stop.step} with a number that is not finite"
     grown = bool(evidence.norms) and max(evidence.norms) > HUGE
     if evidence.size is not None and (evidence.size > LARGISH or grown):
         return Finding(
             "learning rate too high",
             "bad",
-            f"The learning rate is too high. {ended}, after updates as large as {share(evidence.size)} of the weights.",
+            f"The learning rate is too high. {stop.ended}, after updates as large as {share(evidence.size)} of the weights.",
             _lower(evidence),
         )
+    small = "updates were not large" if evidence.size is not None else "how large updates were is not recorded"
     return Finding(
         "not finite",
         "bad",
-        f"{ended}, and updates were not large: {stop.reason.rstrip('.')}.",
+        f"{stop.ended}, and {small}: {stop.reason.rstrip('.')}.",
         "Look at the data of that step first: a number there may be out of all proportion.",
     )
 

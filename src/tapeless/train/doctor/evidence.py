@@ -39,7 +39,8 @@ def read_setup(folder: Path) -> Setup:
 
 @dataclass(frozen=True)
 class Stop:
-    step: int
+    step: int  # updates made until then
+    ended: str  # what was seen, in words
     reason: str
 
 
@@ -170,15 +171,22 @@ def _once(lines: Sequence[Line]) -> tuple[list[Line], int]:
 
 def _stops(metrics: Sequence[Line], steps: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
     """The last end that a number which is not finite made: for good, or overcome."""
-    ends = [Stop(line["step"], str(line.get("reason"))) for line in metrics if line["kind"] == "stop"]
+    ends = [_told(line) for line in metrics if line["kind"] == "stop"]
     broken = [end for end in ends if NOT_FINITE.search(end.reason)]
     lost = [line["step"] for line in steps if "loss" in line and number(line, "loss") is None]
     if lost:
-        return Stop(lost[0], "the loss was not finite"), None
+        return Stop(lost[0], f"The loss of update {lost[0]} was not finite", "the loss was not finite"), None
     if not broken:
         return None, None
     went_on = any(line["step"] > broken[-1].step for line in steps)
     return (None, broken[-1]) if went_on else (broken[-1], None)
+
+
+def _told(line: Line) -> Stop:
+    """As training says it: what was stopped is the update after those that were made."""
+    update = f"update {line['step'] + 1} was stopped"
+    reason = str(line.get("reason")).removeprefix(f"{update}: ")
+    return Stop(line["step"], f"U{update[1:]} by a number that is not finite", reason)
 
 
 def _evaluations(lines: Sequence[Line], steps: Sequence[Line]) -> list[Evaluation]:
