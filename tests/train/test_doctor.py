@@ -290,7 +290,8 @@ def test_a_run_that_ended_in_nan_before_much_was_recorded():
 def test_how_a_stop_is_told():
     told = {"kind": "stop", "step": 200, "reason": NAN}
     found = first([*history(20), told]).sentence
-    assert found == "Update 201 was stopped by a number that is not finite, and updates were not large: the loss is nan."
+    assert found.startswith("Update 201 was stopped by a number that is not finite, and ")
+    assert found.endswith("updates were not large: the loss is nan.")
     found = first([*history(20, update_ratios=None), told]).sentence
     assert "how large updates were is not recorded" in found
 
@@ -306,6 +307,22 @@ def test_a_run_that_was_stopped_by_nan_and_went_on():
 def test_a_loss_that_is_not_finite():
     lost = history(loss=lambda n: None if n > 30 else 1.0)
     assert first(lost).kind == "not finite"
+
+
+def test_a_held_out_loss_that_is_not_finite():
+    lost = evaluation(5, 1.0) | {"loss": None, "best": True}
+    found = first([*history(1, update_ratios=updates(7e7)), lost])
+    assert (found.kind, found.verdict) == (HIGH, "bad")
+    assert "The held-out loss after update 5 was not finite, after updates as large as" in found.sentence
+    assert first([*history(), lost | {"step": 390}]).kind == "not finite"  # updates are small: another cause
+    assert first([*history(), lost, evaluation(390, 0.1, 0.1)]).kind == "healthy"
+
+
+def test_updates_larger_than_the_weights_need_no_course():
+    for recorded in (1, 3):
+        found = first(history(recorded, update_ratios=updates(20.0)))
+        assert (found.kind, found.verdict) == (HIGH, "bad")
+        assert found.remedy.startswith("Divide the learning rate by 1,000")
 
 
 def test_too_little_to_say():

@@ -15,6 +15,7 @@ from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHIN
 
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
+WHOLE = 1.0  # an update as large as the weights
 UNSETTLED = 0.03  # such updates, and a loss that has not settled: a lower rate is the shorter way
 SOLVED = 0.85  # a gain that leaves little to be wished for
 FALLING, STEEPLY = 0.02, 0.03  # of the mark, in the last quarter of a run; the second where something was learned
@@ -82,7 +83,8 @@ def _not_finite(evidence: Evidence) -> Finding | None:
         return Finding(
             "learning rate too high",
             "bad",
-            f"The learning rate is too high. {stop.ended}, after updates as large as {share(evidence.size)} of the weights.",
+            f"The learning rate is too high. {stop.ended}, after updates as large as {share(evidence.size)} of "
+            f"the weights.",
             _lower(evidence),
         )
     small = "updates were not large" if evidence.size is not None else "how large updates were is not recorded"
@@ -91,6 +93,19 @@ def _not_finite(evidence: Evidence) -> Finding | None:
         "bad",
         f"{stop.ended}, and {small}: {stop.reason.rstrip('.')}.",
         "Look at the data of that step first: a number there may be out of all proportion.",
+    )
+
+
+def _overwhelmed(evidence: Evidence) -> Finding | None:
+    """Updates larger than the weights need no course to be judged by."""
+    if len(evidence.losses) >= ENOUGH or evidence.size is None or evidence.size < WHOLE:
+        return None
+    return Finding(
+        "learning rate too high",
+        "bad",
+        f"The learning rate is too high: updates were as large as {share(evidence.size)} of the weights, of which "
+        f"nothing is left then.",
+        _lower(evidence),
     )
 
 
@@ -276,6 +291,7 @@ CAUSES: tuple[Cause, ...] = (
     _collapse,
     _exploding,
     _not_finite,
+    _overwhelmed,
     _too_little,
     _overfitting,
     _too_high,

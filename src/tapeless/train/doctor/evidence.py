@@ -132,7 +132,7 @@ def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
     evaluations, _ = _once([line for line in metrics if line["kind"] == "evaluation"])
     start: Line = next((line for line in metrics if line["kind"] == "start"), {})
     losses = tuple(loss for line in steps if (loss := number(line, "loss")) is not None)
-    stop, overcome = _stops(metrics, steps)
+    stop, overcome = _stops(metrics, steps, evaluations)
     spread = next(
         ((line["step"], value) for line in reversed(evaluations) if (value := number(line, "spread")) is not None), None
     )
@@ -169,13 +169,19 @@ def _once(lines: Sequence[Line]) -> tuple[list[Line], int]:
     return [found[step] for step in sorted(found)], len(lines) - len(found)
 
 
-def _stops(metrics: Sequence[Line], steps: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
+def _stops(
+    metrics: Sequence[Line], steps: Sequence[Line], evaluations: Sequence[Line]
+) -> tuple[Stop | None, Stop | None]:
     """The last end that a number which is not finite made: for good, or overcome."""
     ends = [_told(line) for line in metrics if line["kind"] == "stop"]
     broken = [end for end in ends if NOT_FINITE.search(end.reason)]
     lost = [line["step"] for line in steps if "loss" in line and number(line, "loss") is None]
     if lost:
         return Stop(lost[0], f"The loss of update {lost[0]} was not finite", "the loss was not finite"), None
+    last = evaluations[-1] if evaluations else {}
+    if not broken and "loss" in last and number(last, "loss") is None:
+        after = f"The held-out loss after update {last['step']} was not finite"
+        return Stop(last["step"], after, "the held-out loss was not finite"), None
     if not broken:
         return None, None
     went_on = any(line["step"] > broken[-1].step for line in steps)
