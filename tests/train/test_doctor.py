@@ -280,13 +280,26 @@ def test_a_run_that_ended_in_nan(kind, changes):
 def test_a_run_that_ended_in_nan_before_much_was_recorded():
     lines = [*history(1, update_ratios=updates(1.5)), {"kind": "stop", "step": 6, "reason": NAN}]
     assert first(lines).kind == HIGH
-    assert "at step 6" in first(lines).sentence
+    assert "Update 7 was stopped by a number that is not finite, after" in first(lines).sentence  # as training says it
+    for finding in diagnose(lines)[1:]:
+        assert "one update recorded" in finding.sentence
+        assert not any(word in finding.sentence for word in ("late", "usually", "at first"))
+        assert finding.verdict != "fine"
+
+
+def test_how_a_stop_is_told():
+    told = {"kind": "stop", "step": 200, "reason": NAN}
+    found = first([*history(20), told]).sentence
+    assert found.startswith("Update 201 was stopped by a number that is not finite, and ")
+    assert found.endswith("updates were not large: the loss is nan.")
+    found = first([*history(20, update_ratios=None), told]).sentence
+    assert "how large updates were is not recorded" in found
 
 
 def test_a_run_that_was_stopped_by_nan_and_went_on():
     lines = [*history(20), {"kind": "stop", "step": 150, "reason": NAN}, *history()[21:]]
     assert first(lines).kind == "healthy"
-    assert any("stopped at step 150, and went on" in finding.sentence for finding in diagnose(lines))
+    assert any("update 151 was stopped, and it went on: " in finding.sentence for finding in diagnose(lines))
     early = {"kind": "stop", "step": 390, "reason": "stopped early: 3 evaluations were no better than 0.1200"}
     assert first([*history(), early]).kind == "healthy"
 
@@ -296,12 +309,52 @@ def test_a_loss_that_is_not_finite():
     assert first(lost).kind == "not finite"
 
 
+def test_a_held_out_loss_that_is_not_finite():
+    lost = evaluation(5, 1.0) | {"loss": None, "best": True}
+    found = first([*history(1, update_ratios=updates(7e7)), lost])
+    assert (found.kind, found.verdict) == (HIGH, "bad")
+    assert "The held-out loss after update 5 was not finite, after updates as large as" in found.sentence
+    assert first([*history(), lost | {"step": 390}]).kind == "not finite"  # updates are small: another cause
+    assert first([*history(), lost, evaluation(390, 0.1, 0.1)]).kind == "healthy"
+
+
+def test_updates_larger_than_the_weights_need_no_course():
+    for recorded in (1, 3):
+        found = first(history(recorded, update_ratios=updates(20.0)))
+        assert (found.kind, found.verdict) == (HIGH, "bad")
+        assert found.remedy.startswith("Divide the learning rate by 1,000")
+
+
 def test_too_little_to_say():
     for lines in ([], history(3)):
         found = first(lines)
         assert (found.kind, found.verdict) == ("too few updates", "look")
     assert first(history(10, **STUCK)).kind == "too few updates"  # 90 updates say nothing about the data
     assert first(history(20, **STUCK)).kind == NOTHING
+
+
+# A text of random words, 300 updates with a cosine schedule: with 1,000 it learns.
+ARRIVING = (
+    5.213, 4.618, 4.048, 3.608, 3.290, 3.092, 2.979, 2.919, 2.884, 2.863, 2.848, 2.839, 2.832, 2.827, 2.822,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("chance", [2.68, 2.80])
+def test_a_loss_that_has_only_just_come_down_to_chance_was_stopped_too_soon(chance):
+    start = START | {"chance_loss": chance}
+    evaluations = [evaluation(20 * number, loss) for number, loss in enumerate(ARRIVING, 1)]
+    losses = np.interp(np.arange(31), np.arange(0, 32, 2), (5.57, *ARRIVING))
+    lines = history(31, start=start, loss=lambda n: losses[n])
+    for each in ([*lines, *evaluations], lines):
+        found = first(each)
+        assert (found.kind, found.verdict) == ("too few updates", "look")
+        assert "its loss, 5.57 at first, was still coming down in the second half" in found.sentence
+        assert found.remedy.startswith("Train for longer: --steps 1200")
+
+
+def test_a_loss_that_sat_at_chance_since_the_first_half_learned_nothing():
+    evaluations = [evaluation(20 * number, max(2.3, 3.0 - 0.1 * number)) for number in range(1, 20)]
+    assert first([*history(**STUCK), *evaluations]).kind == NOTHING
 
 
 def test_two_processes_that_wrote_into_one_run():

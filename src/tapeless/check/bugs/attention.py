@@ -287,7 +287,7 @@ BUGS = (
         "lse-without-maximum",
         "attention",
         "The log-sum-exp that is saved lacks the maximum that was subtracted for safety.",
-        "The forward is right; the backward rebuilds weights that do not sum to one.",
+        "None here, where the backward takes the maximum anew; one that trusts lse has weights that do not sum to one.",
         forward("attention", lse=_lse_without_maximum),
     ),
     Bug(

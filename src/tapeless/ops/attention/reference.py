@@ -3,18 +3,21 @@
 Per head, with D = C/H channels of q, k, v (heads stand side by side in the channels):
 
 (1)  s_ij = q_i · k_j / √D                     for the pairs the mask allows
-(2)  lse_i = log Σ_j exp(s_ij),   p_ij = exp(s_ij − lse_i)
+(2)  lse_i = log Σ_j exp(s_ij),   p_ij = exp(s_ij − lse_i) = exp(s_ij − m_i) / Σ_k exp(s_ik − m_i)
 (3)  y_i = Σ_j p_ij v_j
 
 Causal: the T queries are the *last* T of the S positions, so query i sees the keys j ≤ i + (S − T).
-Only lse is saved; the backward rebuilds p from (1) and (2). With dy given:
+The backward rebuilds p from (1) and (2), with m_i = max_j s_ij: a large lse_i has lost to rounding what s_ij − lse_i
+would need. With dy given:
 
 (4)  dv_j = Σ_i p_ij dy_i,   dp_ij = dy_i · v_j
 
-The softmax of row i has ∂p_ij/∂s_ik = p_ij (δ_jk − p_ik), hence ds_ij = p_ij (dp_ij − Σ_k p_ik dp_ik), and
-the sum is Σ_k p_ik (dy_i · v_k) = dy_i · y_i, which needs no T×S array:
+The softmax of row i has ∂p_ij/∂s_ik = p_ij (δ_jk − p_ik), hence
 
-(5)  ds_ij = p_ij (dp_ij − dy_i · y_i)
+(5)  ds_ij = p_ij (dp_ij − Σ_k p_ik dp_ik)
+
+The sum is Σ_k p_ik (dy_i · v_k) = dy_i · y_i. Taken from dp it has dp's rounding: where one key has all the weight,
+ds is exactly 0, however large the k_j that (6) multiplies it with.
 
 (6)  dq_i = Σ_j ds_ij k_j / √D,   dk_j = Σ_i ds_ij q_i / √D
 """
@@ -45,7 +48,7 @@ SPEC = Spec(
     ),
     backward=Signature(
         writes={
-            "dq": "ds·k/√D, ds = p·(dy·vᵀ − Σ_D dy·y)",
+            "dq": "ds·k/√D, ds = p·(dp − Σ_S p·dp), dp = dy·vᵀ",
             "dk": "dsᵀ·q/√D",
             "dv": "pᵀ·dy",
         },
@@ -73,27 +76,31 @@ def _visible(queries: int, keys: int, causal: bool) -> Array:
     return np.tril(everything, keys - queries) if causal else everything
 
 
-def _weights(scores: Array, lse: Array, visible: Array) -> Array:
-    """exp(s − lse) where visible, else 0; the masked scores never reach exp, where they could overflow."""
-    return np.where(visible, np.exp(np.where(visible, scores - lse[..., None], 0)), 0)
+def _scores(q: Array, k: Array) -> Array:
+    """(1)"""
+    return q @ k.swapaxes(2, 3) / sqrt(q.shape[3])
 
 
-def _softmax(scores: Array, lse: Array, visible: Array) -> Array:
-    """(2), divided by its own sum: that is 1 but for what a large lse has lost to rounding."""
-    p = _weights(scores, lse, visible)
-    p /= p.sum(axis=-1, keepdims=True)
-    return p
+def _weights(scores: Array, shift: Array, visible: Array) -> Array:
+    """exp(s − shift) where visible, else 0; the masked scores never reach exp, where they could overflow."""
+    return np.where(visible, np.exp(np.where(visible, scores - shift[..., None], 0)), 0)
+
+
+def _softmax(scores: Array, visible: Array) -> tuple[Array, Array]:
+    """(2): p and lse."""
+    # The largest score is taken on the real parts: the result does not depend on it, so it stays analytic.
+    largest = np.where(visible, scores.real, -np.inf).max(axis=-1)
+    weights = _weights(scores, largest, visible)
+    total = weights.sum(axis=-1)
+    return weights / total[..., None], largest + np.log(total)
 
 
 def forward(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool) -> None:
     heads = lse.shape[1]
     q, k, v = _split(q, heads), _split(k, heads), _split(v, heads)
     visible = _visible(q.shape[2], k.shape[2], causal)
-    scores = q @ k.swapaxes(2, 3) / sqrt(q.shape[3])  # (1)
-    # The largest score is taken on the real parts: the result does not depend on it, so it stays analytic.
-    largest = np.where(visible, scores.real, -np.inf).max(axis=-1)
-    lse[...] = largest + np.log(_weights(scores, largest, visible).sum(axis=-1))  # (2)
-    y[...] = _join(_softmax(scores, lse, visible) @ v)  # (3)
+    p, lse[...] = _softmax(_scores(q, k), visible)  # (1) (2)
+    y[...] = _join(p @ v)  # (3)
 
 
 def backward(
@@ -109,12 +116,12 @@ def backward(
     causal: bool,
 ) -> None:
     heads = lse.shape[1]
-    q, k, v, y, dy = (_split(x, heads) for x in (q, k, v, y, dy))
-    scale = 1 / sqrt(q.shape[3])
-    p = _softmax(q @ k.swapaxes(2, 3) * scale, lse, _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
+    q, k, v, dy = (_split(x, heads) for x in (q, k, v, dy))
+    p, _ = _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
     dv[...] = _join(p.swapaxes(2, 3) @ dy)  # (4)
     dp = dy @ v.swapaxes(2, 3)
-    ds = p * (dp - (dy * y).sum(axis=-1, keepdims=True))  # (5)
+    ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True))  # (5)
+    scale = 1 / sqrt(q.shape[3])
     dq[...] = _join(ds @ k) * scale  # (6)
     dk[...] = _join(ds.swapaxes(2, 3) @ q) * scale
 

@@ -15,6 +15,7 @@ from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHIN
 
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
+WHOLE = 1.0  # an update as large as the weights
 UNSETTLED = 0.03  # such updates, and a loss that has not settled: a lower rate is the shorter way
 SOLVED = 0.85  # a gain that leaves little to be wished for
 FALLING, STEEPLY = 0.02, 0.03  # of the mark, in the last quarter of a run; the second where something was learned
@@ -77,20 +78,34 @@ def _not_finite(evidence: Evidence) -> Finding | None:
     stop = evidence.stop
     if stop is None:
         return None
-    ended = f"The training ended at step {stop.step} with a number that is not finite"
     grown = bool(evidence.norms) and max(evidence.norms) > HUGE
     if evidence.size is not None and (evidence.size > LARGISH or grown):
         return Finding(
             "learning rate too high",
             "bad",
-            f"The learning rate is too high. {ended}, after updates as large as {share(evidence.size)} of the weights.",
+            f"The learning rate is too high. {stop.ended}, after updates as large as {share(evidence.size)} of "
+            f"the weights.",
             _lower(evidence),
         )
+    small = "updates were not large" if evidence.size is not None else "how large updates were is not recorded"
     return Finding(
         "not finite",
         "bad",
-        f"{ended}, and updates were not large: {stop.reason.rstrip('.')}.",
+        f"{stop.ended}, and {small}: {stop.reason.rstrip('.')}.",
         "Look at the data of that step first: a number there may be out of all proportion.",
+    )
+
+
+def _overwhelmed(evidence: Evidence) -> Finding | None:
+    """Updates larger than the weights need no course to be judged by."""
+    if len(evidence.losses) >= ENOUGH or evidence.size is None or evidence.size < WHOLE:
+        return None
+    return Finding(
+        "learning rate too high",
+        "bad",
+        f"The learning rate is too high: updates were as large as {share(evidence.size)} of the weights, of which "
+        f"nothing is left then.",
+        _lower(evidence),
     )
 
 
@@ -219,18 +234,21 @@ def _vanishing(evidence: Evidence) -> Finding | None:
 
 
 def _too_few(evidence: Evidence) -> Finding | None:
-    """Still falling when it was stopped; or stopped before anybody could tell."""
+    """Still falling when it was stopped; or stopped before anybody could tell. A loss that came down to chance only in
+    the second half has not been there for long enough to say that it stays."""
     early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
     falling = evidence.fall > (FALLING if evidence.gain < NOTHING else STEEPLY)
-    if evidence.gain > SOLVED or not (early or falling):
+    arriving = evidence.gain < NOTHING and evidence.fall_since_half > FALLING
+    if evidence.gain > SOLVED or not (early or falling or arriving):
         return None
     more = 4 * evidence.updates
     fell = f"its loss was still falling, by {share(evidence.fall)} of that of guessing in the last quarter"
+    arrived = f"its loss, {evidence.losses[0]:.3g} at first, was still coming down in the second half"
     return Finding(
         "too few updates",
         "look",
         f"The training was stopped too soon, after {evidence.updates:,} updates"
-        + (f": {fell}." if falling else ".")
+        + (f": {fell}." if falling else f": {arrived}." if arriving else ".")
         + _state(evidence),
         f"Train for longer: --steps {more}, with everything else as it is.",
     )
@@ -273,6 +291,7 @@ CAUSES: tuple[Cause, ...] = (
     _collapse,
     _exploding,
     _not_finite,
+    _overwhelmed,
     _too_little,
     _overfitting,
     _too_high,

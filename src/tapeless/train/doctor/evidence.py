@@ -39,7 +39,8 @@ def read_setup(folder: Path) -> Setup:
 
 @dataclass(frozen=True)
 class Stop:
-    step: int
+    step: int  # updates made until then
+    ended: str  # what was seen, in words
     reason: str
 
 
@@ -112,13 +113,26 @@ class Evidence:
             return 0.0
         return self.below(median(self.losses[-quarter:])) - self.below(median(self.losses[-2 * quarter : -quarter]))
 
+    @property
+    def fall_since_half(self) -> float:
+        """How far below the best of its first half the loss ended, as a share of the mark."""
+        before = [each.loss for each in self.evaluations if 2 * each.step <= self.updates]
+        if before and len(self.evaluations) >= 4:
+            return self.gain - self.below(min(before))
+        quarter = len(self.losses) // 4
+        if not quarter:
+            return 0.0
+        # Single batches are noisy: three in four of the last must lie below what was usual by then.
+        ended = sorted(late(self.losses))
+        return self.below(ended[3 * len(ended) // 4]) - self.below(median(self.losses[quarter : 2 * quarter]))
+
 
 def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
     steps, repeated = _once([line for line in metrics if line["kind"] == "step"])
     evaluations, _ = _once([line for line in metrics if line["kind"] == "evaluation"])
     start: Line = next((line for line in metrics if line["kind"] == "start"), {})
     losses = tuple(loss for line in steps if (loss := number(line, "loss")) is not None)
-    stop, overcome = _stops(metrics, steps)
+    stop, overcome = _stops(metrics, steps, evaluations)
     spread = next(
         ((line["step"], value) for line in reversed(evaluations) if (value := number(line, "spread")) is not None), None
     )
@@ -155,17 +169,30 @@ def _once(lines: Sequence[Line]) -> tuple[list[Line], int]:
     return [found[step] for step in sorted(found)], len(lines) - len(found)
 
 
-def _stops(metrics: Sequence[Line], steps: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
+def _stops(
+    metrics: Sequence[Line], steps: Sequence[Line], evaluations: Sequence[Line]
+) -> tuple[Stop | None, Stop | None]:
     """The last end that a number which is not finite made: for good, or overcome."""
-    ends = [Stop(line["step"], str(line.get("reason"))) for line in metrics if line["kind"] == "stop"]
+    ends = [_told(line) for line in metrics if line["kind"] == "stop"]
     broken = [end for end in ends if NOT_FINITE.search(end.reason)]
     lost = [line["step"] for line in steps if "loss" in line and number(line, "loss") is None]
     if lost:
-        return Stop(lost[0], "the loss was not finite"), None
+        return Stop(lost[0], f"The loss of update {lost[0]} was not finite", "the loss was not finite"), None
+    last = evaluations[-1] if evaluations else {}
+    if not broken and "loss" in last and number(last, "loss") is None:
+        after = f"The held-out loss after update {last['step']} was not finite"
+        return Stop(last["step"], after, "the held-out loss was not finite"), None
     if not broken:
         return None, None
     went_on = any(line["step"] > broken[-1].step for line in steps)
     return (None, broken[-1]) if went_on else (broken[-1], None)
+
+
+def _told(line: Line) -> Stop:
+    """As training says it: what was stopped is the update after those that were made."""
+    update = f"update {line['step'] + 1} was stopped"
+    reason = str(line.get("reason")).removeprefix(f"{update}: ")
+    return Stop(line["step"], f"U{update[1:]} by a number that is not finite", reason)
 
 
 def _evaluations(lines: Sequence[Line], steps: Sequence[Line]) -> list[Evaluation]:

@@ -13,6 +13,7 @@ NOTHING, LITTLE = 0.03, 0.1  # a gain that is noise, and one that is hardly more
 HUGE = 1e3  # a gradient norm
 FADED = 0.01  # a block's gradient beside the largest block's
 USUAL = (1e-3, 0.05)  # the largest updates of a run, beside the weights
+ALONE = "one update recorded"  # of which no course can be told, and nothing be found in order
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,11 @@ def _loss(evidence: Evidence) -> Finding | None:
     if not evidence.losses:
         return None
     said = f"{evidence.losses[0]:.3g} at first, {median(late(evidence.losses)):.3g} late"
+    alone = len(evidence.losses) == 1
+    if alone:
+        said = f"{evidence.losses[0]:.3g}; {ALONE}"
     if evidence.chance is None:
-        return Finding("loss", "fine", f"{said}; what guessing gets was not recorded.")
+        return Finding("loss", "look" if alone else "fine", f"{said}; what guessing gets was not recorded.")
     said += f"; always the same answer gets {evidence.chance:.3g}"
     return Finding("loss", _learned(evidence.gain), f"{said}.")
 
@@ -66,6 +70,8 @@ def _updates(evidence: Evidence) -> Finding | None:
     said = f"{share(evidence.size)} of the weights at most, {share(median(evidence.sizes))} usually"
     low, high = USUAL
     odd = not low <= evidence.size < high
+    if len(evidence.sizes) == 1:
+        odd, said = True, f"{share(evidence.size)} of the weights; {ALONE}"
     return Finding("updates", "look" if odd else "fine", f"{said}; at most 0.1 to 5 % is usual.")
 
 
@@ -75,6 +81,8 @@ def _gradients(evidence: Evidence) -> Finding | None:
     first, largest = evidence.norms[0], max(evidence.norms)
     said = f"norm {first:.2g} at first, {median(late(evidence.norms)):.2g} late, {largest:.2g} at most"
     odd = largest > HUGE
+    if len(evidence.norms) == 1:
+        odd, said = True, f"norm {first:.2g}; {ALONE}"
     if len(evidence.profile) > 1:
         least = min(evidence.profile, key=evidence.profile.__getitem__)
         odd = odd or evidence.profile[least] < FADED
@@ -112,5 +120,5 @@ def _overcome(evidence: Evidence) -> Finding | None:
     if evidence.overcome is None:
         return None
     return Finding(
-        "stops", "look", f"stopped at step {evidence.overcome.step}, and went on: {evidence.overcome.reason}"
+        "stops", "look", f"update {evidence.overcome.step + 1} was stopped, and it went on: {evidence.overcome.reason}"
     )
