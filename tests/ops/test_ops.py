@@ -283,8 +283,8 @@ def test_attention_backward_survives_saturation() -> None:
     v, dy = rng.normal(size=(2, 4, 6)), rng.normal(size=(2, 4, 6))
     for causal in (True, False):
         dq, dk, dv = attention_backward(dy, q, k, v, 2, causal)
-        assert not dq.any()
-        assert not dk.any()
+        # What is left is the rounding of dy·y, some 1e-16, times keys and queries of 1e10.
+        assert np.abs([dq, dk]).max() < 1e-4
         close(dv.sum(axis=1), dy.sum(axis=1))
 
 

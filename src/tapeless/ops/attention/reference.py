@@ -12,12 +12,10 @@ would need. With dy given:
 
 (4)  dv_j = Σ_i p_ij dy_i,   dp_ij = dy_i · v_j
 
-The softmax of row i has ∂p_ij/∂s_ik = p_ij (δ_jk − p_ik), hence
+The softmax of row i has ∂p_ij/∂s_ik = p_ij (δ_jk − p_ik), hence ds_ij = p_ij (dp_ij − Σ_k p_ik dp_ik), and
+the sum is Σ_k p_ik (dy_i · v_k) = dy_i · y_i, which needs no T×S array:
 
-(5)  ds_ij = p_ij (dp_ij − Σ_k p_ik dp_ik)
-
-The sum is Σ_k p_ik (dy_i · v_k) = dy_i · y_i. Taken from dp it has dp's rounding: where one key has all the weight,
-ds is exactly 0, however large the k_j that (6) multiplies it with.
+(5)  ds_ij = p_ij (dp_ij − dy_i · y_i)
 
 (6)  dq_i = Σ_j ds_ij k_j / √D,   dk_j = Σ_i ds_ij q_i / √D
 """
@@ -116,11 +114,11 @@ def backward(
     causal: bool,
 ) -> None:
     heads = lse.shape[1]
-    q, k, v, dy = (_split(x, heads) for x in (q, k, v, dy))
+    q, k, v, y, dy = (_split(x, heads) for x in (q, k, v, y, dy))
     p, _ = _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal))  # (1) (2)
     dv[...] = _join(p.swapaxes(2, 3) @ dy)  # (4)
     dp = dy @ v.swapaxes(2, 3)
-    ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True))  # (5)
+    ds = p * (dp - (dy * y).sum(axis=-1, keepdims=True))  # (5)
     scale = 1 / sqrt(q.shape[3])
     dq[...] = _join(ds @ k) * scale  # (6)
     dk[...] = _join(ds.swapaxes(2, 3) @ q) * scale
