@@ -131,6 +131,13 @@ def test_it_stops_early_and_says_why():
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
 
 
+def test_an_evaluation_that_is_not_finite_is_never_the_best():
+    events = events_of([np.nan, np.inf, 2.0, np.nan, 1.0], steps=5)
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [False, False, True, False, True]
+    early = events_of([np.nan] * 5, patience=2)[-1]
+    assert early.reason == "stopped early: 2 evaluations were not finite"
+
+
 def test_what_is_due_when():
     events = events_of([5.0] * 10, eval_every=4)
     at, step = [], 0
@@ -247,6 +254,19 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert session.run.checkpoint("newest")[0].step == 8
     # The line that did not fit and those that came after it were written with the next checkpoint.
     assert [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "evaluation"] == [4, 8]
+
+
+def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
+    asked = request()
+    session = start(replace(asked, settings=replace(asked.settings, eval_every=1)), tmp_path / "run")
+    with pytest.raises(NonFiniteError, match="update 2 was stopped"):
+        for event in session.walk(lambda: None):
+            if isinstance(event, Step):  # as if the update had done it
+                session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
+    assert session.last_saved == 1
+    *_, evaluated, stop = read_metrics(tmp_path / "run")
+    assert (evaluated["kind"], evaluated["loss"], evaluated["best"]) == ("evaluation", None, False)
+    assert (stop["kind"], stop["step"]) == ("stop", 1)
 
 
 def test_nan_on_a_full_disk_tells_of_both(tmp_path, monkeypatch):
