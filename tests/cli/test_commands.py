@@ -187,6 +187,7 @@ MISTAKES = {
     ("check", "opps-102k"): "did you mean 'ops-102k'",
     ("train", "sunfish"): "reads features",
     ("train", "--lr", "0"): "lr must be",
+    ("train", "--lr", "1e38"): "lr must be at most 1,000,000, not 1e+38",
     ("train", "--epochs", "0"): "epochs must be",
     ("train", "--batch", "5000"): "4,000 examples",
     ("train", "--vocab", "10"): "vocab=10",

@@ -108,6 +108,18 @@ def test_norms_and_ratios_need_no_second_copy_of_the_weights():
     assert peak < 5e6 < 0.25 * model.parameters * 4
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+def test_weights_that_are_not_finite_have_no_ratio_and_nobody_is_warned(name):
+    model, batch = made(optimizer=name)
+    model.forward_backward(*batch())
+    model.update(1e-3)
+    for arrays, value in ((model.params, -np.inf), (model.state, np.inf)):
+        for array in arrays.values():
+            array[...] = value
+    assert not any(np.isfinite(ratio) for ratio in update_ratios(model, 1e-3).values())
+
+
 def test_weights_that_are_all_zero_have_no_ratio():
     model, batch = made(optimizer="sgd", tied=False)
     model.params["head.weight"][...] = 0

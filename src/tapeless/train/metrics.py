@@ -61,9 +61,10 @@ def update_ratios(model: Model, lr: float) -> dict[str, float]:
         layer = layer_of(member.name)
         for inside in _pieces(member.elements):
             piece = slice(start + inside.start, start + inside.stop)
-            step = _step(model, call, piece, lr)
+            with np.errstate(all="ignore"):  # weights that are not finite are for the guard to tell of
+                step = _step(model, call, piece, lr)
+                before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
             moved[layer] = moved.get(layer, 0.0) + _square(step)
-            before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
     return {layer: sqrt(moved[layer] / before[layer]) if before[layer] else inf for layer in moved}
 
 

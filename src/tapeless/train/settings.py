@@ -17,6 +17,7 @@ from tapeless.train.schedules import Schedule
 
 OPERATIONS = "operations"
 MOST_EPOCHS = 1_000_000
+HIGHEST_LR = 1e6
 LABELLED = "labelled"  # what the run's source.json names
 
 
@@ -80,6 +81,10 @@ class Settings:
             raise TapelessError(f"clip must be above 0, or 0 for no clipping, not {self.clip!r}.")
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise TapelessError(f"lr must be a finite number above 0, not {self.lr!r}.")
+        if self.lr is not None and self.lr > HIGHEST_LR:
+            raise TapelessError(
+                f"lr must be at most {HIGHEST_LR:,.0f}, not {self.lr!r}: what is higher only destroys the weights."
+            )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
     def suited(self, config: Config) -> Settings:
