@@ -175,6 +175,7 @@ def test_train_for_people_shows_examples(tmp_path):
     assert "tapeless explain" in done.stdout
 
 
+LONG = "x" * 256  # one more than file systems take
 MISTAKES = {
     ("plan", "gpt2-124"): "did you mean 'gpt2-124m'",
     ("explain", "ops-102k", "--layer", "7"): "layers 0 to 1",
@@ -213,6 +214,15 @@ MISTAKES = {
     ("train", "--beta1", "1"): "beta1 must be",
     ("sample", "nowhere"): "nowhere is not there",
     ("doctor", "nowhere"): "nowhere",
+    ("doctor", LONG): "is too long",
+    ("sample", LONG): "is too long",
+    ("train", LONG): "unknown preset",
+    ("train", "--resume", LONG): "is too long",
+    ("train", "--from", LONG): "is too long",
+    ("train", "--out="): "a path is empty",
+    ("import", LONG): "is too long",
+    ("export", LONG, "there"): "is too long",
+    ("label", "predict", LONG, "-o", "there"): "is too long",
     ("import", "nowhere"): "nowhere",
     ("export", "nowhere", "there"): "nowhere is not there",
 }

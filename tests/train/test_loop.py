@@ -259,10 +259,11 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
     asked = request()
     session = start(replace(asked, settings=replace(asked.settings, eval_every=1)), tmp_path / "run")
+    events = session.walk(lambda: None)
+    next(event for event in events if isinstance(event, Step))
+    session.model.params["blocks.0.mlp.up.bias"][0] = np.nan  # as if the update had done it
     with pytest.raises(NonFiniteError, match="update 2 was stopped"):
-        for event in session.walk(lambda: None):
-            if isinstance(event, Step):  # as if the update had done it
-                session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
+        list(events)
     assert session.last_saved == 1
     *_, evaluated, stop = read_metrics(tmp_path / "run")
     assert (evaluated["kind"], evaluated["loss"], evaluated["best"]) == ("evaluation", None, False)

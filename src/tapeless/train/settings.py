@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,9 @@ def read_request(name: str) -> Request:
     """From a preset's name or a TOML file."""
     if not name.endswith(".toml"):
         if name not in PRESETS:
-            if Path(name).exists():
-                raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
+            with suppress(OSError):  # what is too long to be a file's name is none
+                if Path(name).exists():
+                    raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
             raise unknown("preset", name, PRESETS)
         return Request(name, {}, Settings())
     return request_from(read_toml(Path(name)), name)
