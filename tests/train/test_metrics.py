@@ -310,6 +310,13 @@ def test_a_damaged_line_in_the_middle_is_named(row, tmp_path):
     assert len(str(refused.value)) < 300
 
 
+def test_metrics_longer_than_any_run_has_are_not_read(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.truncate(metrics.LARGEST + 1)  # of which the disk holds nothing
+    with pytest.raises(TapelessError, match="is longer than 1,073,741,824 bytes"):
+        read_metrics(tmp_path)
+
+
 def test_a_folder_without_metrics(tmp_path):
     with pytest.raises(TapelessError, match="there are no metrics in"):
         read_metrics(tmp_path / "nowhere")

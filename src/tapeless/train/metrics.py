@@ -24,6 +24,7 @@ from tapeless.train.disk import UnwritableError, read_regular, write_whole
 from tapeless.train.growing import Growing
 
 FILE = "metrics.jsonl"
+LARGEST = 1 << 30  # bytes; a million lines of a deep model
 PIECE = 1 << 16  # elements looked at together: what is computed on the way stays in the cache
 PHASES = ("data", "forward_backward", "update", "evaluate", "save")
 
@@ -229,6 +230,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics. A last line that was torn by a kill is left out; any other damage is an error."""
     path = folder / FILE
     try:
+        if path.stat().st_size > LARGEST:
+            raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
         content = read_regular(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
