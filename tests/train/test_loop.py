@@ -326,7 +326,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         ({}, {"seed": 3}, "seed cannot be changed"),
         ({}, {"backend": "reference"}, "backend cannot be changed"),
         ({}, {"lr": -1.0}, "lr must be"),
-        ({}, {"epochs": 0.1}, "is done"),
+        ({}, {"epochs": 0.1}, "is done: it has made 3 updates of 1"),
     ],
 )
 def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
@@ -336,6 +336,24 @@ def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
     with pytest.raises(TapelessError, match=message):
         resume(tmp_path / "run", model, settings)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("checkpoints", "a file"), ("metrics.jsonl", "a link to nowhere"), ("metrics.jsonl", "a folder")]
+)
+def test_what_stands_in_the_way_of_records_is_found_before_the_training(name, kind, tmp_path):
+    session = start(request(), tmp_path / "run")
+    list(session.walk(lambda: "enough"))
+    path = tmp_path / "run" / name
+    path.rename(tmp_path / "aside")
+    if kind == "a file":
+        path.write_text("")
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TapelessError, match=rf"{name} is no .*move it out of the way"):
+        resume(tmp_path / "run", {}, {})
 
 
 def test_metrics_are_finite_and_complete(tmp_path):
