@@ -544,7 +544,8 @@ SQUARED = (lambda x: x * x, lambda dy, x: 2 * dy * x)
     ],
 )
 def test_where_the_forward_underflows_a_right_backward_is_not_called_wrong(pair, size, verdict):
-    report = op(*pair, np.array([1.0, -0.3, 0.7]) * size)
+    forward, backward = pair
+    report = op(forward, backward, np.array([1.0, -0.3, 0.7]) * size)
     assert report.verdict == verdict, report
 
 
