@@ -350,6 +350,14 @@ def test_learning_rates_are_refused(lr):
     assert_update_refused_unchanged(("lr must be 0 or a finite number above", f"not {lr!r}"), lr=lr)
 
 
+@pytest.mark.parametrize("lr", [1e39, 1e300])
+def test_a_learning_rate_that_the_weights_type_cannot_hold_is_refused(lr):
+    model = Model("ops-102k", dtype="float32", backend="reference", batch=1)
+    message = refusal(lambda: model.update(lr))
+    assert_says(message, "lr must be at most 3.4e+38, the largest number of float32", f"not {lr!r}")
+    assert model.steps == 0
+
+
 @pytest.mark.parametrize("lr", [lr for lr in RATES if lr is not None], ids=repr)
 def test_learning_rates_of_a_trace_are_refused(lr):
     # None means no update here. The batch is good, and must not get in before the rate is looked at.

@@ -28,6 +28,8 @@ def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     names = sorted(known, key=_natural)
     near = _meant(value.lower(), names) if isinstance(value, str) else []
     hint = f"did you mean {near[0]!r}?" if len(near) == 1 else "choose one of " + _listed(near or names) + "."
+    if len(names) == 1:
+        hint = f"it must be {names[0]}."
     return TapelessError(f"unknown {what} {_brief.repr(value)}: {hint}")
 
 

@@ -32,9 +32,12 @@ def check_seed(seed: Any) -> None:
         raise TapelessError(f"seed must be at most {LARGEST_SEED:,}: what is larger fits no 64 bits.")
 
 
-def check_update(lr: Any, clip: Any) -> None:
+def check_update(lr: Any, clip: Any, dtype: str) -> None:
     if not (_is_number(lr) and 0 <= lr < inf):
         raise TapelessError(f"lr must be 0 or a finite number above, not {lr!r}.")
+    largest = float(np.finfo(dtype).max)
+    if lr > largest:
+        raise TapelessError(f"lr must be at most {largest:.2g}, the largest number of {dtype}, not {lr!r}.")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise TapelessError(f"clip must be above 0, or None for no clipping, not {clip!r}.")
 

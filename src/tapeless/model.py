@@ -152,7 +152,7 @@ class Model:
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it has gradients but no update.")
-        check_update(lr, clip)
+        check_update(lr, clip, self.dtype)
 
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""

@@ -496,7 +496,7 @@ def test_a_torch_alias_is_refused():
         ({"inputs": X.astype(np.float32)}, "x is float32, and a proof needs float64"),
         ({"inputs": torch.tensor(X, dtype=torch.float32)}, "x is float32"),
         ({"inputs": np.array([1.0, np.nan])}, r"x holds nan at \(1,\)"),
-        ({"inputs": (3, "word")}, "no float64 array among the inputs"),
+        ({"inputs": (3, "word")}, "no input is a float64 array"),
         ({"forward": 3}, "forward must be a function, not 3"),
         ({"backward": None}, "backward must be a function, not None"),
         ({"wrt": [1]}, r"wrt=\[1\]: input 1 is no float64 array"),
@@ -515,6 +515,42 @@ def test_bad_arguments_get_one_sentence(given, sentence):
     arguments = {"forward": twice, "backward": twice_backward, "inputs": X} | given
     with pytest.raises(TapelessError, match=sentence):
         op(**arguments).raise_if_wrong()
+
+
+@pytest.mark.parametrize("forward", [lambda x: x[:0], lambda x: (x[:0], x[:0])])
+def test_an_output_with_nothing_in_it_gets_one_sentence(forward):
+    with pytest.raises(TapelessError, match="nothing but empty arrays"):
+        op(forward, lambda dy, x: 0 * x, np.ones(3))
+
+
+def test_an_empty_output_beside_another_is_no_trouble():
+    assert op(lambda x: (x * x, x[:0]), lambda dy, x: 2 * dy[0] * x, np.ones(3))
+
+
+SIGNED = (lambda x: np.abs(x) * x, lambda dy, x: 2 * dy * np.abs(x))  # by differences alone
+SQUARED = (lambda x: x * x, lambda dy, x: 2 * dy * x)
+
+
+@pytest.mark.parametrize(
+    ("pair", "size", "verdict"),
+    [
+        (SQUARED, 1e-160, "right"),  # the squares are denormal or 0, and the complex step does not mind
+        (SIGNED, 1e-160, "cannot tell"),
+        (SQUARED, 1e-170, "right"),
+        (SIGNED, 1e-170, "cannot tell"),
+        (SQUARED, 1e-300, "cannot tell"),
+        (SQUARED, 1e-100, "right"),
+        (SIGNED, 1e-100, "right"),
+    ],
+)
+def test_where_the_forward_underflows_a_right_backward_is_not_called_wrong(pair, size, verdict):
+    forward, backward = pair
+    report = op(forward, backward, np.array([1.0, -0.3, 0.7]) * size)
+    assert report.verdict == verdict, report
+
+
+def test_a_wrong_backward_of_tiny_inputs_is_still_wrong():
+    assert op(lambda x: x * 1.0, lambda dy, x: 2 * dy, np.full(3, 1e-300)).verdict == "wrong"
 
 
 def test_a_tolerance_of_ones_own():

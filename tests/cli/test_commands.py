@@ -175,6 +175,7 @@ def test_train_for_people_shows_examples(tmp_path):
     assert "tapeless explain" in done.stdout
 
 
+LONG = "x" * 256  # one more than file systems take
 MISTAKES = {
     ("plan", "gpt2-124"): "did you mean 'gpt2-124m'",
     ("explain", "ops-102k", "--layer", "7"): "layers 0 to 1",
@@ -187,6 +188,7 @@ MISTAKES = {
     ("check", "opps-102k"): "did you mean 'ops-102k'",
     ("train", "sunfish"): "reads features",
     ("train", "--lr", "0"): "lr must be",
+    ("train", "--lr", "1e38"): "lr must be at most 1,000,000, not 1e+38",
     ("train", "--epochs", "0"): "epochs must be",
     ("train", "--batch", "5000"): "4,000 examples",
     ("train", "--vocab", "10"): "vocab=10",
@@ -204,7 +206,9 @@ MISTAKES = {
     ("train", "gpt2-4x256", "--data", "stdlib", "--vocab", "100"): "vocabulary of 257",
     ("train", "gpt2-4x256", "--data", "stdlib", "--time", "2000", "--context", "1024"): "1024 positions",
     ("train", "ops-102k", "--data", "stdlib"): "answers once",
-    ("train", "gpt2-4x256", "--data", "stdlib", "--no-causal"): "sees the words",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--no-causal"): "with --no-causal gpt2-4x256 sees the words",
+    ("train", "gpt2-4x256", "--data", "stdlib", "--readout", "last"): "leave that out to learn text",
+    ("train", "--dtype", "float16"): "unknown dtype 'float16': it must be float32",
     ("train", "--resume", "nowhere"): "nowhere is not there",
     ("train", "--from", "nowhere"): "nowhere is not there",
     ("train", "--resume", "a", "--out", "b"): "leave out",
@@ -212,6 +216,15 @@ MISTAKES = {
     ("train", "--beta1", "1"): "beta1 must be",
     ("sample", "nowhere"): "nowhere is not there",
     ("doctor", "nowhere"): "nowhere",
+    ("doctor", LONG): "is too long",
+    ("sample", LONG): "is too long",
+    ("train", LONG): "unknown preset",
+    ("train", "--resume", LONG): "is too long",
+    ("train", "--from", LONG): "is too long",
+    ("train", "--out="): "a path is empty",
+    ("import", LONG): "is too long",
+    ("export", LONG, "there"): "is too long",
+    ("label", "predict", LONG, "-o", "there"): "is too long",
     ("import", "nowhere"): "nowhere",
     ("export", "nowhere", "there"): "nowhere is not there",
 }

@@ -73,7 +73,7 @@ def test_names_that_are_markup_or_no_utf8(name, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     shown = name.encode("utf-8", "backslashreplace").decode()
     assert f"The run is in {shown}" in done.stdout
-    assert f"doctor {shown}" in done.stdout
+    assert f"doctor '{shown}'" in done.stdout  # to be pasted into a shell
 
 
 def test_json_stays_json_whatever_the_name(tmp_path):

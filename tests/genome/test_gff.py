@@ -111,7 +111,9 @@ MALFORMED = {
     feature(start=""): "start '' is no whole number",
     feature(end="²"): "end '²' is no whole number",
     feature(end="1_0"): "end '1_0' is no whole number",
-    feature(end="9" * 5000): "end '99999999999999999999' is no whole number",
+    feature(end="9" * 5000): "end '99999999999999999999' … is too large",
+    feature(end=10**15): "end '1000000000000000' is too large: no sequence is that long",
+    feature(end=10**30): "end '10000000000000000000' … is too large",
     feature(sequence="chrX"): r"every exon lies on a sequence that is not in the FASTA file \(chrX\), which has chr",
     feature(
         sequence="scaffold_7"

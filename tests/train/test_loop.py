@@ -131,6 +131,13 @@ def test_it_stops_early_and_says_why():
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
 
 
+def test_an_evaluation_that_is_not_finite_is_never_the_best():
+    events = events_of([np.nan, np.inf, 2.0, np.nan, 1.0], steps=5)
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [False, False, True, False, True]
+    early = events_of([np.nan] * 5, patience=2)[-1]
+    assert early.reason == "stopped early: 2 evaluations were not finite"
+
+
 def test_what_is_due_when():
     events = events_of([5.0] * 10, eval_every=4)
     at, step = [], 0
@@ -249,6 +256,20 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "evaluation"] == [4, 8]
 
 
+def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
+    asked = request()
+    session = start(replace(asked, settings=replace(asked.settings, eval_every=1)), tmp_path / "run")
+    events = session.walk(lambda: None)
+    next(event for event in events if isinstance(event, Step))
+    session.model.params["blocks.0.mlp.up.bias"][0] = np.nan  # as if the update had done it
+    with pytest.raises(NonFiniteError, match="update 2 was stopped"):
+        list(events)
+    assert session.last_saved == 1
+    *_, evaluated, stop = read_metrics(tmp_path / "run")
+    assert (evaluated["kind"], evaluated["loss"], evaluated["best"]) == ("evaluation", None, False)
+    assert (stop["kind"], stop["step"]) == ("stop", 1)
+
+
 def test_nan_on_a_full_disk_tells_of_both(tmp_path, monkeypatch):
     session = start(request(), tmp_path / "run")
 
@@ -305,7 +326,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         ({}, {"seed": 3}, "seed cannot be changed"),
         ({}, {"backend": "reference"}, "backend cannot be changed"),
         ({}, {"lr": -1.0}, "lr must be"),
-        ({}, {"epochs": 0.1}, "is done"),
+        ({}, {"epochs": 0.1}, "is done: it has made 3 updates of 1"),
     ],
 )
 def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
@@ -315,6 +336,24 @@ def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
     with pytest.raises(TapelessError, match=message):
         resume(tmp_path / "run", model, settings)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("checkpoints", "a file"), ("metrics.jsonl", "a link to nowhere"), ("metrics.jsonl", "a folder")]
+)
+def test_what_stands_in_the_way_of_records_is_found_before_the_training(name, kind, tmp_path):
+    session = start(request(), tmp_path / "run")
+    list(session.walk(lambda: "enough"))
+    path = tmp_path / "run" / name
+    path.rename(tmp_path / "aside")
+    if kind == "a file":
+        path.write_text("")
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TapelessError, match=rf"{name} is no .*move it out of the way"):
+        resume(tmp_path / "run", {}, {})
 
 
 def test_metrics_are_finite_and_complete(tmp_path):

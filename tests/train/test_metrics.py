@@ -108,6 +108,18 @@ def test_norms_and_ratios_need_no_second_copy_of_the_weights():
     assert peak < 5e6 < 0.25 * model.parameters * 4
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+def test_weights_that_are_not_finite_have_no_ratio_and_nobody_is_warned(name):
+    model, batch = made(optimizer=name)
+    model.forward_backward(*batch())
+    model.update(1e-3)
+    for arrays, value in ((model.params, -np.inf), (model.state, np.inf)):
+        for array in arrays.values():
+            array[...] = value
+    assert not any(np.isfinite(ratio) for ratio in update_ratios(model, 1e-3).values())
+
+
 def test_weights_that_are_all_zero_have_no_ratio():
     model, batch = made(optimizer="sgd", tied=False)
     model.params["head.weight"][...] = 0
@@ -296,6 +308,13 @@ def test_a_damaged_line_in_the_middle_is_named(row, tmp_path):
     with pytest.raises(TapelessError, match=r"^line 2 of .*metrics.jsonl is not a line of metrics") as refused:
         read_metrics(tmp_path)
     assert len(str(refused.value)) < 300
+
+
+def test_metrics_longer_than_any_run_has_are_not_read(tmp_path):
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.truncate(metrics.LARGEST + 1)  # of which the disk holds nothing
+    with pytest.raises(TapelessError, match="is longer than 1,073,741,824 bytes"):
+        read_metrics(tmp_path)
 
 
 def test_a_folder_without_metrics(tmp_path):

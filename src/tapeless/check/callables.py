@@ -193,6 +193,8 @@ def _checked_outputs(outputs: list[Any]) -> list[Array]:
     arrays = [as_array(output) for output in outputs]
     for number, array in enumerate(arrays):
         _check_numbers(f"output {number} of the forward", array)
+    if not any(array.size for array in arrays):
+        raise TapelessError("the forward returned nothing but empty arrays: choose inputs that give it some output.")
     return [array.copy() for array in arrays]
 
 

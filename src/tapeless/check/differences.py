@@ -29,11 +29,13 @@ from tapeless.ops.contract import Array
 STEPS, RATIO = 37, 1.87  # the last step is about 1e-10 of the first
 SAFETY = 16.0  # the true value lies within so many times what neighbouring estimates disagree by
 ROUNDINGS = 8.0  # of a function value, carried through the weights of (1) and (2)
+SMALLEST = 2.0**-1074
 FLAT = 14  # after so many steps, a function that stops changing is rounded, not constant
 
 KINK = "the forward has a kink here: its slope jumps by {:.2g}"
 ROUGH = "the forward is too rough here: it jumps, or is noisy, as when something inside is rounded to float32"
 ROUNDING = "the forward rounds off too much beside what its output changes by"
+UNDERFLOW = "the forward underflows here, where float64 ends at 5e-324: choose larger inputs"
 NOT_FINITE = "the forward is not finite around this point"
 
 Outputs = Sequence[Array]
@@ -51,7 +53,7 @@ class Slope:
     @property
     def smooth(self) -> bool:
         """Nothing but the rounding of float64 is in the way."""
-        return self.trouble in ("", ROUNDING)
+        return self.trouble in ("", ROUNDING, UNDERFLOW)
 
 
 def slope(line: Line, weights: Outputs, reach: float, wanted: float) -> Slope:
@@ -75,23 +77,26 @@ def slope(line: Line, weights: Outputs, reach: float, wanted: float) -> Slope:
         if count < 4:
             continue
         rounding = ROUNDINGS * _rounding(weights, ahead, behind) / step
-        estimate = _estimate(combined[-3:], _without((1, 3), bends[-3:]), rounding)
+        underflow = ROUNDINGS * smallest_sum(weights) / step
+        estimate = _estimate(combined[-3:], _without((1, 3), bends[-3:]), rounding, underflow)
         best = min(best, estimate, key=lambda each: each.bound)
         if best.bound <= wanted:
             break
     return best
 
 
-def _estimate(combined: list[float], jump: float, rounding: float) -> Slope:
+def _estimate(combined: list[float], jump: float, rounding: float, underflow: float) -> Slope:
     first, second, third = combined
     unrest = SAFETY * max(abs(third - second), abs(second - first))
+    beside = UNDERFLOW if underflow > rounding else ROUNDING
+    rounding += underflow
     bound = unrest + abs(jump) / 2 + rounding
     if not isfinite(bound):
         return Slope(nan, inf, NOT_FINITE)
     if abs(jump) / 2 > max(unrest, 100 * rounding):
         trouble = KINK.format(abs(jump))
     else:
-        trouble = ROUGH if unrest > 100 * rounding else ROUNDING
+        trouble = ROUGH if unrest > 100 * rounding else beside
     return Slope(third, bound, trouble)
 
 
@@ -106,6 +111,12 @@ def _total(weights: Outputs, ahead: Outputs, behind: Outputs) -> float:
     """Differences first, sum later: what a step does not touch cancels exactly."""
     pairs = zip(weights, ahead, behind, strict=True)
     return float(sum((weight * (one - other)).sum() for weight, one, other in pairs))
+
+
+def smallest_sum(weights: Outputs) -> float:
+    """How far off Σ weights·outputs may be because no float64 is smaller than SMALLEST: outputs and products end there.
+    Beside any output of ordinary size it is nothing."""
+    return SMALLEST * float(sum((1 + 2 * np.abs(weight)).sum() for weight in weights))
 
 
 def _rounding(weights: Outputs, ahead: Outputs, behind: Outputs) -> float:

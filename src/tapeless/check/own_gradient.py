@@ -10,7 +10,7 @@ import numpy as np
 
 from tapeless.check.callables import Pair, RefusalError, complex_outputs, gradients_at, outputs_near
 from tapeless.check.complex_step import STEP
-from tapeless.check.differences import NOT_FINITE, Slope, slope
+from tapeless.check.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
 
@@ -81,6 +81,7 @@ def judge(
     value = subject.pair.inputs[index]
     found = np.zeros_like(value) if gradient is None else gradient
     doubt = _not_analytic(subject, index, rng)
+    underflow = smallest_sum(subject.weights) / STEP  # as the complex step sees it
     if doubt:
         method = "differences"
         allowed = tolerance or DIFFERENCES
@@ -92,7 +93,7 @@ def judge(
     else:
         method = "complex step"
         allowed = tolerance or TOLERANCES["complex step"]
-        inherent = 0.0 if gradient is None else _inherent(subject, place, gradient, rng)
+        inherent = underflow + (0.0 if gradient is None else _inherent(subject, place, gradient, rng))
 
         def along(direction: Array) -> Slope:
             true = _by_complex_step(subject, index, direction)
@@ -101,7 +102,8 @@ def judge(
     worst, checked = _worst(found, along, method, allowed, _natural(subject, value), rng)
     notes = [f"No complex step: {doubt}."] if doubt else []
     if worst.verdict == "cannot tell":
-        trouble = worst.trouble or "the inputs, rounded differently, would change the gradient by as much"
+        moved = "the inputs, rounded differently, would change the gradient by as much"
+        trouble = worst.trouble or (UNDERFLOW if abs(worst.found) <= underflow else moved)
         notes.append(f"{trouble[0].upper()}{trouble[1:]}.")
     if gradient is None:
         notes.append("The backward returned None for it, which stands for 0.")
@@ -118,7 +120,8 @@ def _natural(subject: Subject, value: Array) -> float:
 
 
 def _typical(value: Array) -> float:
-    return float(np.sqrt(np.mean(value * value))) or 1.0
+    largest = float(np.abs(value).max()) or 1.0
+    return largest * float(np.sqrt(np.mean(np.square(value / largest)))) or 1.0  # the squares of 1e-170 would be 0
 
 
 # The derivative

@@ -143,7 +143,7 @@ def _checked_wrt(pair: Pair, wrt: Sequence[int] | None) -> tuple[int, ...]:
     ]
     if wrt is None:
         if not floats:
-            raise TapelessError("there is no float64 array among the inputs, so there is no gradient to check.")
+            raise TapelessError("no input is a float64 array with anything in it, so there is no gradient to check.")
         return tuple(floats)
     chosen = tuple(wrt)
     for index in chosen:
@@ -171,7 +171,7 @@ def _not_linear(
     pair: Pair, wrt: tuple[int, ...], dy: list[Array], gradients: list[Any], rng: np.random.Generator
 ) -> str:
     """Every backward is linear in dy, whatever its forward; one that clips or looks at signs is not."""
-    other = [np.asarray(rng.normal(size=each.shape) * np.abs(each).max()) for each in dy]
+    other = [np.asarray(rng.normal(size=each.shape) * np.abs(each).max(initial=0)) for each in dy]
     mixed = [2.5 * one - 1000.0 * two for one, two in zip(dy, other, strict=True)]
     of_other, of_mixed = gradients_at(pair, wrt, other, {}), gradients_at(pair, wrt, mixed, {})
     for index, one, two, both in zip(wrt, gradients, of_other, of_mixed, strict=True):

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -182,5 +183,6 @@ def bars(values: list[float], width: int) -> str:
 
 def own_command() -> str:
     """How this program was started: after `make train` it is in .venv/bin and not on the PATH."""
-    started_as = "python -m tapeless" if sys.argv[0].endswith("__main__.py") else os.path.relpath(sys.argv[0])
+    program = sys.argv[0]
+    started_as = "python -m tapeless" if program.endswith("__main__.py") else shlex.quote(os.path.relpath(program))
     return "tapeless" if shutil.which("tapeless") else started_as

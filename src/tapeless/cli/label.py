@@ -15,6 +15,7 @@ from tapeless.cli.common import Json, Threads, compiling_shown, console, print_j
 from tapeless.cli.idle import idle
 from tapeless.cli.label_report import plural, print_report, report_document
 from tapeless.cli.output import go_on_unread
+from tapeless.cli.paths import with_paths
 from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
 from tapeless.genome.fasta import read_lengths
@@ -54,6 +55,7 @@ class Trained:
 
 
 @label_app.command()
+@with_paths
 def train(
     fasta: Fasta = None,
     gff: Annotated[Path | None, typer.Option(help="Its genes in GFF3.")] = None,
@@ -181,6 +183,7 @@ def _print_stopped(trained: Trained, json: bool) -> None:
 
 
 @label_app.command()
+@with_paths
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `label train`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Begin of the files' names; of a signal, the .npy file.")],
@@ -268,6 +271,7 @@ def _predict_signal(opened: Run, source: Source, signal: Path, out: Path, json: 
 
 
 @label_app.command()
+@with_paths
 def demo(
     bases: Annotated[int, typer.Option(help="Bases in all four chromosomes.")] = 2_000_000,
     steps: Annotated[int, typer.Option(help="Updates.")] = DEMO_STEPS,

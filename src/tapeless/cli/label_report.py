@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tapeless.cli.common import console, own_command
+from tapeless.cli.paths import quoted
 from tapeless.train.labelled_scores import OPEN_FRAMES, Report
 from tapeless.train.session import Session
 
@@ -43,7 +44,7 @@ def print_report(session: Session, report: Report, seconds: float) -> None:
         f"[bold]{escape(str(folder))}[/]; the picture is precision-recall.svg.", soft_wrap=True,
     )  # fmt: skip
     what = "--fasta other.fa -o other" if report.feature else "--signal other.npy -o probabilities.npy"
-    console.print(f"[dim]next:[/] {own_command()} label predict {escape(str(folder))} {what}", soft_wrap=True)
+    console.print(f"[dim]next:[/] {escape(f'{own_command()} label predict {quoted(folder)}')} {what}", soft_wrap=True)
 
 
 def _chosen(report: Report) -> str:
@@ -79,7 +80,7 @@ def _worse(session: Session, report: Report) -> str:
         f"The model is no better than {' and '.join(names)} (F1 {report.classes[1].f1 or 0:.4f} against {figures}), "
         f"which need no network: do not rely on it. Try more updates "
         f"(--steps {2 * session.trainer.step}), a lower rate (--lr {(settings.lr or 0) / 3:.1e}), or more annotated "
-        f"sequence; `{own_command()} doctor {session.run.folder}` says how the training went."
+        f"sequence; `{own_command()} doctor {quoted(session.run.folder)}` says how the training went."
     )
 
 

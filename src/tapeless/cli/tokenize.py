@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tapeless.cli.common import Json, console, own_command, print_json, size
 from tapeless.cli.idle import idle
+from tapeless.cli.paths import quoted
 from tapeless.train.data.files import user_path
 from tapeless.train.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 
@@ -107,4 +108,5 @@ def _print(prepared: Prepared, seconds: float) -> None:
         f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
         f"The tokens are in [bold]{folder}[/]."
     )
-    console.print(f"[dim]next:[/] {escape(own_command())} train gpt2-4x256 --data {folder}", soft_wrap=True)
+    command = f"{own_command()} train gpt2-4x256 --data {quoted(prepared.folder)}"
+    console.print(f"[dim]next:[/] {escape(command)}", soft_wrap=True)

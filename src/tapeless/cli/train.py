@@ -29,6 +29,7 @@ from tapeless.cli.common import (
 from tapeless.cli.display import Display
 from tapeless.cli.idle import refuse_idle, refuse_other_preset
 from tapeless.cli.output import go_on_unread
+from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
@@ -310,7 +311,7 @@ def print_stopped(session: Session, status: Status, subcommand: str) -> None:
         saved = "It could not be saved" + ("." if kept is None else f"; update {kept:,} is. Go on from there with:")
     console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. {saved}")
     if session.last_saved is not None:
-        words = f"{own_command()} {subcommand} --resume {session.run.folder}"
+        words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
         console.print(words, soft_wrap=True, markup=False)
 
 
@@ -331,7 +332,7 @@ def _print_answers(model: Model, task: Operations) -> None:
 
 
 def _print_next(session: Session, command: str) -> None:
-    folder = session.run.folder
+    folder = quoted(session.run.folder)
     lines = [(f"{command} doctor {folder}", "how the training went, in plain words")]
     if isinstance(session.trainer.task, Text):
         lines += [(f"{command} sample {folder} --prompt 'import '", "let it write")]

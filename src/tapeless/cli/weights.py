@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
+from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.models import hugging_face
@@ -56,12 +57,12 @@ def import_(
         else "without a tokenizer, as there is no tokenizer.json: it can be trained on tokens, but not write text"
     )
     console.print(f"{model.parameters:,} parameters in [bold]{place}[/], {words}.", soft_wrap=True)
-    data = "YOUR.txt" if tokenizer else "TOKENS.bin"
+    data, run = "YOUR.txt" if tokenizer else "TOKENS.bin", escape(quoted(made.folder))
     console.print(
-        f"[dim]next:[/] {command} train --from {place} --data {data}   [dim]train it further[/]", soft_wrap=True
+        f"[dim]next:[/] {command} train --from {run} --data {data}   [dim]train it further[/]", soft_wrap=True
     )
     if tokenizer:
-        console.print(f"      {command} sample {place} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
+        console.print(f"      {command} sample {run} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
 
 
 def export(

@@ -31,6 +31,7 @@ COLUMNS = 9
 PREFERRED = ("exon", "CDS")
 NO_STRAND = (".", "?")
 MOST_DIGITS = 15  # far beyond any sequence, and a bound on what int() is given
+MOST_SHOWN = 20  # characters of a column
 UNKNOWN = -1
 
 Key = tuple[str, str]  # sequence, strand
@@ -169,9 +170,16 @@ def _take_feature(where: str, columns: list[str], sequence: str, length: int, ps
 
 
 def _coordinate(where: str, what: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text) >= 1):
-        raise TapelessError(f"{where}: {what} {text[:20]!r} is no whole number of at least 1: GFF3 counts from 1.")
-    return int(text)
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not digits:
+        raise TapelessError(f"{where}: {what} {_shown(text)} is no whole number of at least 1: GFF3 counts from 1.")
+    if len(digits) > MOST_DIGITS:
+        raise TapelessError(f"{where}: {what} {_shown(text)} is too large: no sequence is that long.")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r} …"
 
 
 def _not_of_this_assembly(where: str, end: int, sequence: str, length: int) -> TapelessError:

@@ -148,9 +148,10 @@ class Trainer:
         return NonFiniteError(f"update {self.step + 1} was stopped: {what}. {reason}")
 
     def evaluate(self) -> Evaluated:
-        with self.phases("evaluate"):
+        with self.phases("evaluate"), np.errstate(all="ignore"):
             measured = self.task.evaluate(self.model, self.settings.eval_batches)
-        better = self.best is None or measured.loss < self.best
+        # NaN and infinity are never the best: nothing could be better than the one, and no checkpoint can hold either.
+        better = isfinite(measured.loss) and (self.best is None or measured.loss < self.best)
         self.without_better = 0 if better else self.without_better + 1
         if better:
             self.best = measured.loss
@@ -250,9 +251,9 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
             yield SaveDue(bool(evaluated and evaluated.best))
             mark, logged_at = time.perf_counter(), done.number  # evaluating and saving are not training
         if settings.patience is not None and trainer.without_better >= settings.patience:
-            yield Finished(
-                f"stopped early: {trainer.without_better} evaluations were no better than {trainer.best:.4f}"
-            )
+            count, best = trainer.without_better, trainer.best
+            than = "not finite" if best is None else f"no better than {best:.4f}"
+            yield Finished(f"stopped early: {count} evaluations were {than}")
             return
         yield None
     yield Finished(f"all {trainer.steps:,} updates are done")

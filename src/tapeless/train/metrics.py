@@ -24,6 +24,7 @@ from tapeless.train.disk import UnwritableError, read_regular, write_whole
 from tapeless.train.growing import Growing
 
 FILE = "metrics.jsonl"
+LARGEST = 1 << 30  # bytes; a million lines of a deep model
 PIECE = 1 << 16  # elements looked at together: what is computed on the way stays in the cache
 PHASES = ("data", "forward_backward", "update", "evaluate", "save")
 
@@ -61,9 +62,10 @@ def update_ratios(model: Model, lr: float) -> dict[str, float]:
         layer = layer_of(member.name)
         for inside in _pieces(member.elements):
             piece = slice(start + inside.start, start + inside.stop)
-            step = _step(model, call, piece, lr)
+            with np.errstate(all="ignore"):  # weights that are not finite are for the guard to tell of
+                step = _step(model, call, piece, lr)
+                before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
             moved[layer] = moved.get(layer, 0.0) + _square(step)
-            before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
     return {layer: sqrt(moved[layer] / before[layer]) if before[layer] else inf for layer in moved}
 
 
@@ -228,6 +230,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics. A last line that was torn by a kill is left out; any other damage is an error."""
     path = folder / FILE
     try:
+        if path.stat().st_size > LARGEST:
+            raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
         content = read_regular(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +20,10 @@ from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.disk import write_whole
 from tapeless.train.lock import Lock, hold, was_left
+from tapeless.train.metrics import FILE as METRICS
 from tapeless.train.settings import Request, as_toml, request_from
 
-CONFIGURATION = "config.toml"
+CONFIGURATION, CHECKPOINTS = "config.toml", "checkpoints"
 NEVER_BEGAN = "is what a training left that was killed before it began: remove it and start again."
 
 
@@ -43,7 +45,7 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
     @property
     def data(self) -> Path:
@@ -145,7 +147,17 @@ def open_run(folder: Path, locked: bool = False) -> Run:
             f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
         )
     _read(folder)
+    if locked:
+        _check_places(folder)
     return Run(folder, hold(folder) if locked else None)
+
+
+def _check_places(folder: Path) -> None:
+    """Before a training: what stands in the way of its records would else be found at its first checkpoint."""
+    for name, kind, fits in ((CHECKPOINTS, "folder", Path.is_dir), (METRICS, "plain file", Path.is_file)):
+        path = folder / name
+        if os.path.lexists(path) and not fits(path):
+            raise TapelessError(f"{path} is no {kind}, so this run could not be recorded: move it out of the way.")
 
 
 def _read(folder: Path) -> tuple[Request, Config]:

@@ -238,7 +238,8 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any])
     if found is not None:
         trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
-        raise TapelessError(f"{folder} is done: all {trainer.steps:,} updates were made; give more with --steps.")
+        made = f"it has made {trainer.step:,} updates of {trainer.steps:,}"
+        raise TapelessError(f"{folder} is done: {made}; go on by giving more with --steps.")
     run.write_configuration(opened, request, config)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
     begun = trainer.step > 0 or trainer.added > 0
@@ -342,9 +343,7 @@ def _task(
         return resumed_task(made, settings, config), config
     assert settings.data is not None  # `start` has seen to both
     assert settings.time is not None
-    if config.readout == "last" or not config.causal:
-        why = "answers once per sequence" if config.readout == "last" else "sees the words that it should predict"
-        raise TapelessError(f"{request.preset} {why}: to learn text choose a GPT, such as gpt2-4x256.")
+    _check_learns_text(request.preset, config)
     vocab_asked = request.model.get("vocab")
     source = Path(settings.data)
     if made.data.exists():
@@ -371,6 +370,18 @@ def _task(
     if data.tokenizer is not None:
         data.tokenizer.save(made.folder)
     return Text(data, settings.time, settings.seed), config
+
+
+def _check_learns_text(name: str, config: Config) -> None:
+    if config.readout == "last":
+        option, why = "--readout last", "answers once per sequence"
+    elif not config.causal:
+        option, why = "--no-causal", "sees the words that it should predict"
+    else:
+        return
+    if preset(name).readout != "last" and preset(name).causal:
+        raise TapelessError(f"with {option} {name} {why}: leave that out to learn text.")
+    raise TapelessError(f"{name} {why}: to learn text choose a GPT, such as gpt2-4x256.")
 
 
 def _tokenizer_kind(task: Task) -> str:

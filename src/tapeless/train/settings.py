@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tapeless.train.schedules import Schedule
 
 OPERATIONS = "operations"
 MOST_EPOCHS = 1_000_000
+HIGHEST_LR = 1e6
 LABELLED = "labelled"  # what the run's source.json names
 
 
@@ -80,6 +82,10 @@ class Settings:
             raise TapelessError(f"clip must be above 0, or 0 for no clipping, not {self.clip!r}.")
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise TapelessError(f"lr must be a finite number above 0, not {self.lr!r}.")
+        if self.lr is not None and self.lr > HIGHEST_LR:
+            raise TapelessError(
+                f"lr must be at most {HIGHEST_LR:,.0f}, not {self.lr!r}: what is higher only destroys the weights."
+            )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
     def suited(self, config: Config) -> Settings:
@@ -167,8 +173,9 @@ def read_request(name: str) -> Request:
     """From a preset's name or a TOML file."""
     if not name.endswith(".toml"):
         if name not in PRESETS:
-            if Path(name).exists():
-                raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
+            with suppress(OSError):  # what is too long to be a file's name is none
+                if Path(name).exists():
+                    raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
             raise unknown("preset", name, PRESETS)
         return Request(name, {}, Settings())
     return request_from(read_toml(Path(name)), name)

@@ -190,8 +190,10 @@ def test_a_path_that_leads_to_no_tokenizer(tmp_path, monkeypatch, spec):
 
 
 def test_a_text_that_is_none(tmp_path):
+    undecoded = b"a\xffb".decode("utf-8", "surrogateescape")  # as a command line brings it
     for tokenizer in (small_bpe(), load_tokenizer("bytes")):
         refused(lambda tokenizer=tokenizer: tokenizer.encode("a\ud800b"), "surrogate")
+        refused(lambda tokenizer=tokenizer: tokenizer.encode(undecoded), "byte 0xff at 1, which is not UTF-8")
 
 
 # --- shards ---------------------------------------------------------------------------------------------------------

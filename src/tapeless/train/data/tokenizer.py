@@ -248,9 +248,12 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise TapelessError(
-            f"the text holds half a surrogate pair, {text[error.start]!r} at {error.start:,}, which is no character."
-        ) from None
+        code = ord(text[error.start])
+        if 0xDC80 <= code <= 0xDCFF:  # how Python passes on a byte of a command line that it could not decode
+            what = f"the byte 0x{code - 0xDC00:x} at {error.start:,}, which is not UTF-8: give text in UTF-8"
+        else:
+            what = f"half a surrogate pair, {text[error.start]!r} at {error.start:,}, which is no character"
+        raise TapelessError(f"the text holds {what}.") from None
 
 
 def _package() -> Any:
