@@ -29,10 +29,13 @@ from pathlib import Path
 from tapeless.train.lock import hold
 kept = hold(Path(sys.argv[1]))
 if sys.argv[2:] == ["fork"]:
+    here, there = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(1)
+        os.write(there, b"!")
         time.sleep(600)
+    os.read(here, 1)  # the child runs, and has done what it does first of all
     print(child, flush=True)
 print("held", flush=True)
 time.sleep(600)
