@@ -164,6 +164,33 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path):
     assert running.returncode == -signal.SIGINT
 
 
+def test_ctrl_c_in_the_middle_of_a_write_is_no_crash(tmp_path):
+    """Python runs the handler inside the write then, and what it prints itself is refused as reentrant."""
+    code = (
+        "import io, os, signal, sys; from tapeless.train import loop; from tapeless.cli import main\n"
+        "right = loop.Trainer.batch\n"
+        "class Interrupted(io.RawIOBase):\n"
+        "    def writable(self): return True\n"
+        "    def write(self, data): os.kill(os.getpid(), signal.SIGINT); return len(data)\n"
+        "def batch(self):\n"
+        "    if self.step == 10:\n"
+        "        from tapeless.cli.common import console\n"
+        "        console.file = io.TextIOWrapper(io.BufferedWriter(Interrupted()))\n"
+        "        console.file.write('in the middle'); console.file.flush()\n"
+        "        console.file = sys.stdout\n"
+        "    return right(self)\n"
+        "loop.Trainer.batch = batch\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "train", "--epochs", "3", "--out", "run"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+
+
 def _start(words, folder):
     """In a process of its own, once its first updates are in the metrics."""
     running = subprocess.Popen(

@@ -6,7 +6,7 @@ import signal
 import sys
 import time as clock
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -200,7 +200,8 @@ def _signals(status: Status, display: Display) -> Iterator[None]:
         status.signal = number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        display.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
+        with suppress(RuntimeError):  # it came in the middle of a write, into which another cannot be put
+            display.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
 
     before = {each: signal.signal(each, ask) for each in SIGNALS}
     try:
