@@ -21,14 +21,14 @@ from tapeless import Model
 from tapeless.generate import generate
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array
-from tapeless.train.data.batches import evaluation_batches
-from tapeless.train.data.prepare import prepare
-from tapeless.train.data.tokens import open_data
+from tapeless.tasks.data.batches import evaluation_batches
+from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.tokens import open_data
+from tapeless.tasks.operations import LENGTH, Operations, score_totals, targets_for
+from tapeless.tasks.text import Text
 from tapeless.train.doctor import diagnose
 from tapeless.train.loop import Trainer
-from tapeless.train.operations import LENGTH, Operations, score_totals, targets_for
 from tapeless.train.settings import Settings
-from tapeless.train.text import Text
 
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS, BATCH, TIME, EVALUATED = 1000, 8, 128, 10  # of the text

@@ -7,9 +7,9 @@ import json
 from statistics import median
 from typing import Any
 
-from tapeless.backends import blas
 from tapeless.bench.decode import NEW, PROMPT
 from tapeless.bench.race import Work, contenders, race
+from tapeless.kernels.cpu import blas
 
 NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.genome.fasta import read_lengths
+from tapeless.labelling.genome.fasta import read_lengths
 
 DOCS = Path(__file__).parents[1] / "docs" / "labelling.md"
 BEGIN, END = "<!-- make labelling: begin -->", "<!-- make labelling: end -->"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tapeless.check.bugs.catalogue import BUGS
+from tapeless.check.bugs.rules import FLOAT64, RULES, Judged, judge_all
 from tapeless.check.bugs.run import Verdict, run_catalogue
-from tapeless.check.rules import FLOAT64, RULES, Judged, judge_all
 
 PAGE = Path(__file__).parents[1] / "docs" / "bugs.md"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"

@@ -22,12 +22,12 @@ from drawing import OURS, PEER, QUIET, Panel, legend, picture
 from tapeless import Model
 from tapeless.bench.torch_peer import transformer
 from tapeless.generate import generate
-from tapeless.train.data.batches import evaluation_batches
-from tapeless.train.data.prepare import prepare
-from tapeless.train.data.tokens import open_data
+from tapeless.tasks.data.batches import evaluation_batches
+from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.tokens import open_data
+from tapeless.tasks.text import Text
 from tapeless.train.loop import Evaluated, Step, Trainer, train
 from tapeless.train.settings import Settings
-from tapeless.train.text import Text
 
 DOCS = Path(__file__).parents[1] / "docs"
 VOCAB, FIELDS = 8192, {"layers": 6, "channels": 320, "heads": 5, "context": 256, "vocab": 8192}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from drawing import growth, picture
 
-from tapeless.signal.wavelet import SCALES, feature_blocks
+from tapeless.labelling.signal.wavelet import SCALES, feature_blocks
 
 PICTURE = Path(__file__).parents[1] / "docs" / "wavelet.svg"
 LENGTHS = tuple(1 << power for power in range(14, 23))

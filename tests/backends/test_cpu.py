@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import blas, cpu
+from tapeless.backends import cpu
 from tapeless.backends.execute import bind_call, execute
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.lockstep import compare, lockstep, pair
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tapeless.ops.layernorm import cpu as layernorm
 from tapeless.program.builder import Builder
@@ -308,7 +309,7 @@ def test_a_missing_numba_is_named():
 def test_the_same_kernels_on_numpys_blas():
     """Where MKL is not installed: NumPy's own BLAS under the same code."""
     code = (
-        "from tapeless.backends import blas\n"
+        "from tapeless.kernels.cpu import blas\n"
         "blas._installed = lambda name: None\n"
         "import numpy as np, tapeless\n"
         "assert blas.mkl() is None\n"
@@ -333,7 +334,7 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
     """The first run of a machine compiles, every later one reads from disk: both must train the same model."""
     code = (
         "import hashlib, numpy as np\n"
-        "from tapeless.backends import blas\n"
+        "from tapeless.kernels.cpu import blas\n"
         "blas.threads()\n"
         "from tapeless.ops.layernorm import cpu as layernorm\n"
         "from tapeless.ops.attention import cpu as attention\n"
@@ -347,7 +348,7 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
         "runs += gelu.backward(made[3], dy, x) + attention.forward(made[4], made[5], q, k, v, True)\n"
         "for run in runs:\n"
         "    run()\n"
-        "from tapeless.backends.compile import compiled\n"
+        "from tapeless.kernels.cpu.compile import compiled\n"
         "print([entry.cached for entry in compiled])\n"
         "print(hashlib.sha256(b''.join(array.tobytes() for array in made)).hexdigest())\n"
     )

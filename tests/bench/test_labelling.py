@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from tapeless.genome.synthetic import Synthetic
+from tapeless.labelling.genome.synthetic import Synthetic
 
 labelling = import_module("labelling")  # of benchmarks/, which is no package
 

@@ -5,12 +5,13 @@ import os
 import numpy as np
 import pytest
 
-from tapeless.backends import blas, cpu
+from tapeless.backends import cpu
 from tapeless.backends.execute import bind_call
 from tapeless.check import order
 from tapeless.check.alone import call_alone, check_backend_alone, narrowed
 from tapeless.check.bugs.races import BUGS
 from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads, single
+from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core: nothing runs on threads")

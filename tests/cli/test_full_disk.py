@@ -16,7 +16,7 @@ from tapeless.train.metrics import read_metrics
 CODE = """
 import errno, glob, os
 from tapeless.cli import main
-from tapeless.train import disk, growing
+from tapeless.files import disk, growing
 right, add = disk.perform, growing.Growing.add
 def perform(operation, *arguments, **named):
     if operation is os.write and os.path.exists("full") and glob.glob("run/checkpoints/.partial-*"):

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from tapeless.cli.app import app
 from tapeless.errors import TapelessError
 from tapeless.models.presets import preset
+from tapeless.tasks.data.prepare import prepare
 from tapeless.train import checkpoint
-from tapeless.train.data.prepare import prepare
 from tapeless.train.run import Run, write_configuration
 from tapeless.train.settings import Request, Settings
 

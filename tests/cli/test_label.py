@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tapeless import cli
-from tapeless.genome.fasta import read_lengths
-from tapeless.genome.gff import read_annotation
-from tapeless.genome.synthetic import Synthetic
-from tapeless.train import labelled, labelled_scores
+from tapeless.labelling import scores as labelled_scores
+from tapeless.labelling import source as labelled
+from tapeless.labelling.genome.fasta import read_lengths
+from tapeless.labelling.genome.gff import read_annotation
+from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.train.run import Run
-from tests.signals.made import bursts
+from tests.labelling.signal.made import bursts
 
 TINY = ("--layers", "1", "--channels", "8", "--heads", "2", "--time", "64", "--batch", "8")
 GENOME = ("--fasta", "genome.fa", "--gff", "genes.gff3")

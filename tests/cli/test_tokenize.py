@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tapeless.train.data.tokens import open_data
-from tests.train.data.texts import small_bpe, text
+from tapeless.tasks.data.tokens import open_data
+from tests.tasks.data.texts import small_bpe, text
 
 
 def tokenize(*words: str, folder):

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import blas, cpu, reference
+from tapeless.backends import cpu, reference
 from tapeless.backends.execute import arguments_of, backend_named, bind_call, execute
 from tapeless.check.lockstep import compare
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import ProgramError
 from tapeless.generate import Decoder
+from tapeless.kernels.cpu import blas
 from tapeless.models.decoding import decoding, reading
 from tapeless.models.presets import preset
 from tapeless.ops import OPS

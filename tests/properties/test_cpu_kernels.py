@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapeless.backends import blas, cpu
+from tapeless.backends import cpu
 from tapeless.check.lockstep import compare
+from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.program.builder import Builder

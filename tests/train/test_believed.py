@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tapeless.errors import TapelessError
+from tapeless.files import disk
+from tapeless.labelling import source as labelled
+from tapeless.labelling.scores import read_cut
 from tapeless.models.presets import preset
-from tapeless.train import checkpoint, disk, labelled, session
-from tapeless.train.labelled_scores import read_cut
+from tapeless.tasks.operations import Operations
+from tapeless.train import checkpoint, session
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
-from tapeless.train.operations import Operations
 from tapeless.train.run import Run, open_run, write_configuration
 from tapeless.train.settings import Request, Settings, read_request
 

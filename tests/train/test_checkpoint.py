@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from tapeless import TapelessError
-from tapeless.train import checkpoint, disk
+from tapeless.files import disk
+from tapeless.train import checkpoint
 from tests.train import crash
 
 SMALL = {"weights": 300, "optimizer": 600}

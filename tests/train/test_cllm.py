@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.train.data.batches import evaluation_batches
-from tapeless.train.data.tokens import Data, Tokens
+from tapeless.tasks.data.batches import evaluation_batches
+from tapeless.tasks.data.tokens import Data, Tokens
+from tapeless.tasks.operations import LENGTH, Operations
+from tapeless.tasks.text import Text
 from tapeless.train.doctor import Finding, diagnose
 from tapeless.train.loop import Evaluated, Trainer, train
-from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
-from tapeless.train.text import Text
 
 SMALL: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2, "context": 8}
 

@@ -11,12 +11,12 @@ import pytest
 
 from tapeless import Model, TapelessError
 from tapeless.generate import generate
-from tapeless.models.hugging_face import read_config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint
 from tapeless.train.run import Run, open_run, write_configuration
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
+from tapeless.weights.hugging_face import read_config
 from tests.cli.test_train import tapeless
 
 LINE = "the quick brown fox jumps over the lazy dog and is gone\n"

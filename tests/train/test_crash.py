@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tapeless import TapelessError
-from tapeless.train import checkpoint, disk
+from tapeless.files import disk
+from tapeless.train import checkpoint
 from tests.train import crash
 
 SOAK = int(os.environ.get("TAPELESS_SOAK", "1"))

@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 from tapeless.cli.doctor import doctor
 from tapeless.errors import TapelessError
+from tapeless.labelling.signal.store import Recording
+from tapeless.labelling.signal.task import Labelled, class_weights
 from tapeless.model import Model
-from tapeless.signal.store import Recording
-from tapeless.signal.task import Labelled, class_weights
+from tapeless.tasks.data.tokens import Data, Tokens
+from tapeless.tasks.operations import Operations
+from tapeless.tasks.text import Text
 from tapeless.train.chance import chance, entropy
-from tapeless.train.data.tokens import Data, Tokens
 from tapeless.train.doctor import Finding, Setup, diagnose, read_setup
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder
-from tapeless.train.operations import Operations
 from tapeless.train.settings import Settings
-from tapeless.train.text import Text
 
 LAYERS = ("embedding", "blocks.0", "blocks.1", "head")
 START = {"kind": "start", "step": 0, "chance_loss": 2.3, "chance_accuracy": 0.12, "answers": 10, "examples": 4000}

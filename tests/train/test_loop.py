@@ -11,12 +11,12 @@ import torch
 
 from tapeless import Model
 from tapeless.errors import NonFiniteError, TapelessError
-from tapeless.train import disk
+from tapeless.files import disk
+from tapeless.tasks.task import Measured
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
 from tapeless.train.metrics import read_metrics
 from tapeless.train.session import NotSaved, Saved, resume, start
 from tapeless.train.settings import Request, Settings
-from tapeless.train.task import Measured
 
 FIELDS: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6}
 

@@ -15,11 +15,12 @@ import pytest
 
 from tapeless import Model, TapelessError
 from tapeless.check.configurations import Configuration, small
+from tapeless.files import disk
+from tapeless.files.disk import UnwritableError
+from tapeless.files.growing import Growing
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
-from tapeless.train import disk, metrics
-from tapeless.train.disk import UnwritableError
-from tapeless.train.growing import Growing
+from tapeless.train import metrics
 from tapeless.train.metrics import (
     Phases,
     Recorder,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tapeless import Model
+from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.tokens import open_data
+from tapeless.tasks.operations import LENGTH, Operations
+from tapeless.tasks.text import Text
 from tapeless.train import checkpoint
-from tapeless.train.data.prepare import prepare
-from tapeless.train.data.tokens import open_data
 from tapeless.train.loop import Trainer, train
-from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.settings import Settings
-from tapeless.train.text import Text
 
 CUTS = 30  # per case; four cases on two backends
 

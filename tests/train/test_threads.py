@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tapeless.backends import blas
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Settings, read_request
 

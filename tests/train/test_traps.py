@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tapeless import TapelessError
+from tapeless.labelling.scores import read_cut
+from tapeless.labelling.source import read_source
 from tapeless.train import checkpoint
-from tapeless.train.labelled import read_source
-from tapeless.train.labelled_scores import read_cut
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import open_run
 from tapeless.train.session import resume, start

@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends import blas
 from tapeless.errors import NonFiniteError
+from tapeless.kernels.cpu import blas
+from tapeless.labelling.run import DEFAULTS as LABELLED_DEFAULTS
+from tapeless.labelling.signal.store import Recording
+from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.model import Model
 from tapeless.models.presets import preset
-from tapeless.signal.store import Recording
-from tapeless.signal.task import Labelled, class_weights, hold_out
+from tapeless.tasks.operations import Operations, Split
+from tapeless.tasks.task import Task
 from tapeless.train import run, session
-from tapeless.train.labelled_run import DEFAULTS as LABELLED_DEFAULTS
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
-from tapeless.train.operations import Operations, Split
 from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
-from tapeless.train.task import Task
 
 LIBRARY = Path(os.__file__).parent
 SIGNAL_LENGTH = 24_000

@@ -16,27 +16,30 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.genome.fasta import read_records
-from tapeless.genome.gff import labels, read_annotation
+from tapeless.files import disk
+from tapeless.files.disk import read_safetensors
+from tapeless.labelling import source as labelled
+from tapeless.labelling.genome.fasta import read_records
+from tapeless.labelling.genome.gff import labels, read_annotation
+from tapeless.labelling.scores import read_cut
+from tapeless.labelling.signal.checks import checked_labels
+from tapeless.labelling.signal.npy import open_array
 from tapeless.model import Model
-from tapeless.models import hugging_face, transformer
+from tapeless.models import transformer
 from tapeless.models.presets import preset
-from tapeless.signal.checks import checked_labels
-from tapeless.signal.npy import open_array
-from tapeless.train import checkpoint, disk, labelled, session
-from tapeless.train.data.corpus import find_documents, pieces
-from tapeless.train.data.meta import read_meta
-from tapeless.train.data.prepare import prepare, split_documents
-from tapeless.train.data.tokenizer import load_tokenizer, train_bpe
-from tapeless.train.data.tokens import open_data
-from tapeless.train.disk import read_safetensors
+from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.meta import read_meta
+from tapeless.tasks.data.prepare import prepare, split_documents
+from tapeless.tasks.data.tokenizer import load_tokenizer, train_bpe
+from tapeless.tasks.data.tokens import open_data
+from tapeless.tasks.operations import Operations
+from tapeless.train import checkpoint, session
 from tapeless.train.doctor import diagnose
-from tapeless.train.labelled_scores import read_cut
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
-from tapeless.train.operations import Operations
 from tapeless.train.run import open_run, write_configuration
 from tapeless.train.settings import Request, Settings, as_toml, read_request
+from tapeless.weights import hugging_face
 from tools.fuzz.mutate import (
     Mutation,
     mixed,

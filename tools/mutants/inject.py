@@ -27,7 +27,7 @@ def inject(mutant: Mutant) -> None:
 
 
 def check_indices() -> None:
-    """From here on kernels are compiled with every index checked, as tests/backends/test_bounds.py has them. Not by way
+    """From here on kernels are compiled with every index checked, as tests/kernels/test_bounds.py has them. Not by way
     of Numba's cache, which does not tell the two apart."""
     from numba.core import config
 
@@ -52,7 +52,7 @@ def _compile_afresh(concerned: Callable[[str], bool]) -> None:
     """These kernels are not taken from Numba's cache, nor put there."""
     from numba.core.caching import NullCache
 
-    from tapeless.backends.compile import Kernel
+    from tapeless.kernels.cpu.compile import Kernel
 
     form_of = Kernel._form
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from tools.mutants.changes import changes
 
-SOURCES = ("ops/*/reference.py", "ops/*/cpu.py", "backends/division.py", "models/blocks.py", "models/transformer.py")
+SOURCES = ("ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py", "models/blocks.py", "models/transformer.py")
 SHARE, CPU_SHARE = 3, 24  # one in so many; those of a kernel must each be compiled
 LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "declare", "declare_block", "declare_norm")
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it

@@ -15,7 +15,7 @@ COLLECTED = (
     "tests/program/test_arena.py",
     "tests/program/test_verify.py",
     "tests/backends/test_cpu.py",
-    "tests/backends/test_division.py",
+    "tests/kernels/test_division.py",
 )
 # What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
 # say least about a formula.
@@ -50,7 +50,7 @@ CPU = (
     ("test_cpu.py", "test_the_gradients_of_a_whole_model"),
     ("test_cpu.py", "test_training_twice"),
 )
-# What survives these is judged by them once more, with every index checked: tests/backends/test_bounds.py does so.
+# What survives these is judged by them once more, with every index checked: tests/kernels/test_bounds.py does so.
 CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.", "-{op}.")
 MODELS = (
     ("test_torch_autograd.py", "[ops-102k]"),

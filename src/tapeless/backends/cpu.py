@@ -24,7 +24,7 @@ if find_spec("numba") is None:
 
 
 def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
-    from tapeless.backends import blas
+    from tapeless.kernels.cpu import blas
 
     blas.threads()  # the thread pools are settled before the first kernel compiles
     if find_spec(f"tapeless.ops.{call.op}.cpu") is None:
@@ -40,7 +40,7 @@ def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]
 
 def begin() -> list[Run]:
     """What comes before the first call of a list, each time it runs."""
-    from tapeless.backends import blas
+    from tapeless.kernels.cpu import blas
 
     return [partial(blas.refuse_after_fork, blas.threads())]
 

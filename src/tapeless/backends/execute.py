@@ -7,8 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from tapeless.backends.scratch import taken_from
 from tapeless.errors import TapelessError, unknown
+from tapeless.kernels.cpu.scratch import taken_from
 from tapeless.ops.contract import Array
 from tapeless.program.arena import FLOATS, Arena
 from tapeless.program.call import Call

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numba import float32, prange
 
-from tapeless.backends import blas
-from tapeless.backends.compile import Kernel
 from tapeless.backends.execute import bind, execute
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.compile import Kernel
 from tapeless.model import Model
-from tapeless.models.hugging_face import their_name
 from tapeless.ops.contract import Array
+from tapeless.weights.hugging_face import their_name
 
 PROMPT, NEW = 32, 64
 Profile = Callable[[int], dict[str, Any]]

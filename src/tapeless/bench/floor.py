@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.blas import Product, bound_gemm
 from tapeless.backends.execute import Run, bind
 from tapeless.bench.ours import build
 from tapeless.bench.race import Work
+from tapeless.kernels.cpu.blas import Product, bound_gemm
 from tapeless.ops.attention.reference import pairs
 from tapeless.program.call import Call
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends import blas
 from tapeless.backends.execute import arguments_of, bind
 from tapeless.bench.race import Work
+from tapeless.kernels.cpu import blas
 from tapeless.model import Model
 from tapeless.ops.residual.cpu import RESIDUAL
 from tapeless.program.call import Call

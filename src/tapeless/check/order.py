@@ -18,9 +18,9 @@ import numba
 import numpy as np
 from numba import types
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import OPTIONS
-from tapeless.backends.kernel_cache import keep_on_disk
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.compile import OPTIONS
 from tapeless.ops.contract import Array
 
 Order = Callable[[int], Array]  # from how many parts a loop has to which of them run, one after the other

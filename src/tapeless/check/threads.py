@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends import blas, cpu
+from tapeless.backends import cpu
 from tapeless.backends.execute import Run, bind_call
 from tapeless.check.alone import Arrays, call_alone, narrowed
 from tapeless.check.examples import Example
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
 from tapeless.check.order import backwards, collisions, forwards, is_parallel, run_in, shuffled
+from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call

@@ -16,13 +16,13 @@ from tapeless.check.steps import PlainOptimizer, Tensors, first_difference, smal
 from tapeless.model import Model
 from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.batches import Batches, evaluation_batches
+from tapeless.tasks.data.tokens import Tokens
+from tapeless.tasks.task import Measured
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.data.batches import Batches, evaluation_batches
-from tapeless.train.data.tokens import Tokens
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import NAMES, Schedule
 from tapeless.train.settings import Settings
-from tapeless.train.task import Measured
 
 UPDATES, ACCUMULATE = 5, 2
 # Adam divides a gradient by its own size, so where it should be 0 and is a rounding, ε decides what becomes of it.

@@ -9,12 +9,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends import blas
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
 from tapeless.errors import unknown
 from tapeless.inputs import check_shape
+from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 

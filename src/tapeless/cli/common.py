@@ -110,7 +110,7 @@ def _with_fields(
 @contextmanager
 def compiling_shown(quiet: bool) -> Iterator[None]:
     """A line that says which kernel is being compiled: the first time that takes a while."""
-    from tapeless.backends.compile import compiled, listeners
+    from tapeless.kernels.cpu.compile import compiled, listeners
 
     started, before = time.perf_counter(), len(compiled)
     with console.status("") as status:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.files import read_toml
+from tapeless.files.plain import read_toml
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
-from tapeless.train.data.files import user_path
-from tapeless.train.data.tokens import holds_tokens
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.tokens import holds_tokens
 from tapeless.train.run import Run
 from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
 

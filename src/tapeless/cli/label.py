@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
 from tapeless.cli.idle import idle
 from tapeless.cli.label_report import plural, print_report, report_document
@@ -18,16 +17,18 @@ from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
 from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
-from tapeless.genome.fasta import read_lengths
-from tapeless.genome.output import Cut, output_paths
-from tapeless.genome.synthetic import Synthetic
+from tapeless.kernels.cpu import blas
+from tapeless.labelling import run as labelled_run
+from tapeless.labelling.genome.fasta import read_lengths
+from tapeless.labelling.genome.output import Cut, output_paths
+from tapeless.labelling.genome.synthetic import Synthetic
+from tapeless.labelling.output import label_genome, label_signal, open_signal
+from tapeless.labelling.run import Labelling
+from tapeless.labelling.scores import kind_of, read_cut, score
+from tapeless.labelling.signal.wavelet import SCALES
+from tapeless.labelling.source import Source, make_source, read_source, read_statistics
 from tapeless.model import Model
-from tapeless.signal.wavelet import SCALES
-from tapeless.train import labelled_run, run
-from tapeless.train.labelled import Source, make_source, read_source, read_statistics
-from tapeless.train.labelled_output import label_genome, label_signal, open_signal
-from tapeless.train.labelled_run import Labelling
-from tapeless.train.labelled_scores import kind_of, read_cut, score
+from tapeless.train import run
 from tapeless.train.run import Run
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tapeless.cli.common import console, own_command
 from tapeless.cli.paths import quoted
-from tapeless.train.labelled_scores import OPEN_FRAMES, Report
+from tapeless.labelling.scores import OPEN_FRAMES, Report
 from tapeless.train.session import Session
 
 HEADINGS = ("what was held out", "precision", "recall", "F1")

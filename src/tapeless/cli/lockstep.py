@@ -7,7 +7,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends import blas
 from tapeless.backends.execute import backend_named
 from tapeless.check.alone import ops_alone
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
@@ -16,6 +15,7 @@ from tapeless.check.lockstep import Difference, lockstep, pair
 from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
+from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 
 SHOWN = 12

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from tapeless.errors import TapelessError
-from tapeless.train.data.files import user_path
+from tapeless.tasks.data.files import user_path
 
 LONGEST_PART, LONGEST_PATH = 255, 4095  # bytes, as file systems have it
 

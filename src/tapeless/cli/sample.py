@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from tapeless.backends import blas
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
 from tapeless.cli.idle import idle
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
+from tapeless.kernels.cpu import blas
 from tapeless.model import DEFAULT_BACKEND
-from tapeless.train.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.train.run import open_run
 
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from tapeless.cli.common import Json, console, own_command, print_json, size
 from tapeless.cli.idle import idle
 from tapeless.cli.paths import quoted
-from tapeless.train.data.files import user_path
-from tapeless.train.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 
 
 def tokenize(

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tapeless.backends import blas
 from tapeless.cli.common import (
     Json,
     bars,
@@ -31,18 +30,19 @@ from tapeless.cli.idle import refuse_idle, refuse_other_preset
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
+from tapeless.files.disk import UnwritableError
 from tapeless.generate import generate
+from tapeless.kernels.cpu import blas
+from tapeless.labelling.signal.task import Labelled
 from tapeless.model import Model
-from tapeless.signal.task import Labelled
-from tapeless.train.disk import UnwritableError
+from tapeless.tasks.operations import WORDS, Operations, final_scores, spell
+from tapeless.tasks.text import Text
 from tapeless.train.loop import Evaluated, Finished
-from tapeless.train.operations import WORDS, Operations, final_scores, spell
 from tapeless.train.run import Numbered, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
 from tapeless.train.settings import read_request
-from tapeless.train.text import Text
 
 T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by

@@ -14,13 +14,13 @@ from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models import hugging_face
 from tapeless.models.config import Config
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
-from tapeless.train.data.tokenizer import load_tokenizer
 from tapeless.train.run import Numbered, making, open_run, write_configuration
 from tapeless.train.settings import Request, Settings
+from tapeless.weights import hugging_face
 
 
 def import_(

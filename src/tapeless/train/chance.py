@@ -14,7 +14,7 @@ import numpy as np
 
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.train.task import Task
+from tapeless.tasks.task import Task
 
 ENOUGH = 50_000  # answers, which give the entropy of text to about a hundredth
 MOST_BATCHES = 500

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.files import disk
 from tapeless.ops.contract import Array
-from tapeless.train import disk
 
 FORMAT = 1
 MANIFEST, STATE, BEST, TENSORS = "manifest.json", "state.json", "best.json", ".safetensors"

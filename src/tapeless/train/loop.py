@@ -14,12 +14,12 @@ import numpy as np
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.ops.contract import Array
+from tapeless.tasks.task import Measured, Task
 from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
 from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
 from tapeless.train.settings import Settings
-from tapeless.train.task import Measured, Task
 
 ROWS = 500  # positions that units are watched over
 

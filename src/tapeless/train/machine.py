@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tapeless.backends import blas
+from tapeless.kernels.cpu import blas
 from tapeless.train.settings import Settings
 
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
-from tapeless.files import parse_json
+from tapeless.files.disk import UnwritableError, read_regular, write_whole
+from tapeless.files.growing import Growing
+from tapeless.files.plain import parse_json
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, member_offsets
 from tapeless.train.believed import is_line
-from tapeless.train.disk import UnwritableError, read_regular, write_whole
-from tapeless.train.growing import Growing
 
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model

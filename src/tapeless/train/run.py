@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.files import read_toml
+from tapeless.files.disk import write_whole
+from tapeless.files.lock import Lock, hold, was_left
+from tapeless.files.plain import read_toml
 from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.disk import write_whole
-from tapeless.train.lock import Lock, hold, was_left
 from tapeless.train.metrics import FILE as METRICS
 from tapeless.train.settings import Request, as_toml, request_from
 

@@ -14,18 +14,18 @@ from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.config import OVERRIDABLE, Config
 from tapeless.models.presets import preset
+from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.tokens import holds_tokens, open_data
+from tapeless.tasks.operations import LENGTH, Operations
+from tapeless.tasks.task import Task
+from tapeless.tasks.text import Text
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
-from tapeless.train.data.prepare import prepare
-from tapeless.train.data.tokens import holds_tokens, open_data
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
-from tapeless.train.operations import LENGTH, Operations
 from tapeless.train.run import Numbered, Run, read_weights
 from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
-from tapeless.train.task import Task
-from tapeless.train.text import Text
 
 ENDED = object()
 Progress = Callable[[str, int, int], None]  # what, done, of how much
@@ -338,7 +338,7 @@ def _task(
     if settings.data == OPERATIONS:
         return Operations(config, settings.seed), config
     if settings.data == LABELLED and (made.folder / "source.json").exists():
-        from tapeless.train.labelled_run import resumed_task  # which builds on sessions itself
+        from tapeless.labelling.run import resumed_task  # which builds on sessions itself
 
         return resumed_task(made, settings, config), config
     assert settings.data is not None  # `start` has seen to both

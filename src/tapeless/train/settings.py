@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.files import read_toml
+from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
 from tapeless.models.config import OVERRIDABLE, Config, Optimizer, check_size
 from tapeless.models.presets import PRESETS

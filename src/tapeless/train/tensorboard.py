@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.train.disk import UnwritableError, make_folder
-from tapeless.train.growing import Growing
+from tapeless.files.disk import UnwritableError, make_folder
+from tapeless.files.growing import Growing
 
 
 class Events:

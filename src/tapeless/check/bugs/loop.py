@@ -11,7 +11,7 @@ from tapeless.check.bugs.planting import Bug, Plant, around, replaced
 from tapeless.model import Model
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
-from tapeless.train.data import batches
+from tapeless.tasks.data import batches
 from tapeless.train.loop import Step, Trainer
 from tapeless.train.schedules import Schedule
 

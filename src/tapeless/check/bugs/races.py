@@ -32,7 +32,7 @@ def _kernel(function: Callable[..., None]) -> Any:
     """Compiled, with `prange` in the place of the `range` of that name."""
     from numba import prange
 
-    from tapeless.backends.compile import Kernel
+    from tapeless.kernels.cpu.compile import Kernel
 
     globals()["prange"] = prange
     return Kernel(function)
@@ -143,7 +143,7 @@ def overlapping(weights, gradients, scale, lr):  # type: ignore[no-untyped-def]
 
 
 def _rest_left_out(y: Any, x: Any, branch: Any) -> Any:
-    from tapeless.backends import blas
+    from tapeless.kernels.cpu import blas
 
     flat = (array.reshape(-1, copy=False) for array in (y, x, branch))
     return [_kernel(rest_left_out).bind(x.size, *flat, blas.threads() if x.size >= 65536 else 1)]

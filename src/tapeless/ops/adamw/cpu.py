@@ -7,9 +7,9 @@ from math import sqrt
 import numpy as np
 from numba import float32, prange
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import inlined
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import inlined
 
 BLOCK = 65536
 

@@ -13,12 +13,12 @@ from math import log, sqrt
 import llvmlite.binding as llvm
 from numba import float32, intp, prange, types, uintp
 
-from tapeless.backends import blas, division
-from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.scratch import borrowed
-from tapeless.backends.vector import exp, inlined, largest, plus
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas, division
+from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.scratch import borrowed
+from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 
 # Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
 SYMBOL = "tapeless_sgemm"

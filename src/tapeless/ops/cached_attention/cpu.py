@@ -9,11 +9,11 @@ from math import sqrt
 
 from numba import float32, intp, prange, uintp
 
-from tapeless.backends import division
-from tapeless.backends.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.scratch import borrowed
-from tapeless.backends.vector import inlined, plus
+from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.scratch import borrowed
+from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED

@@ -12,10 +12,10 @@ from math import log
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.backends import division
-from tapeless.backends.blas import Run, bound_gemm
-from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import exp, inlined, larger, largest, plus
+from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import exp, inlined, larger, largest, plus
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words

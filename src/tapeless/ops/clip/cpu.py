@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
 
 
 def forward(scale, norm, limit) -> list[Run]:

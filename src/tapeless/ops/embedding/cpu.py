@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.backends import division
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import THREADED, Kernel
+from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import THREADED, Kernel
 from tapeless.ops.contract import NONE
 
 

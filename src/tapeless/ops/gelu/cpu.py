@@ -6,10 +6,10 @@ from math import pi, sqrt
 
 from numba import float32, prange
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel, flat
-from tapeless.backends.division import blocks
-from tapeless.backends.vector import exp, inlined
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel, flat
+from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.cpu.vector import exp, inlined
 
 BLOCK = 16384
 SCALE = float32(2 * sqrt(2 / pi))

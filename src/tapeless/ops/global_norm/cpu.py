@@ -7,10 +7,10 @@ from math import sqrt
 import numpy as np
 from numba import float64, prange
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.division import blocks
-from tapeless.backends.vector import inlined, plus
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.cpu.vector import inlined, plus
 
 BLOCK = 65536
 

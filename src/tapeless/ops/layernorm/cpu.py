@@ -7,10 +7,10 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.backends import division
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import inlined, plus, rounded_product
+from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
 from tapeless.ops.contract import NONE
 
 BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads

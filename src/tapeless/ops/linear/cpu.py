@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, prange
 
-from tapeless.backends import division
-from tapeless.backends.blas import Run, bound_gemm
-from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import inlined
+from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import inlined
 from tapeless.ops.contract import NONE
 
 COLUMNS = 64  # summed by one thread

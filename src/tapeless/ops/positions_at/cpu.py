@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import prange
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
 from tapeless.ops.contract import NONE
 
 

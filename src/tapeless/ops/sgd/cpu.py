@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.backends.blas import Run
-from tapeless.backends.compile import Kernel
-from tapeless.backends.division import blocks
-from tapeless.backends.vector import inlined
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.cpu.vector import inlined
 
 BLOCK = 65536
 

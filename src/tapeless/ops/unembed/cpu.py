@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.backends.blas import Run, bound_gemm
-from tapeless.backends.compile import Kernel
-from tapeless.backends.vector import plus
+from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import plus
 
 
 def forward(y, x, weight) -> list[Run]:

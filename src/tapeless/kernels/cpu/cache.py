@@ -1,0 +1,93 @@
+"""Compiled kernels on disk: Numba's own cache, made to notice everything that a kernel inlines, and to do without a
+disk that cannot be used.
+
+Numba looks at the file in which a kernel stands. But kernels inline what `vector.py`, `division.py` and other ops have,
+so machine code from before a change there would run on: the key holds the content of all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba.core.caching import FunctionCache
+
+KERNELS = ("tapeless.kernels.", "tapeless.ops.")  # where something may stand that is compiled
+
+
+def keep_on_disk(form: Any) -> None:
+    """From here on the form is read from disk where it is there, and saved where it is not."""
+    try:
+        form._cache = KernelCache(form.py_func)
+    except RuntimeError:  # no folder can be written
+        _say(f"neither {Path(form.py_func.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., None]) -> None:
+        super().__init__(function)
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, digest(function.__module__))
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(signature, target_context)
+        except Exception:  # what a crash or a full disk has left half there can raise anything: compiled anew instead
+            self._forget()
+            return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        try:
+            super().save_overload(signature, result)
+        except OSError as error:
+            self._forget()
+            _say(f"{self.cache_path} ({error.strerror})")
+
+    def _forget(self) -> None:
+        """An index must not name a file that holds something else, or nothing."""
+        try:
+            Path(self._cache_file._index_path).unlink(missing_ok=True)
+        except OSError:  # then it could not be written either
+            return
+
+
+@cache
+def _say(place: str) -> None:
+    warnings.warn(
+        f"compiled kernels cannot be kept: {place} cannot be written. Everything works, but is compiled again in every "
+        f"process; NUMBA_CACHE_DIR names another folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@cache
+def digest(module: str) -> str:
+    """Of all the source that may become part of a module's kernels."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _imported(name)
+    return hashlib.sha256(b"\0".join(_source(name) for name in sorted(found))).hexdigest()
+
+
+@cache
+def _imported(module: str) -> tuple[str, ...]:
+    """The modules of ours that it takes something from, as its `from … import …` lines say."""
+    lines = [node for node in ast.parse(_source(module)).body if isinstance(node, ast.ImportFrom) and node.module]
+    named = [name for line in lines for name in (line.module, *(f"{line.module}.{each.name}" for each in line.names))]
+    return tuple(name for name in named if name and name.startswith(KERNELS) and name in sys.modules)
+
+
+@cache
+def _source(module: str) -> bytes:
+    file = sys.modules[module].__file__
+    return b"" if file is None else Path(file).read_bytes()

@@ -1,0 +1,82 @@
+"""From a Python function to machine code: once serial, once threaded, each only when it is first asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import FunctionType
+from typing import Any
+
+import numba
+
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.vector import EXACT
+
+OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
+THREADED = 65536  # elements; below, waking the other threads costs more than they save
+
+
+@dataclass(frozen=True)
+class Compiled:
+    kernel: str
+    seconds: float
+    cached: bool  # read from disk, not compiled
+
+
+# Who wants to know what is being compiled; the command line shows a progress line.
+listeners: list[Callable[[str], None]] = []
+compiled: list[Compiled] = []
+
+
+class Kernel:
+    """A function whose outer loop is a prange. In its serial form prange is range.
+
+    The two forms need two names: Numba's cache on disk is keyed by name, source and types, *not* by the options,
+    and would hand out the one for the other.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    @cached_property
+    def _serial(self) -> Any:
+        return self._form(parallel=False)
+
+    @cached_property
+    def _threaded(self) -> Any:
+        return self._form(parallel=True)
+
+    def _form(self, parallel: bool) -> Any:
+        original = self._function
+        clone = FunctionType(
+            original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
+        )
+        clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
+        clone.__module__ = original.__module__
+        form = numba.njit(parallel=parallel, **OPTIONS)(clone)
+        keep_on_disk(form)
+        return form
+
+    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Run:
+        """Compiled for these arguments (or read from the cache), ready to be called with none."""
+        form = self._threaded if size >= threaded_from and blas.threads() > 1 else self._serial
+        types = tuple(numba.typeof(argument) for argument in arguments)
+        if types not in form.overloads:
+            name = f"{self._function.__module__.split('.')[-2]}.{self._function.__name__}"
+            for listener in listeners:
+                listener(name)
+            begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
+            form.compile(types)
+            cached = sum(form.stats.cache_hits.values()) > hits
+            compiled.append(Compiled(name, time.perf_counter() - begin, cached))
+        run: Run = partial(form, *arguments)
+        return run
+
+
+def flat(*arrays: Any) -> tuple[Any, ...]:
+    """Contiguous arrays as vectors."""
+    return tuple(array.reshape(-1, copy=False) for array in arrays)

@@ -1,0 +1,31 @@
+"""How the work of a kernel is divided, into blocks and among threads. None of it changes what is computed, so no
+comparison of results would notice a mistake here: these have tests of their own."""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.blas import Run
+
+
+@register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
+def blocks(size: int, length: int) -> int:
+    """How many blocks of a length hold so many; the last one may be shorter."""
+    return (size + length - 1) // length
+
+
+def workers(work: int, threaded_from: int, most: int) -> int:
+    """How many threads share it, at most so many: one alone where waking the others costs more than they save."""
+    return max(1, min(most, blas.threads())) if work >= threaded_from else 1
+
+
+def parts(rows: int, fewest: int, most: int) -> int:
+    """How many sums of their own the rows are given: by their number alone, so that the order of adding does not depend
+    on threads. Each has at least `fewest` rows, where there are as many."""
+    return max(1, min(most, rows // fewest))
+
+
+def calling_blas(run: Run, workers: int) -> list[Run]:
+    """A kernel that calls the BLAS by itself, from every thread that works on it."""
+    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])

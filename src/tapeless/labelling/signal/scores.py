@@ -1,0 +1,146 @@
+"""How well positions were labelled: precision, recall and F1 of each class, and the curve of the one over the other.
+
+Everything is counted as it comes, so the memory is that of the counts. For the curve, probabilities are counted in
+bins of 1/16384; a power of two, so that "at least the threshold" is exact for every threshold on a bin's edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.inputs import spelled
+from tapeless.labelling.signal.checks import checked_labels
+from tapeless.models.config import check_size
+from tapeless.ops.contract import Array
+
+BINS = 1 << 14
+ROUNDING = 1e-6  # how far beyond 0 … 1 a probability may lie: so little of a bin that it is counted as 0 or 1
+MOST_CLASSES = 1 << 10  # each takes 256 KiB of counts
+WIDTH, HEIGHT, MARGIN = 380, 380, 50
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one class: what was said to be it and is, over what was said to be it (precision), over what is it (recall).
+
+    `positions` is how many are it. None where a denominator is zero.
+    """
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    positions: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision and recall of "at least this probability", from the highest threshold that anything reaches down to
+    the lowest, where recall is 1. `share` is the precision of saying yes everywhere."""
+
+    thresholds: Array
+    precision: Array
+    recall: Array
+    share: float
+
+    @property
+    def area(self) -> float:
+        """Average precision: each precision times the recall that it adds, without interpolation."""
+        return float(np.sum(self.precision * np.diff(self.recall, prepend=0.0)))
+
+
+class Scores:
+    """Labels beside probabilities, added up piece by piece."""
+
+    def __init__(self, classes: int) -> None:
+        check_size("classes", classes)
+        if classes > MOST_CLASSES:
+            raise TapelessError(f"scores are kept for up to {MOST_CLASSES:,} classes, not for {classes:,}.")
+        self.classes = int(classes)
+        self.confusion = np.zeros((classes, classes), np.int64)  # rows: what it is; columns: what was said
+        self._yes = np.zeros((classes, BINS + 1), np.int64)  # probabilities of a class where it is right
+        self._all = np.zeros((classes, BINS + 1), np.int64)  # and everywhere
+
+    def add(self, labels: Any, probabilities: Any) -> None:
+        """Labels (n), −1 where not known, and probabilities (n, classes). Of equal ones the lower class is said."""
+        values = self._checked(probabilities)
+        labels = np.asarray(checked_labels(labels, len(values), self.classes)).astype(np.int64)
+        values, labels = values[labels >= 0], labels[labels >= 0]
+        pairs = labels * self.classes + values.argmax(axis=1)
+        self.confusion += np.bincount(pairs, minlength=self.classes**2).reshape(self.confusion.shape)
+        bins = (values * BINS).astype(np.int64)
+        for number in range(self.classes):
+            self._yes[number] += np.bincount(bins[labels == number, number], minlength=BINS + 1)
+            self._all[number] += np.bincount(bins[:, number], minlength=BINS + 1)
+
+    def _checked(self, probabilities: Any) -> Array:
+        try:
+            values = np.asarray(probabilities, np.float64)
+        except (TypeError, ValueError):
+            raise TapelessError("probabilities must be an array of real numbers.") from None
+        if values.ndim != 2 or values.shape[1] != self.classes or not len(values):
+            wanted = ("positions", self.classes)
+            raise TapelessError(f"probabilities must have the shape {spelled(wanted)}, not {spelled(values.shape)}.")
+        fine = (values >= -ROUNDING) & (values <= 1 + ROUNDING)
+        if not fine.all():
+            where = tuple(int(index) for index in np.argwhere(~fine)[0])
+            raise TapelessError(f"probabilities hold {values[where]} at {where}; they must lie between 0 and 1.")
+        return values
+
+    @property
+    def accuracy(self) -> float | None:
+        return _ratio(int(np.trace(self.confusion)), int(self.confusion.sum()))
+
+    def of(self, number: int) -> Score:
+        right = int(self.confusion[number, number])
+        said, true = int(self.confusion[:, number].sum()), int(self.confusion[number].sum())
+        return Score(_ratio(right, said), _ratio(right, true), _ratio(2 * right, said + true), true)
+
+    def per_class(self) -> tuple[Score, ...]:
+        return tuple(self.of(number) for number in range(self.classes))
+
+    def curve(self, number: int) -> Curve:
+        """Of one class against all others."""
+        if isinstance(number, bool) or number not in range(self.classes):
+            raise TapelessError(f"there are the classes 0 to {self.classes - 1}, not {number!r}.")
+        true, everything = int(self._yes[number].sum()), int(self._all[number].sum())
+        if not true:
+            raise TapelessError(f"no label is {number}, so that class has no precision–recall curve.")
+        filled = np.flatnonzero(self._all[number])[::-1]
+        right, said = np.cumsum(self._yes[number][filled]), np.cumsum(self._all[number][filled])
+        return Curve(filled / BINS, right / said, right / true, true / everything)
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def picture(curve: Curve) -> str:
+    """The curve as an SVG: precision over recall, and dashed what saying yes everywhere gives."""
+    side, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+
+    def place(recall: float, precision: float) -> str:
+        return f"{MARGIN + side * recall:.1f},{HEIGHT - MARGIN - height * precision:.1f}"
+
+    points = zip(curve.recall.tolist(), curve.precision.tolist(), strict=True)
+    path = " ".join(dict.fromkeys(place(*point) for point in points))  # points that fall together are drawn once
+    begin = place(0.0, float(curve.precision[0]))
+    base = f"{place(0.0, curve.share)} {place(1.0, curve.share)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
+        'font-size="12"><rect width="100%" height="100%" fill="white"/>',
+        f'<rect x="{MARGIN}" y="{MARGIN}" width="{side}" height="{height}" fill="none" stroke="#999"/>',
+        f'<polyline points="{base}" fill="none" stroke="#999" stroke-dasharray="4 4"/>',
+        f'<polyline points="{begin} {path}" fill="none" stroke="#0a7" stroke-width="1.5"/>',
+        f'<text x="{MARGIN}" y="{MARGIN - 12}">average precision {curve.area:.4f}</text>',
+        f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">recall</text>',
+        f'<text x="14" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2})">precision</text>',
+    ]
+    for tick in (0, 0.5, 1):
+        x, y = place(tick, tick).split(",")
+        parts.append(f'<text x="{x}" y="{HEIGHT - MARGIN + 16}" text-anchor="middle">{tick}</text>')
+        parts.append(f'<text x="{MARGIN - 8}" y="{y}" text-anchor="end">{tick}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"

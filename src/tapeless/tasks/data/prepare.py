@@ -1,0 +1,232 @@
+"""From text to a folder of tokens: the split, the vocabulary, the shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.disk import make_folder, remove_folder, rename, write_file
+from tapeless.inputs import check_seed
+from tapeless.ops.contract import Array
+from tapeless.tasks.data.corpus import Corpus, Document, check_share, cut_once, find_documents, pieces
+from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
+from tapeless.tasks.data.shuffle import order, random_bits
+from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+
+SHARD_TOKENS = 100_000_000
+DEFAULT_BPE_VOCAB = 8192
+AT_ONCE = 1 << 21  # bytes that are tokenised together, on all cores
+LEARNED_FROM = 1 << 28  # bytes a vocabulary is learned from at most: the memory it takes grows with its words
+DOCUMENTS = "documents.jsonl"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    folder: Path
+    meta: Meta
+
+
+def prepare(
+    source: str,
+    out: Path,
+    *,
+    tokenizer: str = "bytes",
+    vocab: int | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Tokenise a source into the new folder `out`, whole documents to train on and whole documents held out.
+
+    `tokenizer` is bytes, bpe (learned here, from the documents to train on alone) or the path of a tokenizer.json.
+    `progress` is told the stage, the bytes done and the bytes there are.
+    """
+    progress = progress or (lambda stage, done, total: None)
+    check_seed(seed)
+    check_share(validation)
+    if tokenizer == "bpe":
+        vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
+        check_bpe_vocab(vocab)
+    elif vocab is not None:
+        raise TapelessError(f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe.")
+    given = None if tokenizer == "bpe" else load_tokenizer(tokenizer)
+    _check_free(out)
+    corpus = find_documents(str(source))
+    training, held_out = split_documents(corpus, validation, seed)
+    chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
+    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    remove_folder(beside)  # what a killed process of the same number may have left
+    try:
+        try:
+            make_folder(beside)
+            meta = _write(beside, corpus, training, held_out, chosen, seed, progress)
+            rename(beside, out)
+        except BaseException:
+            remove_folder(beside)
+            raise
+    except OSError as error:
+        raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
+    return Prepared(out, meta)
+
+
+def _check_free(out: Path) -> None:
+    if "\0" in str(out):
+        raise TapelessError(f"{str(out)!r} is no name of a folder: choose another.")
+    if os.path.lexists(out):
+        raise TapelessError(f"{out} exists already: choose another folder.")
+
+
+def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[list[Document], list[Document]]:
+    """Documents to train on and documents held out, both in the corpus's order.
+
+    In an order drawn by the seed a document is held out while the share of bytes is not exceeded; where none is
+    small enough, the smallest is.
+    """
+    documents = corpus.documents
+    if len(documents) == 1:
+        training, held = cut_once(documents[0], 1 - share)
+        return [training], [held]
+    left = share * corpus.size
+    held_out = set()
+    for index in order(random_bits(seed), len(documents)):
+        if documents[index].size <= left:
+            left -= documents[index].size
+            held_out.add(int(index))
+    if not held_out:
+        held_out = {min(range(len(documents)), key=lambda index: documents[index].size)}
+    return (
+        [document for index, document in enumerate(documents) if index not in held_out],
+        [documents[index] for index in sorted(held_out)],
+    )
+
+
+def _learned(training: list[Document], vocab: int, progress: Progress) -> Tokenizer:
+    """A vocabulary from the documents to train on; of very much text every n-th piece will do."""
+    total = sum(document.size for document in training)
+    stride = -(-total // LEARNED_FROM)
+
+    def texts() -> Iterator[str]:
+        done = 0
+        everything = (piece for document in training for piece in pieces(document))
+        for number, piece in enumerate(everything):
+            if number % stride == 0:
+                yield piece.decode("utf-8")
+            done += len(piece)
+            progress("learning the vocabulary", done, total)
+
+    return train_bpe(texts(), vocab)
+
+
+def _write(
+    folder: Path,
+    corpus: Corpus,
+    training: list[Document],
+    held_out: list[Document],
+    tokenizer: Tokenizer,
+    seed: int,
+    progress: Progress,
+) -> Meta:
+    dtype = dtype_for(tokenizer.vocab)
+    splits, done = {}, 0
+    for name, documents in (("training", training), ("validation", held_out)):
+        size = sum(document.size for document in documents)
+        told = partial(_report, progress, done, corpus.size)
+        shards = _write_shards(folder, name, dtype, _encoded(documents, tokenizer, dtype, told))
+        tokens = sum(shard.tokens for shard in shards)
+        if tokens < 2:
+            raise TapelessError(
+                f"{corpus.source} leaves {tokens} tokens for {name}, and a target needs 2: give more text."
+            )
+        splits[name] = Split(len(documents), size, tokens, shards)
+        done += size
+    tokenizer.save(folder)
+    write_file(folder / DOCUMENTS, _document_lines({"training": training, "validation": held_out}))
+    meta = Meta(
+        source=corpus.source,
+        seed=seed,
+        tokenizer=tokenizer.name,
+        vocab=tokenizer.vocab,
+        end=tokenizer.end,
+        dtype=dtype,
+        skipped=corpus.skipped,
+        **splits,
+    )
+    write_meta(folder, meta)  # the last file: a folder without it is not whole
+    return meta
+
+
+def _report(progress: Progress, before: int, total: int, done: int) -> None:
+    progress("tokenising", before + done, total)
+
+
+def _encoded(
+    documents: Iterable[Document], tokenizer: Tokenizer, dtype: str, told: Callable[[int], None]
+) -> Iterator[Array]:
+    """The ids of the documents, each followed by the end where its text ends."""
+    end, done = np.array([tokenizer.end]), 0
+    for group in _groups(documents):
+        encoded = tokenizer.encode_pieces([piece for piece, _ in group])
+        ends = (end if last else end[:0] for _, last in group)
+        parts = [part for pair in zip(encoded, ends, strict=True) for part in pair]
+        yield np.concatenate(parts, dtype=DTYPES[dtype], casting="unsafe")
+        done += sum(len(piece) for piece, _ in group)
+        told(done)
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bool]]]:
+    """Pieces of about AT_ONCE bytes together, each with whether its document ends with it."""
+    group: list[tuple[bytes, bool]] = []
+    size = 0
+    for document in documents:
+        left = document.size
+        for piece in pieces(document):
+            left -= len(piece)
+            group.append((piece, document.complete and not left))
+            size += len(piece)
+            if size >= AT_ONCE:
+                yield group
+                group, size = [], 0
+    if group:
+        yield group
+
+
+def _write_shards(folder: Path, name: str, dtype: str, arrays: Iterator[Array]) -> tuple[Shard, ...]:
+    """The ids in files of SHARD_TOKENS at most."""
+    shards = []
+    for number, parts in groupby(_numbered(arrays), key=itemgetter(0)):
+        file = f"{name}-{number:04}.bin"
+        written = write_file(folder / file, (part.view(np.uint8).data for _, part in parts))
+        shards.append(Shard(file, written.size // np.dtype(DTYPES[dtype]).itemsize, written.sha256))
+    return tuple(shards)
+
+
+def _numbered(arrays: Iterator[Array]) -> Iterator[tuple[int, Array]]:
+    """The ids cut where a shard is full, each part with the number of its shard."""
+    place = 0
+    for array in arrays:
+        rest = array
+        while len(rest):
+            number, filled = divmod(place, SHARD_TOKENS)
+            part = rest[: SHARD_TOKENS - filled]
+            yield number, part
+            place += len(part)
+            rest = rest[len(part) :]
+
+
+def _document_lines(splits: dict[str, list[Document]]) -> Iterator[bytes]:
+    """For each document, on which side of the split it is, and which bytes of which file it was."""
+    for name, documents in splits.items():
+        for document in documents:
+            place = {"file": str(document.path), "start": document.start, "stop": document.stop}
+            yield json.dumps({"split": name, **place}).encode() + b"\n"

@@ -1,0 +1,290 @@
+"""Text to token ids and back: bytes, or whatever a tokenizer.json describes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.disk import write_whole
+from tapeless.ops.contract import Array
+from tapeless.tasks.data.files import read_json, user_path
+
+if TYPE_CHECKING:
+    import tokenizers
+
+FILE = "tokenizer.json"
+END_OF_TEXT = "<|endoftext|>"
+# What well-known vocabularies call the end of a document, the likeliest first.
+END_NAMES = (
+    END_OF_TEXT,
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "[EOS]",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",
+    "<|im_end|>",
+    "[SEP]",
+)
+SMALLEST_BPE = 257  # the bytes, and the end of a text
+LARGEST_VOCAB = 1 << 24
+UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
+_TRYING = Lock()
+KEPT = 8  # ids that a stream decodes again for context: more than a character has bytes
+
+
+class Tokenizer(Protocol):
+    """Ids are 0 … vocab − 1, and `end` stands between documents. Special tokens written in a text are plain text."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
+        """The ids of several pieces of UTF-8, on all cores where that helps."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text; a character cut off becomes �, and an id that stands for no text gives none."""
+
+    def stream(self) -> Stream: ...
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json into the folder, where there is anything to write."""
+
+
+class Stream:
+    """Ids in, one at a time; out comes the text that can no longer change."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._shown = 0  # characters of the text of `_ids` that were given out
+
+    def push(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        new = text[self._shown : _settled(text)]
+        self._shown += len(new)
+        if len(self._ids) > 4 * KEPT:
+            held = len(text) - self._shown
+            self._ids = self._ids[-KEPT:]
+            self._shown = max(len(self._tokenizer.decode(self._ids)) - held, 0)
+        return new
+
+    def finish(self) -> str:
+        """What was held back: a character that will not be completed any more."""
+        rest = self._tokenizer.decode(self._ids)[self._shown :]
+        self._ids, self._shown = [], 0
+        return rest
+
+
+def _settled(text: str) -> int:
+    """How many characters cannot change: up to three bytes at the end may yet become a character."""
+    settled = len(text)
+    while settled > max(len(text) - 3, 0) and text[settled - 1] == UNDECODABLE:
+        settled -= 1
+    return settled
+
+
+class ByteTokenizer:
+    """The bytes of UTF-8, and 256 for the end."""
+
+    name = "bytes"
+    vocab = 257
+    end = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(_utf8(text))
+
+    def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
+        return [np.frombuffer(piece, np.uint8) for piece in pieces]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(token for token in ids if 0 <= token < 256).decode("utf-8", "replace")
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+    def save(self, folder: Path) -> None:
+        pass
+
+    def as_json(self) -> bytes:
+        """The same as a tokenizer.json, for others: every byte a token under the character that byte-level BPE has
+        for it, nothing to merge, and no splitting that could matter."""
+        package = _package()
+        from tokenizers import decoders, models, pre_tokenizers
+
+        spelled = {byte: character for character, byte in byte_characters().items()}
+        model = package.Tokenizer(models.BPE({spelled[byte]: byte for byte in range(256)}, []))
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        model.decoder = decoders.ByteLevel()
+        model.add_special_tokens([END_OF_TEXT])
+        text: str = model.to_str()
+        return text.encode()
+
+
+def byte_characters() -> dict[str, int]:
+    """The characters that byte-level BPE writes for bytes: themselves where they show, else the next that do."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+class JsonTokenizer:
+    """What a tokenizer.json describes, by Hugging Face tokenizers."""
+
+    def __init__(self, model: tokenizers.Tokenizer, kind: str, origin: str) -> None:
+        ids = model.get_vocab(with_added_tokens=True)
+        if not ids:
+            raise TapelessError(f"{origin} has no vocabulary.")
+        if len(set(ids.values())) < len(ids):
+            raise TapelessError(f"{origin} gives one id to several tokens: make the ids distinct.")
+        self.vocab = max(ids.values()) + 1
+        if self.vocab > LARGEST_VOCAB:
+            raise TapelessError(f"{origin} uses the id {self.vocab - 1:,}, but ids must lie below {LARGEST_VOCAB:,}.")
+        end = next((name for name in END_NAMES if name in ids), None)
+        if end is None:
+            raise TapelessError(f"{origin} has no token for the end of a text: add {END_OF_TEXT} to its vocabulary.")
+        self.end = ids[end]
+        self.name = f"{kind.lower()}-{self.vocab}"
+        model.encode_special_tokens = True  # a text that spells the end token out does not end there
+        self._model, self._origin = model, origin
+
+    def encode(self, text: str) -> list[int]:
+        return [int(token) for token in self.encode_pieces([_utf8(text)])[0]]
+
+    def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
+        texts = [piece.decode("utf-8") for piece in pieces]
+        with _refused_by(self._origin, "cannot encode this text"):
+            encoded = self._model.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, np.uint32) for one in encoded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = [int(token) for token in ids if 0 <= token < self.vocab]
+        with _refused_by(self._origin, "cannot decode these ids"):
+            return self._model.decode(known, skip_special_tokens=True)
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+    def save(self, folder: Path) -> None:
+        write_whole(folder / FILE, self._model.to_str().encode())
+
+
+def load_tokenizer(spec: str | Path) -> Tokenizer:
+    """`bytes`, a tokenizer.json, or a folder that holds one."""
+    if spec == "bytes":
+        return ByteTokenizer()
+    if not str(spec) or "\0" in str(spec):
+        raise TapelessError(f"{str(spec)!r} is no tokenizer: say bytes, or give the path of a {FILE}.")
+    path = user_path(spec)
+    try:
+        if path.is_dir():
+            path = path / FILE
+            if not path.is_file():
+                raise TapelessError(f"{path.parent} holds no {FILE}: give a folder that does, or say bytes.")
+        if not path.exists():
+            raise TapelessError(f"there is no tokenizer {spec}: say bytes, or give the path of a {FILE}.")
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    content = read_json(path)
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise TapelessError(f"{path} describes no model, so it is no tokenizer.json of Hugging Face tokenizers.")
+    # Settings that shorten, lengthen or randomise what a text becomes have no place in a corpus.
+    content["truncation"] = content["padding"] = None
+    model.pop("dropout", None)
+    package = _package()
+    with _standard_error_closed():
+        with _refused_by(str(path), "is no tokenizer that can be read"):
+            inner = package.Tokenizer.from_str(json.dumps(content))
+        tokenizer = JsonTokenizer(inner, type(inner.model).__name__, str(path))
+        tokenizer.decode(tokenizer.encode("a line, 1 number\n"))
+    return tokenizer
+
+
+def train_bpe(texts: Iterator[str], vocab: int) -> Tokenizer:
+    """Byte-level BPE learned from the texts; a small corpus may give fewer than `vocab` tokens."""
+    check_bpe_vocab(vocab)
+    package = _package()
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    model = package.Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        show_progress=False,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    model.train_from_iterator(texts, trainer)
+    return JsonTokenizer(model, "bpe", "the trained tokenizer")
+
+
+def check_bpe_vocab(vocab: Any) -> None:
+    if isinstance(vocab, bool) or not isinstance(vocab, int) or not SMALLEST_BPE <= vocab <= LARGEST_VOCAB:
+        raise TapelessError(
+            f"vocab must be a whole number from {SMALLEST_BPE} (bytes and the end) to {LARGEST_VOCAB:,}, not {vocab!r}."
+        )
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        if 0xDC80 <= code <= 0xDCFF:  # how Python passes on a byte of a command line that it could not decode
+            what = f"the byte 0x{code - 0xDC00:x} at {error.start:,}, which is not UTF-8: give text in UTF-8"
+        else:
+            what = f"half a surrogate pair, {text[error.start]!r} at {error.start:,}, which is no character"
+        raise TapelessError(f"the text holds {what}.") from None
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError:
+        raise TapelessError("this tokenizer needs the tokenizers package: pip install tokenizers.") from None
+    return tokenizers
+
+
+@contextmanager
+def _refused_by(origin: str, what: str) -> Iterator[None]:
+    """Whatever the tokenizers package finds wrong becomes one sentence; its panics derive from BaseException."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        reason = " ".join(str(error).split())[:200]
+        raise TapelessError(f"{origin} {what}: {reason}.") from None
+
+
+@contextmanager
+def _standard_error_closed() -> Iterator[None]:
+    """The package's panics write a trace to file 2 by themselves; while a tokenizer is tried, it goes nowhere."""
+    with _TRYING:  # two at once would restore the wrong file
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)

@@ -1,0 +1,135 @@
+"""Other projects' acceptance rules: they accept what is right, refuse what is grossly wrong, miss what they miss."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from tapeless.check.bugs import rules
+from tapeless.check.bugs.catalogue import BUGS
+from tapeless.check.bugs.rules import CASES, FLOAT64, RULES, Case, case_of, judge_all
+from tapeless.errors import ProgramError
+from tapeless.models import transformer
+from tapeless.program.verify import verify
+
+EXPECTED = {configuration.name: case_of(configuration).values("float64") for configuration in CASES}
+
+
+def bug(name):
+    return next(each for each in BUGS if each.name == name)
+
+
+def refusing(name):
+    (judged,) = judge_all((bug(name),))
+    return {rule for rule, refused in judged.refused.items() if refused}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("configuration", CASES, ids=lambda configuration: configuration.name)
+def test_the_healthy_program_is_accepted(rule, configuration):
+    assert RULES[rule](case_of(configuration), EXPECTED[configuration.name])
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in FLOAT64])
+def test_the_healthy_cpu_backend_is_accepted(rule):
+    configuration = CASES[0]
+    assert RULES[rule](case_of(configuration, "cpu"), EXPECTED[configuration.name])
+
+
+def test_a_gross_mistake_is_refused_by_all():
+    assert refusing("residual-lost-in-pre-norm") == set(RULES)
+
+
+def test_a_consistent_mistake_is_refused_only_where_values_are_compared():
+    assert refusing("attention-unscaled") == {"llm.c"}
+
+
+def test_a_small_mistake_is_seen_in_float64_only():
+    assert refusing("gelu-exact-in-backward") == set(FLOAT64)
+    assert refusing("loss-epsilon") == set()
+
+
+def test_what_changes_no_number_is_said_to():
+    (judged,) = judge_all((bug("schedule-one-early"),))
+    assert judged.changed == ()
+    assert not any(judged.refused.values())
+
+
+def test_a_bug_of_the_cpu_is_judged_on_the_cpu():
+    (judged,) = judge_all((bug("cpu-rest-of-rows"),))
+    assert judged.changed
+    assert not any(judged.refused[rule] for rule in FLOAT64)
+    assert judged.refused["differences in float32"]
+
+
+def test_a_program_that_cannot_run_is_refused():
+    def broken(case, expected):
+        raise IndexError
+
+    assert not rules._accepts(broken, case_of(CASES[0]), EXPECTED[CASES[0].name])
+
+
+def test_lists_that_the_verifier_refuses_are_run_and_judged():
+    with bug("tied-weight-overwritten").plant():
+        with pytest.raises(ProgramError):
+            case_of(CASES[0])
+        with rules.unverified():
+            case_of(CASES[0])
+    assert vars(transformer)["verify"] is verify
+
+
+class Off(torch.autograd.Function):  # type: ignore[misc]
+    """Σ x²/2, whose gradient is off by a share."""
+
+    share = 0.0
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x**2).sum() / 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return dy * x * (1 + Off.share)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("share", "accepted"), [(8e-4, True), (1.2e-3, False), (-8e-4, True), (-1.2e-3, False)])
+def test_gradcheck_s_rule_is_torch_s(monkeypatch, fast, share, accepted):
+    """The same function, given to torch and to our statement of its rule."""
+    values = np.array([1.0, 2.0, 3.0])
+    weights = {"x": values.copy()}
+    case = SimpleNamespace(
+        weights={"x": values},
+        gradients=lambda dtype: (SimpleNamespace(params=weights), {"x": values * (1 + share)}),
+        differentiated=lambda model: model.params,
+        loss=lambda model: (model.params["x"] ** 2).sum() / 2,
+    )
+    ours = rules.torch_gradcheck_fast if fast else rules.torch_gradcheck
+    monkeypatch.setattr(Off, "share", share)
+    x = torch.tensor(values, requires_grad=True)
+    assert torch.autograd.gradcheck(Off.apply, (x,), raise_exception=False, fast_mode=fast) == accepted
+    assert ours(cast(Case, case), EXPECTED["cllm"]) == accepted
+
+
+def test_differences_leave_the_weights_as_they_were():
+    case = case_of(CASES[0])
+    model, _ = case.gradients("float64")
+    before = {name: weight.copy() for name, weight in model.params.items()}
+    rules._differences(case, model, model.params["norm.weight"], 1e-6)
+    rules._difference(case, model, {"norm.bias": np.ones(6)}, 1e-4)
+    for name, weight in model.params.items():
+        assert (weight == before[name]).all()
+
+
+def test_the_table_in_the_docs_is_of_this_catalogue():
+    page = (Path(__file__).parents[3] / "docs" / "bugs.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- rules: begin -->")[2].partition("<!-- rules: end -->")[0]
+    for each in BUGS:
+        assert f"| `{each.name}` | {each.where} |" in table
+        assert f"| `{each.name}` | {each.what} |" in table
+    assert table.count("\n| `") == 2 * len(BUGS) + 1  # and a row for `tapeless check`

@@ -1,0 +1,107 @@
+"""Tapeless is a guest in the process: what was there before it, and what comes after it, computes as it did."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+OTHERS = ("torch", "numpy", "scipy", "sklearn")
+
+
+def program(name, *arguments, timeout=300, **environment):
+    """A program beside this file, in a process of its own, on two threads where there are as many."""
+    cleared = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    command = [sys.executable, str(HERE / name), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=cleared | environment)
+
+
+def computed(path, *order):
+    done = program("beside.py", path, *order)
+    assert done.returncode == 0, (order, done.returncode, done.stderr)
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_everybody_computes_what_they_compute_alone(tmp_path):
+    """Both orders of import, both floats, and the model's steps before, between and after. Where the model comes last,
+    everybody has computed in a process without it first; what they compute after it is compared there and then."""
+    clean = computed(tmp_path / "last.npz", *OTHERS, "model")
+    found = computed(tmp_path / "first.npz", "model", *OTHERS)
+    assert found.keys() == clean.keys()
+    for key, true in clean.items():
+        rounding = 1e-5 if true.dtype in (np.float32, np.complex64) else 1e-10
+        assert np.abs(found[key] - true).max() <= rounding * np.abs(true).max(), key
+
+
+def test_numpy_keeps_its_threads():
+    """NumPy's BLAS is the user's own where the products are MKL's."""
+    code = (
+        "import ctypes\n"
+        "from tapeless.kernels.cpu import blas\n"
+        "names = [name.replace('set', 'get') for name in blas.OPENBLAS_SETTERS]\n"
+        "ask = lambda: blas._openblas_function(tuple(names))()\n"
+        "before = ask()\n"
+        "import tapeless\n"
+        "tapeless.Model('ops-102k', batch=1)\n"
+        "print(blas.mkl() is None or ask() == before)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "True\n", done.stderr
+
+
+# Models in threads
+
+
+@pytest.mark.parametrize(("steps", "options"), [(24, ()), (4, ("without-mkl",))], ids=["mkl", "without mkl"])
+def test_models_in_threads_compute_what_they_compute_one_after_the_other(steps, options):
+    """Same shapes and different ones, training, sampling, building: bit for bit. `make soak` takes many more steps."""
+    soak = int(os.environ.get("TAPELESS_SOAK", "1"))
+    done = program("two_models.py", 1000 if soak > 1 else steps, *options, timeout=3000)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout.startswith("same")
+
+
+def test_scratch_is_shared_within_a_model_and_with_nobody_else():
+    from tapeless import Model
+
+    made: dict[str, Any] = {"batch": 2, "time": 70, "layers": 3, "vocab": 50, "context": 80, "channels": 32, "heads": 2}
+    one, other = (Model("gpt2-4x256", **made) for _ in range(2))
+    assert len(one.arena.scratch) == 2  # forward and backward of all three layers, training and evaluation
+    for shape, array in one.arena.scratch.items():
+        assert not np.shares_memory(array, other.arena.scratch[shape])
+
+
+# Processes
+
+
+@pytest.mark.parametrize("way", ["fork", "multiprocessing fork"])
+def test_a_forked_child_is_told(way):
+    done = program("forking.py", way, 2)
+    assert done.returncode == 0, done.stderr
+    if blas_threads() > 1:
+        assert "whose threads do not survive a fork" in done.stdout
+        assert "spawn" in done.stdout
+    assert "parent goes on" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("way", "threads", "options"),
+    [("spawn", 2, ()), ("fork", 1, ()), ("fork early", 2, ()), ("fork", 2, ("without-mkl",))],
+    ids=["spawned", "one thread", "before the first model", "without mkl"],
+)
+def test_a_child_that_can_compute_does(way, threads, options):
+    done = program("forking.py", way, threads, *options)
+    assert done.returncode == 0, done.stderr
+    said = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith(("parent has", "child has"))]
+    assert len(said) == 2, done.stdout
+    assert said[0] == said[1]
+
+
+def blas_threads():
+    return min(2, len(os.sched_getaffinity(0)))

@@ -1,0 +1,125 @@
+"""How work is divided. Results are the same however it is, so this is looked at by itself."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from tapeless.kernels.cpu import blas, division
+from tapeless.kernels.cpu.compile import THREADED
+from tapeless.ops.adamw import cpu as adamw
+from tapeless.ops.attention import cpu as attention
+from tapeless.ops.cached_attention import cpu as cached_attention
+from tapeless.ops.classifier import cpu as classifier
+from tapeless.ops.embedding import cpu as embedding
+from tapeless.ops.layernorm import cpu as layernorm
+from tapeless.ops.linear import cpu as linear
+
+SIZES = [(0, 4, 0), (1, 4, 1), (3, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3)]
+
+
+@pytest.mark.parametrize(("size", "length", "count"), SIZES)
+def test_blocks(size: int, length: int, count: int) -> None:
+    assert division.blocks(size, length) == count
+
+
+def test_blocks_in_a_kernel() -> None:
+    compiled = numba.njit(lambda size, length: division.blocks(size, length))
+    assert [compiled(size, length) for size, length, _ in SIZES] == [count for _, _, count in SIZES]
+
+
+@pytest.mark.parametrize(
+    ("work", "most", "count"), [(99, 9, 1), (100, 9, 4), (101, 9, 4), (100, 3, 3), (100, 1, 1), (100, 0, 1)]
+)
+def test_workers(work: int, most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "threads", lambda: 4)
+    assert division.workers(work, 100, most) == count
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"), [(0, 1), (1, 1), (31, 1), (32, 1), (63, 1), (64, 2), (95, 2), (96, 3), (160, 5), (999, 5)]
+)
+def test_parts(rows: int, count: int) -> None:
+    assert division.parts(rows, 32, 5) == count
+
+
+def test_who_calls_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "on_each_thread", lambda run: ["each", run])
+    monkeypatch.setattr(blas, "on_one_thread", lambda runs: ["one", *runs])
+    said: Any = [division.calling_blas(print, workers) for workers in (1, 2, 3)]
+    assert said == [["one", print], ["each", print], ["each", print]]
+
+
+class AskedError(Exception):
+    """What a kernel asked the division for, before it did anything else."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*arguments: int) -> int:
+        raise AskedError(arguments)
+
+    monkeypatch.setattr(division, "workers", ask)
+    monkeypatch.setattr(division, "parts", ask)
+
+
+def floats(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+Q, K, LSE, CACHE = floats(2, 70, 12), floats(2, 90, 12), floats(2, 3, 70), floats(2, 3, 50, 4)
+X, ROW, TOKENS, ONE = floats(50, 6), floats(6), np.zeros(5, int), np.zeros(1, int)
+CALLS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
+    "attention": (
+        attention.forward, (Q, LSE, Q, K, K, True),
+        (2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3 * 2),  # two strips of queries
+    ),
+    "attention backward": (
+        attention.backward, (Q, K, K, Q, Q, K, K, Q, LSE, True),
+        (2 * 2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3),
+    ),
+    "cached attention": (
+        cached_attention.forward, (floats(2, 5, 12), floats(2, 5, 12), CACHE, CACHE, ONE),
+        (5 * 2 * 3 * 50 * 4, attention.THREADED_WORK, 2 * 3),
+    ),
+    "classifier": (
+        classifier.forward, (floats(1), floats(5, 1100), floats(5, 6), floats(1100, 6), TOKENS, ONE),
+        (1100, 256, classifier.BANDS),
+    ),
+    "embedding backward": (embedding.backward, (floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
+    "embedding backward, adding": (
+        embedding.backward, (floats(9, 33), floats(5, 33), TOKENS, frozenset({"dweight"})),
+        (5 * 33, THREADED, 2),
+    ),
+    "layernorm backward": (
+        layernorm.backward, (X, ROW, ROW, X, X, ROW, floats(50), floats(50)),
+        (50, 16, layernorm.BLOCKS),
+    ),
+    "linear, one row": (linear.forward, (floats(1, 8), floats(1, 6), floats(6, 8), None), (6, 32, linear.BLOCKS)),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_kernel_asks_for(name: str) -> None:
+    forward_or_backward, arguments, wanted = CALLS[name]
+    with pytest.raises(AskedError) as found:
+        forward_or_backward(*arguments)
+    assert found.value.args[0] == wanted
+
+
+def test_pieces_of_adamw() -> None:
+    """None longer than a block, cut where the decay changes."""
+    block = adamw.BLOCK
+    assert adamw._pieces(2 * block + 1, ((5, 7), (block, block + 3))).tolist() == [
+        [0, 5, 0], [5, 7, 1], [7, block, 0],
+        [block, block + 3, 1], [block + 3, 2 * block, 0],
+        [2 * block, 2 * block + 1, 0],
+    ]  # fmt: skip
+    assert adamw._pieces(3, ()).tolist() == [[0, 3, 0]]
+
+
+@pytest.mark.parametrize(("keys", "length"), [(1, 32), (16, 32), (17, 48), (64, 80), (1024, 1040)])
+def test_rows_of_attention_do_not_fall_onto_one_another(keys: int, length: int) -> None:
+    assert attention._row_length(keys) == length
