@@ -26,7 +26,6 @@ from tapeless.train.metrics import (
     Recorder,
     dead_units,
     gradient_norms,
-    layer_of,
     read_metrics,
     update_ratios,
 )
@@ -49,10 +48,11 @@ def made(preset: str = "gpt2-4x256", backend: str = "reference", **options: Any)
     return model, lambda: configuration.batch_of(rng, model)
 
 
-def by_layer(arrays: dict[str, np.ndarray]) -> dict[str, float]:
+def by_layer(model: Model, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
     layers: dict[str, list[np.ndarray]] = {}
+    sections = {weight.name: weight.section for weight in model.program.weights}
     for name, array in arrays.items():
-        layers.setdefault(layer_of(name), []).append(array.astype(np.float64).ravel())
+        layers.setdefault(sections[name], []).append(array.astype(np.float64).ravel())
     return {layer: float(np.linalg.norm(np.concatenate(parts))) for layer, parts in layers.items()}
 
 
@@ -65,7 +65,7 @@ def test_every_weight_belongs_to_the_section_that_uses_it(preset):
             if argument.view.buffer.kind == "weight" and call.phase == "forward":
                 sections.setdefault(argument.view.buffer.name, call.section)
     assert len(sections) >= len(model.params) - 1
-    assert all(layer_of(name) == sections.get(name, "head") for name in model.params)
+    assert all(weight.section == sections.get(weight.name, "head") for weight in model.program.weights)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
