@@ -197,7 +197,7 @@ def test_every_op_on_random_shapes(name, seed, adding):
         }
         scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),)}
         values |= {scalar: scalars[scalar] for scalar in signature.scalars}
-        p.call(name, direction, values, "here")
+        p.call(name, direction, values, ("here",))
         (call,) = p.build().calls
         arrays = {a.name: random_array(rng, spec, a.name, a.view.shape, dims) for a in call.arguments}
         make_consistent(name, arrays, scalars)

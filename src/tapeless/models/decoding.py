@@ -15,7 +15,6 @@ from tapeless.models.config import Config
 from tapeless.models.transformer import Net, declare, head_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, View, add, update, write
-from tapeless.program.verify import verify
 
 CHUNK = 64  # positions read at a time: enough that the products, and not the reading of the weights, take the time
 
@@ -55,7 +54,7 @@ def decoding(c: Config) -> Program:
             p.unembed.forward(y=write(scores), x=state, weight=n.head)
         else:
             p.proximity.forward(y=write(scores), x=state, weight=n.tokens)
-    return _verified(p)
+    return p.verified()
 
 
 def reading(c: Config, time: int) -> Program:
@@ -68,7 +67,7 @@ def reading(c: Config, time: int) -> Program:
             x = _block(p, block, cache, x, position)
     with p.section(f"blocks.{c.layers - 1}"):
         _keys_and_values(p, n.blocks[-1], caches[-1], x, position)
-    return _verified(p)
+    return p.verified()
 
 
 def _declare(p: Builder, c: Config, time: int) -> tuple[Net, list[Cache], Buffer]:
@@ -129,9 +128,3 @@ def _keys_and_values(p: Builder, b: Block, cache: Cache, x: Buffer, position: Bu
 
 def _remember(p: Builder, cache: Cache, k: View, v: View, position: Buffer) -> None:
     p.remember.forward(keys=update(cache.keys), values=update(cache.values), k=k, v=v, position=position)
-
-
-def _verified(p: Builder) -> Program:
-    program = p.build()
-    verify(program)
-    return program

@@ -24,7 +24,6 @@ from tapeless.models.blocks import (
 from tapeless.models.config import Config, Optimizer
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, add, member_offsets, update, write
-from tapeless.program.verify import verify
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         front_backward(p, n, dx)
     if optimizer is not None:
         write_update(p, optimizer, gradients)
-    return _verified(p)
+    return p.verified()
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
@@ -226,7 +225,7 @@ def evaluation(c: Config, batch: int, time: int) -> Program:
     n = declare(p, c, batch, time)
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
     loss_forward(p, n, head_forward(p, n, x))
-    return _verified(p)
+    return p.verified()
 
 
 def readout(c: Config, batch: int, time: int) -> Program:
@@ -241,10 +240,4 @@ def readout(c: Config, batch: int, time: int) -> Program:
             p.unembed.forward(y=write(scores), x=state, weight=n.head)
         else:
             p.proximity.forward(y=write(scores), x=state, weight=n.tokens)
-    return _verified(p)
-
-
-def _verified(p: Builder) -> Program:
-    program = p.build()
-    verify(program)
-    return program
+    return p.verified()
