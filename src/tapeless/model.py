@@ -85,7 +85,8 @@ class Model:
     def _initialise(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
-            self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
+            if weight.initial is not None:
+                self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
         if self.config.positions == "sinusoidal":
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
         if self.config.class_weights:

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import tracemalloc
+from collections.abc import Mapping
 from errno import ENOSPC
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_gradient_norms_by_layer(backend, piece, monkeypatch):
     model.forward_backward(*batch())
     found = gradient_norms(model)
     assert list(found) == ["embedding", "blocks.0", "blocks.1", "head"]
-    assert found == pytest.approx(by_layer(dict(model.grads)), rel=1e-12)
+    assert found == pytest.approx(by_layer(model, model.grads), rel=1e-12)
     assert np.linalg.norm(list(found.values())) == pytest.approx(model.update(0.1), rel=1e-6)
 
 
@@ -93,7 +94,7 @@ def test_update_ratios_are_the_real_difference(name, clip, backend, tolerance, m
         norm = model.update(lr, clip=clip)
         assert clip is None or norm > clip  # else clipping was never tried
         difference = {weight: model.params[weight].astype(np.float64) - before[weight] for weight in before}
-        moved, size = by_layer(difference), by_layer(before)
+        moved, size = by_layer(model, difference), by_layer(model, before)
         assert update_ratios(model, lr) == pytest.approx({k: moved[k] / size[k] for k in size}, rel=tolerance)
 
 

@@ -118,7 +118,8 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
             norm_forward(p, b.norm1, x)
     if b.last:
         attention_backward(
-            p, b.attn, dx=write(b.norm1.dy), dx_last=write(b.last.dnormed), dy=dstream, x=b.norm1.y, x_last=b.last.normed
+            p, b.attn, dx=write(b.norm1.dy), dx_last=write(b.last.dnormed),
+            dy=dstream, x=b.norm1.y, x_last=b.last.normed,
         )  # fmt: skip
         p.last_position.backward(dx=add(b.norm1.dy), dy=b.last.dnormed)
         p.last_position.backward(dx=write(b.last.dx), dy=dstream)
@@ -160,9 +161,7 @@ def post_norm_backward(p: Builder, b: Block, dy: Buffer, x: Buffer) -> Buffer:
     feed_forward_backward(p, b.mlp, dx=add(b.dsum2), dy=b.dsum2, x=b.norm1.y)
     norm_backward(p, b.norm1, dx=write(b.dsum1), dy=b.dsum2, x=b.sum1)
     if b.last:
-        attention_backward(
-            p, b.attn, dx=write(b.last.dx), dx_last=add(b.dsum1), dy=b.dsum1, x=x, x_last=b.last.stream
-        )  # fmt: skip
+        attention_backward(p, b.attn, dx=write(b.last.dx), dx_last=add(b.dsum1), dy=b.dsum1, x=x, x_last=b.last.stream)
         p.last_position.backward(dx=add(b.last.dx), dy=b.dsum1)
         return b.last.dx
     attention_backward(p, b.attn, dx=add(b.dsum1), dx_last=None, dy=b.dsum1, x=x, x_last=x)

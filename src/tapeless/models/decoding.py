@@ -10,7 +10,7 @@ from __future__ import annotations
 from tapeless.errors import TapelessError
 from tapeless.models.blocks import reading_forward, stack_forward
 from tapeless.models.config import Config
-from tapeless.models.transformer import declare, front_forward, verified, write_scores
+from tapeless.models.transformer import declare, front_forward, write_scores
 from tapeless.program.builder import Builder
 from tapeless.program.call import Program
 
@@ -33,7 +33,7 @@ def decoding(c: Config) -> Program:
     """One position through the whole model: its scores."""
     p = Builder()
     write_scores(p, declare(p, c, 1, 1, cached=True))
-    return verified(p)
+    return p.verified()
 
 
 def reading(c: Config, time: int) -> Program:
@@ -43,4 +43,4 @@ def reading(c: Config, time: int) -> Program:
     x, _ = stack_forward(p, n.blocks[:-1], front_forward(p, n))
     with p.section(f"blocks.{c.layers - 1}"):
         reading_forward(p, n.blocks[-1], x)
-    return verified(p)
+    return p.verified()

@@ -15,7 +15,6 @@ from tapeless.models.parts.affine import Affine, affine_backward, affine_forward
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
-from tapeless.program.verify import verify
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         front_backward(p, n, dx)
     if optimizer is not None:
         write_update(p, optimizer, gradients)
-    return verified(p)
+    return p.verified()
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
@@ -228,14 +227,14 @@ def evaluation(c: Config, batch: int, time: int) -> Program:
     n = declare(p, c, batch, time)
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
     loss_forward(p, n, head_forward(p, n, x))
-    return verified(p)
+    return p.verified()
 
 
 def readout(c: Config, batch: int, time: int) -> Program:
     p = Builder()
     n = declare(p, c, batch, time)
     write_scores(p, n)
-    return verified(p)
+    return p.verified()
 
 
 def write_scores(p: Builder, n: Net) -> None:
@@ -248,9 +247,3 @@ def write_scores(p: Builder, n: Net) -> None:
             p.unembed.forward(y=write(scores), x=state, weight=n.head)
         else:
             p.proximity.forward(y=write(scores), x=state, weight=n.tokens)
-
-
-def verified(p: Builder) -> Program:
-    program = p.build()
-    verify(program)
-    return program

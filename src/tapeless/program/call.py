@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -167,6 +168,7 @@ class Call:
     phase: str
     section: str  # the part of the model it belongs to: "embedding", "blocks.3", "head"
     source: str  # file:line
+    stack: tuple[str, ...] = ()  # path:line of that, of who called it, and so on up to the whole program
 
     @property
     def spec(self) -> Spec:
@@ -183,7 +185,10 @@ class Call:
 
     @property
     def at(self) -> str:
-        return f"{self.title} at {self.source}"
+        """A part of a model makes its calls at the same lines for everyone, so its user is named too."""
+        callers = [PurePath(line).name for line in self.stack[1:]]
+        user = next((line for line in callers if line.partition(":")[0] != self.source.partition(":")[0]), None)
+        return f"{self.title} at {self.source}" + (f", from {user}" if user else "")
 
     @property
     def reads(self) -> tuple[Argument, ...]:
@@ -217,6 +222,9 @@ class Program:
 
     calls: tuple[Call, ...]
     buffers: tuple[Buffer, ...]
+    # For each call the forward call it belongs to, by index: of a backward the one that it differentiates, of a
+    # recomputation the one that it repeats. The verifier knows.
+    partners: tuple[int | None, ...] = ()
 
     def phase(self, *phases: str) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.phase in phases)

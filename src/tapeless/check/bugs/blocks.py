@@ -6,6 +6,7 @@ from typing import Any
 
 from tapeless.check.bugs.planting import Bug, Values, around, call, replaced, together
 from tapeless.models import blocks, transformer
+from tapeless.models.parts.feed_forward import down_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Output, add, write
 
@@ -69,7 +70,7 @@ def _inputs_of_the_first(right: Any, p: Builder, stack: Any, inputs: Any, dx: An
 def _residual_in_place(p: Builder, b: Any, x: Any) -> Any:
     """As pre_norm_forward, but the stream is one buffer, and what the second norm's backward needs is gone."""
     blocks.pre_norm_inside(p, b, x)
-    blocks.down_forward(p, b.mlp)
+    down_forward(p, b.mlp)
     p.residual.forward(y=write(b.sum1), x=b.sum1, branch=b.mlp.down)
     return b.sum1
 

@@ -11,15 +11,18 @@ from tapeless.program.call import Buffer, Initial, Output, View, add, write
 
 @dataclass(frozen=True)
 class Affine:
-    weight: Buffer | View
-    bias: Buffer | View | None
-    dweight: Buffer | View | None
-    dbias: Buffer | View | None
+    weight: View
+    bias: View | None
+    dweight: View | None
+    dbias: View | None
 
     def columns(self, start: int, stop: int) -> Affine:
         """Part of it: some of its outputs."""
-        weights = (self.weight, self.bias, self.dweight, self.dbias)
-        return Affine(*(each.columns(start, stop) if isinstance(each, Buffer) else each for each in weights))
+
+        def part(of: View | None) -> View | None:
+            return of.buffer.columns(start, stop) if of else None
+
+        return Affine(self.weight.buffer.columns(start, stop), part(self.bias), part(self.dweight), part(self.dbias))
 
 
 def declare_affine(
@@ -27,7 +30,8 @@ def declare_affine(
 ) -> Affine:
     weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True)
     bias = p.weight(f"{name}.bias", outputs, initial=ZERO) if has_bias else None
-    return Affine(weight, bias, p.gradient(weight), p.gradient(bias) if bias else None)
+    dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
+    return Affine(weight.all, bias.all if bias else None, dweight.all, dbias.all if dbias else None)
 
 
 def affine_forward(p: Builder, a: Affine, y: Buffer | View, x: Buffer) -> None:
