@@ -52,6 +52,7 @@ LEFT_OUT = [
     for direction in ("forward", "backward")
     if direction == "forward" or op.SPEC.backward is not None
     for argument in op.SPEC.signature(direction).optional
+    if argument not in op.SPEC.signature(direction).needed_by
 ]
 # Sums of a handful of numbers of size 1 to 10, in one order or the other: a few units in the last place of 10.
 ROUNDING = 1e-14
@@ -186,11 +187,12 @@ def test_a_backward_writes_gradients_of_inputs(name: str) -> None:
     assert set(spec.backward.writes) & gradients
     known = {*spec.forward.arguments, *(f"d{write}" for write in spec.forward.writes)}
     assert set(spec.backward.reads) <= known
-    # A bias may be absent, and a gradient nobody needs; never the loss, or all that a backward is for.
+    # A bias may be absent, a gradient nobody needs, and what is needed for such a gradient alone; never the loss.
     assert set(spec.forward.optional) <= set(spec.forward.reads)
-    left_out = set(spec.backward.optional) - set(spec.forward.optional)
+    left_out = set(spec.backward.optional) - set(spec.forward.optional) - set(spec.backward.needed_by)
     assert left_out <= {write for write in spec.backward.writes if write in gradients}
-    assert set(spec.backward.optional) != gradients  # something is left to compute
+    for read, outputs in spec.backward.needed_by.items():
+        assert read in spec.backward.reads and set(outputs) <= left_out
     assert spec.backward.scalars == () or spec.backward.scalars == spec.forward.scalars
 
 
@@ -275,6 +277,13 @@ def test_what_is_optional_can_be_left_out(name: str, direction: str, argument: s
         assert np.isfinite(value).all()
         if other != "logits":  # scratch: what is left there means nothing
             assert np.array_equal(value, whole[other]) == (argument in whole)
+
+
+def test_without_dweight_a_linear_needs_no_x() -> None:
+    case = Case("linear", "backward", without="dweight")
+    case.reads["x"] = None
+    found, whole = case.run(), Case("linear", "backward").run()
+    assert all(np.array_equal(found[name], whole[name]) for name in ("dx", "dbias"))
 
 
 @pytest.mark.parametrize(("name", "direction"), BOTH_WAYS)
