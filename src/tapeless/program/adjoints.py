@@ -245,10 +245,12 @@ class Walk:
                 f"out of order: {call.at} ({call.writes[0].view.name}) stands where the backward of "
                 f"{due.at} ({due.writes[0].view.name}) is due."
             )
-        if any(_fits(each, applied) for each in self._calls if is_application(each.call)):
+        due = self._active.due()
+        idle = (each for index, each in enumerate(self._calls) if is_application(each.call) and index not in due)
+        if any(_fits(each, applied) for each in idle):
             raise ProgramError(
-                f"unneeded: {call.at} writes {call.writes[0].view.name}, but no gradient is due there any more: "
-                f"what its forward call reads depends on no trained weight, or it has its backward."
+                f"unneeded: {call.at} writes {call.writes[0].view.name}, the gradient of what depends on no trained "
+                f"weight: leave the call out."
             )
         raise ProgramError(
             f"no forward: {call.at} writes {call.writes[0].view.name}, but no forward call has the same buffers."
