@@ -15,7 +15,6 @@ import pytest
 from tapeless import ops
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops import OPS
-from tapeless.ops.linear import reference as linear
 from tapeless.ops.contract import (
     LEGEND,
     NONE,
@@ -27,6 +26,7 @@ from tapeless.ops.contract import (
     product_flops,
     store,
 )
+from tapeless.ops.linear import reference as linear
 
 BOTH_WAYS = [
     pytest.param(name, direction, id=f"{name}.{direction}")

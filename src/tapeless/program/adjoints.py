@@ -245,8 +245,8 @@ class Walk:
                 f"out of order: {call.at} ({call.writes[0].view.name}) stands where the backward of "
                 f"{due.at} ({due.writes[0].view.name}) is due."
             )
-        due = self._active.due()
-        idle = (each for index, each in enumerate(self._calls) if is_application(each.call) and index not in due)
+        indices = self._active.due()
+        idle = (each for index, each in enumerate(self._calls) if is_application(each.call) and index not in indices)
         if any(_fits(each, applied) for each in idle):
             raise ProgramError(
                 f"unneeded: {call.at} writes {call.writes[0].view.name}, the gradient of what depends on no trained "

@@ -152,7 +152,7 @@ class Builder:
         return replace(program, partners=verify(program))
 
     def build(self) -> Program:
-        """The list, for good. Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
+        """Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
         used = {part for call in self._calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
         kept = (buffer for buffer in self._buffers.values() if isinstance(buffer, Weight) or buffer in used)
         return Program(tuple(self._calls), tuple(kept))
