@@ -249,7 +249,7 @@ def test_lockstep_names_the_first_call_that_is_wrong(monkeypatch):
     assert wrong.call.section == "blocks.1"  # the first that the backward comes to
     assert wrong.found == pytest.approx(1.001 * wrong.true, rel=1e-5)
     text = str(wrong)
-    for part in ("gelu.backward", "blocks.1.mlp.dup", "blocks.py:", str(wrong.position)):
+    for part in ("gelu.backward", "blocks.1.mlp.dup", "feed_forward.py:", str(wrong.position)):
         assert part in text
 
 

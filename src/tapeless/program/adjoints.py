@@ -290,7 +290,7 @@ class Walk:
 
     def _check_weights(self, reader: Call | None) -> None:
         names = {buffer.name: buffer for buffer in self._program.buffers}
-        for weight in self._program.weights:
+        for weight in self._program.trained:
             gradient = names.get(gradient_name(weight.name))
             wanted = self._active.adjoint(self._initial[weight.name])
             unused = sum(width for width, held in wanted if not held)

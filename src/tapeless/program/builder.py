@@ -19,9 +19,11 @@ from tapeless.program.call import (
     Argument,
     Buffer,
     Call,
+    Initial,
     Output,
     Program,
     View,
+    Weight,
     as_view,
     gradient_name,
     member_offsets,
@@ -39,7 +41,6 @@ class Builder:
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self.decayed: list[Buffer] = []  # the weights that weight decay applies to
 
     def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
         return self._declare(Buffer(name, kind, shape, dtype))
@@ -47,10 +48,9 @@ class Builder:
     def workspace(self, name: str, *shape: int) -> Buffer:
         return self.buffer("workspace", name, shape)
 
-    def weight(self, name: str, *shape: int, decay: bool = False) -> Buffer:
-        weight = self.buffer("weight", name, shape)
-        if decay:
-            self.decayed.append(weight)
+    def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
+        weight = Weight(name, "weight", shape, initial=initial, decay=decay, section=self._section)
+        self._declare(weight)
         return weight
 
     def gradient(self, weight: Buffer) -> Buffer:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
-from tapeless.ops.contract import Dims, Shape, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
 PERSISTENT = ("weight", "gradient", "state", "constant", "input", "output")
@@ -51,6 +53,23 @@ class Buffer:
     @property
     def all(self) -> View:
         return View(self, 0, self.shape[-1])
+
+
+class Initial(Protocol):
+    """How the first value of a weight is drawn."""
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Weight(Buffer):
+    """A weight says all there is to know of it where it is declared: nobody reads it off its name."""
+
+    initial: Initial | None = None  # None: whoever runs the program fills it
+    decay: bool = False  # whether weight decay applies to it
+    section: str = ""  # the part of the model it belongs to, as of a call
+
+    __hash__ = Buffer.__hash__
 
 
 @dataclass(frozen=True)
@@ -211,8 +230,13 @@ class Program:
         return tuple(call for call in self.calls if call.phase in phases)
 
     @property
-    def weights(self) -> tuple[Buffer, ...]:
+    def trained(self) -> tuple[Buffer, ...]:
+        """The weights that the update moves."""
         return tuple(buffer for buffer in self.buffers if buffer.kind == "weight" and not buffer.members)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(buffer for buffer in self.buffers if isinstance(buffer, Weight))
 
     @property
     def parameters(self) -> int:

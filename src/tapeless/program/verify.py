@@ -113,7 +113,7 @@ def _check_regions(program: Program) -> None:
                     f"so declare it once, after them{_first_use(program, (others or second)[0])}."
                 )
     gradients = [buffer.name for buffer in program.buffers if buffer.kind == "gradient" and not buffer.members]
-    wanted = [gradient_name(weight.name) for weight in program.weights]
+    wanted = [gradient_name(weight.name) for weight in program.trained]
     present = [name for name in wanted if name in gradients]
     for found, due in zip(gradients, present, strict=False):
         if found != due:

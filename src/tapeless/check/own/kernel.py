@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.execute import backend_named
+from tapeless.check.configurations import scramble
 from tapeless.check.lockstep import Difference
 from tapeless.check.own.walk import Kernel, Speed, Swap, drift, losses, swapped, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
@@ -125,7 +126,7 @@ def kernel(
     model = make()
     rng = np.random.default_rng(seed)
     batches = [_batch(model, rng) for _ in range(BATCHES)]
-    _scramble(model, rng)
+    scramble(rng, model, SPREAD)
     yours = swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
@@ -163,13 +164,6 @@ def _batch(model: Model, rng: np.random.Generator) -> tuple[Array, Array]:
     targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)
     targets.reshape(-1)[1::5] = -1
     return inputs, targets
-
-
-def _scramble(model: Model, rng: np.random.Generator) -> None:
-    """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
-    for name, weight in model.params.items():
-        centre = 1.3 if "norm" in name and name.endswith("weight") else 0.0
-        weight[...] = rng.normal(centre, SPREAD, weight.shape)
 
 
 def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, Kernel]:
