@@ -45,7 +45,7 @@ class Configuration:
         """Inputs with a repeated token, and targets of which some are ignored."""
         config, shape = model.config, (self.batch, self.time)
         inputs: Array = rng.integers(0, config.vocab, shape)
-        inputs[0, :2] = inputs[1, 0] = config.vocab - 1
+        inputs[0, :2] = inputs[1:2, 0] = config.vocab - 1
         if config.features:
             inputs = rng.normal(size=(*shape, config.features))
         wanted = (self.batch,) if config.readout == "last" else shape
