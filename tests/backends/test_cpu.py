@@ -364,7 +364,7 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
 
 
 def test_an_op_that_no_model_uses_is_checked_alone(monkeypatch):
-    from tapeless.check.alone import ops_alone
+    from tapeless.check.ops import ops_alone
     from tapeless.ops.sgd import cpu as sgd
 
     right = list(ops_alone("cpu"))

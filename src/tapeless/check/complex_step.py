@@ -117,17 +117,21 @@ def check_op(name: str) -> Iterator[TensorError]:
     gradients = run_backward(name, example, rng)
     weights = gradients.pop("")  # the random vector that turns the outputs into one number
     for gradient, found in gradients.items():
-        argument = gradient[1:]
-        true = np.empty(found.size)
-        for index in range(found.size):
-            perturbed = example | {argument: example[argument].astype(complex)}
-            perturbed[argument].reshape(-1)[index] += 1j * STEP
-            outputs = run_forward(name, perturbed, np.complex128)
-            total = sum((weights[output] * outputs[output]).sum() for output in weights)
-            true[index] = complex(total).imag / STEP
+        true = op_derivative(name, example, gradient[1:], weights)
         yield TensorError(f"op {name}", gradient, relative_error(found.reshape(-1), true), found.size)
     if not gradients and spec.backward is not None:
         raise TapelessError(f"the backward of {name} yields no gradient to check.")
+
+
+def op_derivative(name: str, example: dict[str, Any], argument: str, weights: dict[str, Any]) -> Array:
+    """Of Σ weights·outputs by every element of one argument, each moved by itself."""
+    true = np.empty(example[argument].size)
+    for index in range(true.size):
+        moved = example[argument].astype(complex)
+        moved.reshape(-1)[index] += 1j * STEP
+        outputs = run_forward(name, example | {argument: moved}, np.complex128)
+        true[index] = _imaginary(sum((weight * outputs[output]).sum() for output, weight in weights.items())) / STEP
+    return true
 
 
 def run_forward(name: str, example: dict[str, Any], dtype: Any) -> dict[str, Array]:

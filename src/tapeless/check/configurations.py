@@ -37,26 +37,22 @@ class Configuration:
         )  # fmt: skip
 
     def scramble(self, rng: np.random.Generator, model: Model) -> None:
-        scramble(rng, model, self.spread)
+        """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
+        for weight in model.program.weights:
+            centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
+            model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
 
     def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Array, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""
         config, shape = model.config, (self.batch, self.time)
         inputs: Array = rng.integers(0, config.vocab, shape)
-        inputs[0, :2] = inputs[1, 0] = config.vocab - 1
+        inputs[0, :2] = inputs[1:2, 0] = config.vocab - 1
         if config.features:
             inputs = rng.normal(size=(*shape, config.features))
         wanted = (self.batch,) if config.readout == "last" else shape
         targets = rng.integers(0, config.vocab, wanted)
         targets.reshape(-1)[1::3] = -1
         return inputs, targets
-
-
-def scramble(rng: np.random.Generator, model: Model, spread: float) -> None:
-    """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
-    for weight in model.program.weights:
-        centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
-        model.params[weight.name][...] = rng.normal(centre, spread, weight.shape)
 
 
 def small(name: str, **changes: Any) -> Mapping[str, Any]:

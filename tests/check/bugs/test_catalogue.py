@@ -12,7 +12,6 @@ import typer
 import tapeless.generate as generating
 from tapeless import Model
 from tapeless.backends import cpu
-from tapeless.check.alone import call_alone, check_alone, check_backend_alone
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
@@ -23,9 +22,10 @@ from tapeless.check.definitions import DEFINITIONS
 from tapeless.check.everything import check_everything
 from tapeless.check.examples import FURTHER, examples_of
 from tapeless.check.finding import Finding, difference
+from tapeless.check.models import WALKED, check_program, check_walk
+from tapeless.check.ops import call_alone, check_alone, check_backend_alone
 from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
-from tapeless.check.walk import WALKED, check_program, check_walk
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
 from tapeless.models import blocks, transformer

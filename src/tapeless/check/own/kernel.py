@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.execute import backend_named
-from tapeless.check.configurations import scramble
+from tapeless.check.configurations import Configuration
 from tapeless.check.lockstep import Difference
 from tapeless.check.own.walk import Kernel, Speed, Swap, drift, losses, swapped, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
@@ -27,7 +27,6 @@ from tapeless.models.config import Config, Optimizer
 from tapeless.models.presets import PRESETS
 from tapeless.models.presets import preset as preset_named
 from tapeless.ops import OPS
-from tapeless.ops.contract import Array
 
 # Difference of the losses over 100 steps, beside the first loss, by type.
 DRIFT = {dtype: TOLERANCES[f"{dtype} loss curve"] for dtype in ("float32", "float64")}
@@ -125,8 +124,9 @@ def kernel(
     make = partial(Model, config, batch=batch, time=time, backend=backend, seed=seed)
     model = make()
     rng = np.random.default_rng(seed)
-    batches = [_batch(model, rng) for _ in range(BATCHES)]
-    scramble(rng, model, SPREAD)
+    made = Configuration(config.name, config.name, batch=batch, time=time, spread=SPREAD)
+    batches = [made.batch_of(rng, model) for _ in range(BATCHES)]
+    made.scramble(rng, model)
     yours = swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
@@ -155,15 +155,6 @@ def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Conf
         f"the training step of {preset or 'every preset'} has no {swap.name}.{max(lacking)}: choose another preset, "
         f"a field such as activation='relu', or leave that direction out."
     )
-
-
-def _batch(model: Model, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Tokens or features, and targets of which some are ignored."""
-    config, shape = model.config, (model.batch, model.time)
-    inputs = rng.normal(size=(*shape, config.features)) if config.features else rng.integers(0, config.vocab, shape)
-    targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)
-    targets.reshape(-1)[1::5] = -1
-    return inputs, targets
 
 
 def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, Kernel]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tapeless.backends import reference
 from tapeless.backends.execute import backend_named, bind_call, execute
-from tapeless.check.complex_step import STEP, relative_error, run_forward
+from tapeless.check.complex_step import op_derivative, relative_error, run_forward
 from tapeless.check.definitions import DEFINITIONS, sinusoid
 from tapeless.check.examples import Example, examples_of
 from tapeless.check.finding import EXACT, Finding, difference
@@ -122,12 +122,7 @@ def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[
         if argument not in example or spec.dtype(argument) != "float":
             continue
         found = arrays.get(f"d{argument}", np.zeros_like(example[argument])).reshape(-1)
-        true = np.empty(found.size)
-        for index in range(found.size):
-            moved = example[argument].astype(complex)
-            moved.reshape(-1)[index] += 1j * STEP
-            outputs = run_forward(name, example | {argument: moved}, np.complex128)
-            true[index] = complex(sum((w * outputs[key]).sum() for key, w in weights.items())).imag / STEP
+        true = op_derivative(name, example, argument, weights)
         if not np.isfinite(found).all() or relative_error(found, true) > EXACT:
             yield f"d{argument}", f"is off by {relative_error(found, true):.1e} of its largest element"
 
