@@ -243,9 +243,9 @@ def test_an_op_without_a_derivative_on_the_way_to_the_loss() -> None:
     table, words = p.weight("table", 4, 2), p.weight("words", 5, 2)
     p.gradient(table), p.gradient(words)
     x, dx = p.workspace("x", 1, 3, 2), p.workspace("dx", 1, 3, 2)
-    tokens, targets = (p.buffer("input", name, (1, 3), "int64") for name in ("tokens", "targets"))
-    at, count = p.buffer("input", "at", (1,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss = p.buffer("output", "loss", (1,))
+    tokens, targets = (p.buffer("input", name, (1, 3), "index") for name in ("tokens", "targets"))
+    at, count = p.buffer("input", "at", (1,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))
     p.embedding.forward(y=write(x), tokens=tokens, weight=words)
@@ -264,9 +264,9 @@ def test_a_statistic_is_not_used_as_if_it_had_a_gradient() -> None:
     table = p.weight("table", 3)
     p.gradient(table)
     x, y, z, dz = p.buffer("input", "x", (3, 3)), *(p.workspace(name, 3, 3) for name in ("y", "z", "dz"))
-    mean, rstd, other, other2 = (p.workspace(name, 3) for name in ("mean", "rstd", "other", "other2"))
-    targets, count = p.buffer("input", "targets", (3,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss, words = p.buffer("output", "loss", (1,)), p.buffer("constant", "words", (4, 3))
+    mean, rstd, other, other2 = (p.workspace(name, 3, role="statistic") for name in ("mean", "rstd", "other", "other2"))
+    targets, count = p.buffer("input", "targets", (3,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss, words = p.buffer("output", "loss", (1,), "statistic"), p.buffer("constant", "words", (4, 3))
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))
     p.layernorm.forward(y=write(y), mean=write(mean), rstd=write(rstd), x=x, weight=w, bias=b, eps=1e-5)
@@ -299,8 +299,12 @@ def two_steps(
     p = Builder()
     words, table, w = p.weight("words", 5, 2), p.weight("table", 6, 2), p.weight("w", 2, 2)
     p.gradient(words), p.buffer("gradient", "dtable", (rows, 2)), p.gradient(w)
-    tokens, targets = (p.buffer("input", name, (2, 3), "int64") for name in ("tokens", "targets"))
-    count, loss, goal = p.buffer("input", "count", (1,), "float64"), p.buffer("output", "loss", (1,)), (5, 2)
+    tokens, targets = (p.buffer("input", name, (2, 3), "index") for name in ("tokens", "targets"))
+    count, loss, goal = (
+        p.buffer("input", "count", (1,), "scalar"),
+        p.buffer("output", "loss", (1,), "statistic"),
+        (5, 2),
+    )
     goals = p.buffer("constant", "goals", goal)
     x, y, dy, other = (p.workspace(name, 2, 3, 2) for name in ("x", "y", "dy", "other"))
     back = p.workspace("back", *dx)

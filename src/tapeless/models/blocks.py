@@ -96,8 +96,8 @@ def gradients_of(p: Builder, affine: Affine) -> Affine:
 def declare_norm(p: Builder, name: str, batch: int, time: int, channels: int) -> Norm:
     return Norm(
         y=p.workspace(name, batch, time, channels),
-        mean=p.workspace(f"{name}.mean", batch, time),
-        rstd=p.workspace(f"{name}.rstd", batch, time),
+        mean=p.workspace(f"{name}.mean", batch, time, role="statistic"),
+        rstd=p.workspace(f"{name}.rstd", batch, time, role="statistic"),
         dy=p.workspace(gradient_name(name), batch, time, channels),
     )
 
@@ -116,6 +116,9 @@ def declare_block(p: Builder, name: str, c: Config, batch: int, time: int, last:
     def activation(part: str, width: int, positions: int = 1 if last else time) -> Buffer:
         return p.workspace(f"{name}.{part}", batch, positions, width)
 
+    def stream(part: str, positions: int = 1 if last else time) -> Buffer:
+        return p.workspace(f"{name}.{part}", batch, positions, c.channels, role="stream")
+
     # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
     norm1_time = 1 if last and c.norm == "post" else time
     one = 1 if last else time
@@ -128,29 +131,29 @@ def declare_block(p: Builder, name: str, c: Config, batch: int, time: int, last:
             norm1=declare_norm(p, f"{name}.norm1", batch, norm1_time, c.channels),
             qkv=activation("attn.qkv", 3 * c.channels),
             mix=activation("attn.mix", c.channels),
-            lse=p.workspace(f"{name}.attn.lse", batch, c.heads, one),
+            lse=p.workspace(f"{name}.attn.lse", batch, c.heads, one, role="statistic"),
             proj=activation("attn.proj", c.channels),
-            sum1=activation("sum1", c.channels),
+            sum1=stream("sum1"),
             norm2=declare_norm(p, f"{name}.norm2", batch, one, c.channels),
             up=activation("mlp.up", c.width),
             act=activation("mlp.act", c.width),
             down=activation("mlp.down", c.channels),
-            sum2=activation("sum2", c.channels),
+            sum2=stream("sum2"),
             dqkv=activation("attn.dqkv", 3 * c.channels),
             dmix=activation("attn.dmix", c.channels),
-            dsum1=activation("dsum1", c.channels),
+            dsum1=stream("dsum1"),
             dup=activation("mlp.dup", c.width),
             dact=activation("mlp.dact", c.width),
-            dsum2=activation("dsum2", c.channels),
+            dsum2=stream("dsum2"),
             last=Last(
-                stream=activation("last", c.channels),
+                stream=stream("last"),
                 normed=activation("norm1.last", c.channels),
                 q=activation("attn.q", c.channels),
                 kv=activation("attn.kv", 2 * c.channels, time),
                 dnormed=activation("norm1.dlast", c.channels),
                 dq=activation("attn.dq", c.channels),
                 dkv=activation("attn.dkv", 2 * c.channels, time),
-                dx=activation("dx", c.channels, time),
+                dx=stream("dx", time),
             )
             if last
             else None,

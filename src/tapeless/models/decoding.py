@@ -75,10 +75,10 @@ def _declare(p: Builder, c: Config, time: int) -> tuple[Net, list[Cache], Buffer
     n = declare(p, c, 1, time)
     shape = (1, c.heads, c.context, c.channels // c.heads)
     caches = [
-        Cache(*(p.buffer("state", f"blocks.{index}.attn.{part}", shape) for part in ("keys", "values")))
+        Cache(*(p.buffer("state", f"blocks.{index}.attn.{part}", shape, "activation") for part in ("keys", "values")))
         for index in range(c.layers)
     ]
-    return n, caches, p.buffer("input", "position", (1,), "int64")
+    return n, caches, p.buffer("input", "position", (1,), "index")
 
 
 def _front(p: Builder, n: Net, position: Buffer) -> Buffer:

@@ -10,9 +10,10 @@ from typing import Any
 
 from tapeless.errors import ProgramError, unknown
 from tapeless.ops import OPS
-from tapeless.ops.contract import Shape
+from tapeless.ops.contract import ROLES, Shape
 from tapeless.program.call import (
     PHASES,
+    ROLE_OF,
     Argument,
     Buffer,
     Call,
@@ -36,11 +37,14 @@ class Builder:
         self._section = ""
         self.decayed: list[Buffer] = []  # the weights that weight decay applies to
 
-    def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
-        return self._declare(Buffer(name, kind, shape, dtype))
+    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
+        role = role or ROLE_OF.get(kind, "activation")
+        if role not in ROLES:
+            raise unknown("role", role, ROLES)
+        return self._declare(Buffer(name, kind, shape, role))
 
-    def workspace(self, name: str, *shape: int) -> Buffer:
-        return self.buffer("workspace", name, shape)
+    def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
+        return self.buffer("workspace", name, shape, role)
 
     def weight(self, name: str, *shape: int, decay: bool = False) -> Buffer:
         weight = self.buffer("weight", name, shape)
@@ -56,7 +60,7 @@ class Builder:
     def region(self, kind: str, name: str) -> Buffer:
         """All buffers of a kind as one vector. Declare the buffers first."""
         members = tuple(buffer for buffer in self._buffers.values() if buffer.kind == kind)
-        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), members=members))
+        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), ROLE_OF[kind], members))
 
     def _declare(self, buffer: Buffer) -> Buffer:
         if buffer.name in self._buffers:
