@@ -144,7 +144,8 @@ def _followed(session: Session, json: bool) -> Status:
         model, trainer = session.model, session.trainer
         console.print(
             f"[bold]{escape(model.config.name)}[/]  {model.parameters:,} parameters, {model.backend} backend, "
-            f"{model.dtype}; {data_line(session)}; {trainer.steps - trainer.step:,} updates of {model.batch} windows"
+            f"{model.precision.name}; {data_line(session)}; "
+            f"{trainer.steps - trainer.step:,} updates of {model.batch} windows"
         )
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")

@@ -119,8 +119,8 @@ def _assemble(
             told += f" × {session.trainer.settings.accumulate}"
     if not quiet:
         model = session.model
-        about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
-        console.print(f"[bold]{escape(model.config.name)}[/]  {about}")
+        about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
+        console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {data_line(session)}; {told}")
         for message in session.messages:
             console.print(f"[yellow]{escape(message)}[/]")
     return session

@@ -30,7 +30,7 @@ from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
 ENDED = object()
 Progress = Callable[[str, int, int], None]  # what, done, of how much
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "dtype")
+FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
 
 
 @dataclass(frozen=True)
@@ -401,6 +401,7 @@ def _length(settings: Settings) -> int:
 def make_model(request: Request, config: Config) -> Model:
     settings = request.settings
     return Model(
-        config, batch=settings.batch or 1, time=_length(settings), backend=settings.backend, dtype=settings.dtype,
+        config, batch=settings.batch or 1, time=_length(settings), backend=settings.backend, 
+        precision=settings.precision,
         optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
     )  # fmt: skip
