@@ -21,14 +21,13 @@ from tapeless.tasks.data.corpus import Corpus, Document, check_share, cut_once, 
 from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+from tapeless.tasks.task import Progress
 
 SHARD_TOKENS = 100_000_000
 DEFAULT_BPE_VOCAB = 8192
 AT_ONCE = 1 << 21  # bytes that are tokenised together, on all cores
 LEARNED_FROM = 1 << 28  # bytes a vocabulary is learned from at most: the memory it takes grows with its words
 DOCUMENTS = "documents.jsonl"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
