@@ -5,17 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tapeless.backends.execute import Run
+from tapeless.backends.host import Host
+from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.program.call import Call
 
-DEFAULT_PRECISION = "float64"
-PRECISIONS = ("float32", "float64", "complex128")
+
+class Reference(Host):
+    name = "reference"
+    default_precision = "float64"
+    precisions = ("float32", "float64", "complex128")
+
+    def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        return [partial(getattr(OPS[call.op], call.direction), *arguments, **options)]
 
 
-def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
-    return [partial(getattr(OPS[call.op], call.direction), *arguments, **options)]
-
-
-def begin() -> list[Run]:
-    return []
+REFERENCE = Reference()

@@ -4,13 +4,12 @@ it is told to add, and does it leave alone what it only reads?"""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tapeless.backends import reference
-from tapeless.backends.execute import backend_named, bind_call, execute
+from tapeless.backends.backend import Backend, backend_named, run_call
+from tapeless.backends.reference import REFERENCE
 from tapeless.check.complex_step import STEP, relative_error, run_forward
 from tapeless.check.definitions import DEFINITIONS, sinusoid
 from tapeless.check.examples import Example, examples_of
@@ -45,7 +44,7 @@ def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
     for direction in ("forward", "backward") if spec.backward else ("forward",):
         call, arrays = call_alone(name, direction, example)
         before = {key: array.copy() for key, array in arrays.items()}
-        _run(call, arrays, reference)
+        run_call(call, arrays, REFERENCE)
         for argument, true in defined.items():  # the loss comes from both directions
             found = difference(arrays[argument], true) if argument in call.signature.writes else None
             if found:
@@ -93,11 +92,6 @@ def call_alone(name: str, direction: str, example: Example, adding: bool = False
     return call, arrays
 
 
-def _run(call: Call, arrays: Arrays, backend: ModuleType) -> None:
-    for _ in execute([bind_call(call, arrays, backend)]):
-        pass
-
-
 def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[str, str]]:
     """Each element of each input that takes a gradient, by complex step; and inputs that take none are constants."""
     spec = OPS[name].SPEC
@@ -132,16 +126,16 @@ def _adding(name: str, direction: str, example: Example, written: Arrays) -> Ite
         if argument.mode == "read":
             arrays[argument.name][...] = written[argument.name]
     start = {output: arrays[output].copy() for output in added}
-    _run(call, arrays, reference)
+    run_call(call, arrays, REFERENCE)
     for output in added:
         found = difference(arrays[output], start[output] + written[output])
         if found:
             yield "adding", f"{output} of {call.title}, added to what is there, {found}"
 
 
-def check_backend_alone(name: str, backend: ModuleType) -> Iterator[Finding]:
+def check_backend_alone(name: str, backend: Backend) -> Iterator[Finding]:
     """An op of another backend on the same examples, beside the reference, call by call."""
-    place = f"{name} on {backend.__name__.rpartition('.')[2]}"
+    place = f"{name} on {backend.name}"
     try:
         for differences, touched in _beside_the_reference(name, backend):
             yield from (Finding(place, "lockstep", str(found)) for found in differences if not found.ok)
@@ -157,13 +151,13 @@ def ops_alone(backend: str) -> Iterator[Difference]:
             yield from differences
 
 
-def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list[Difference], list[str]]]:
+def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:
     """By call: how far its results are from the reference, and which of its inputs it has changed."""
     for example in (*examples_of(name), *_long_examples(name)):
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             for adding in (False, True) if OPS[name].SPEC.signature(direction).adds else (False,):
                 call, true = call_alone(name, direction, example, adding)
-                found = {key: narrowed(array, backend.DEFAULT_PRECISION) for key, array in true.items()}
+                found = {key: narrowed(array, backend.default_precision) for key, array in true.items()}
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.tasks.data.files import user_path
@@ -85,6 +87,12 @@ def _refuse_idle_data(given: Mapping[str, Any], data: Path, base: Run | None) ->
 
 def idle(name: str, why: str) -> TapelessError:
     return TapelessError(f"--{name.replace('_', '-')} would have no effect, as {why}: leave it out.")
+
+
+def take_threads(backend: str, threads: int | None) -> None:
+    """What --threads asks for."""
+    if threads is not None and backend_named(backend).threads(threads) is None:
+        raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
 
 
 def refuse_idle_fields(changes: Mapping[str, Any], config: Config, unseen: Mapping[str, str]) -> None:

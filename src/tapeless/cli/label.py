@@ -11,13 +11,12 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
-from tapeless.cli.idle import idle
+from tapeless.cli.idle import idle, take_threads
 from tapeless.cli.label_report import plural, print_report, report_document
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
 from tapeless.cli.train import Status, data_line, follow, insist, preparing_shown, print_stopped
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
 from tapeless.labelling import run as labelled_run
 from tapeless.labelling.genome.fasta import read_lengths
 from tapeless.labelling.genome.output import Cut, output_paths
@@ -27,7 +26,7 @@ from tapeless.labelling.run import Labelling
 from tapeless.labelling.scores import kind_of, read_cut, score
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import Source, make_source, read_source, read_statistics
-from tapeless.model import Model
+from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.train import run
 from tapeless.train.run import Run
 from tapeless.train.session import Session
@@ -97,10 +96,7 @@ def train(
     )
     if held_out and validation is not None:
         raise idle("validation", "--held-out names what is held out")
-    if threads is not None and backend == "reference":
-        raise idle("threads", "they are those of the cpu backend")
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(backend or DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     if resume is not None:
         if named:
@@ -205,8 +201,7 @@ def predict(
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     opened = run.open_run(folder)
     source = read_source(folder)
     _check_kind(source, fasta, signal, threshold)
@@ -286,8 +281,7 @@ def demo(
 
     Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     with run.making(out or run.Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
         genome = Synthetic(seed).write(made.folder / "genome", CHROMOSOMES, bases // CHROMOSOMES)

@@ -26,15 +26,14 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
-from tapeless.cli.idle import refuse_idle, refuse_other_preset
+from tapeless.cli.idle import refuse_idle, refuse_other_preset, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError
 from tapeless.generate import generate
-from tapeless.kernels.cpu import blas
 from tapeless.labelling.signal.task import Labelled
-from tapeless.model import Model
+from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.tasks.operations import WORDS, Operations, final_scores, spell
 from tapeless.tasks.text import Text
 from tapeless.train.loop import Evaluated, Finished
@@ -74,8 +73,8 @@ def train(
     Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
     go_on_unread()
-    if settings.get("threads") is not None:
-        blas.set_threads(settings["threads"])
+    if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
+        take_threads(DEFAULT_BACKEND, settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
     status = follow(session, shown=not json)

@@ -71,6 +71,10 @@ class View:
     def shape(self) -> Shape:
         return (*self.buffer.shape[:-1], self.stop - self.start)
 
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
     @cached_property
     def parts(self) -> tuple[View, ...]:
         """What reading or writing it really touches. Of a region, each member that it covers; a span that ends inside a

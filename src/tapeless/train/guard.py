@@ -103,7 +103,7 @@ def find_nonfinite(model: Model, inputs: Any, targets: Any) -> Culprit | None:
 
 def _nonfinite_results(model: Model, call: Call) -> list[tuple[Argument, tuple[int, ...]]]:
     """Where each result of a call is first not finite, those first that know the token it belongs to."""
-    written = [(argument, _first_nonfinite(model.arena.array(argument.view))) for argument in call.writes]
+    written = [(argument, _first_nonfinite(model.engine.read(argument.view))) for argument in call.writes]
     found = [(argument, index) for argument, index in written if index is not None]
     return sorted(found, key=lambda pair: _position(model, call, *pair) is None)
 
@@ -126,7 +126,7 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
     for kind in ("weight", "constant", "state"):
         for buffer in model.program.buffers:
             if buffer.kind == kind and not buffer.members:
-                array = model.arena.array(buffer)
+                array = model.engine.read(buffer)
                 index = _first_nonfinite(array)
                 if index is not None:
                     return Culprit(kind, buffer.name, index, float(array[index]), model.precision.activation)
@@ -135,12 +135,12 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
 
 def _culprit(model: Model, call: Call, argument: Argument, index: tuple[int, ...]) -> Culprit:
     position = _position(model, call, argument, index)
-    arrays = ((each.view.name, model.arena.array(each.view)) for each in call.arguments if each.mode == "read")
+    arrays = ((each.view.name, model.engine.read(each.view)) for each in call.arguments if each.mode == "read")
     return Culprit(
         kind="call",
         buffer=argument.view.name,
         index=index,
-        value=float(model.arena.array(argument.view)[index]),
+        value=float(model.engine.read(argument.view)[index]),
         dtype=model.precision.activation,
         call=call.title,
         layer=call.section,
@@ -173,8 +173,7 @@ def _axes(letters: list[str], shape: Shape) -> tuple[int, int] | None:
 def _token(model: Model, position: tuple[int, int] | None) -> int | None:
     if position is None or model.config.features:
         return None
-    buffer = model.plan.placements[inputs_name(model.config)].buffer
-    return int(model.arena.array(buffer)[position])
+    return int(model.read(inputs_name(model.config))[position])
 
 
 def _first_nonfinite(array: Array) -> tuple[int, ...] | None:
