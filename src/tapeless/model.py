@@ -29,7 +29,7 @@ from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import Plan, make_plan, make_plans
-from tapeless.program.call import Call, gradient_name
+from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
 from tapeless.program.precision import Precision
 
 DEFAULT_BACKEND = "cpu"
@@ -78,6 +78,7 @@ class Model:
         self.grads: Mapping[str, Array] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
         self.state: Mapping[str, Array] = MappingProxyType({each.name: self.engine.view(each) for each in state})
+        self._masters = _masters(self.program)
         self.steps = 0
         self._initialise(seed)
 
@@ -91,10 +92,19 @@ class Model:
             self.write("class_weights", self.config.class_weights)
 
     def read(self, name: str) -> Array:
-        """The values of a buffer, to be looked at before the next step; `params` and `grads` are for writing too."""
-        return self.engine.read(name)
+        """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
+        master = self._masters.get(name)
+        return self.engine.read(name) if master is None else self.engine.read(master).reshape(self.params[name].shape)
+
+    def weights(self) -> dict[str, Array]:
+        """The values of all weights, as `read` gives them: what a checkpoint keeps."""
+        return {name: self.read(name) for name in self.params}
 
     def write(self, name: str, values: Any) -> None:
+        """Into a buffer. Of a weight that has a master copy, into that, and the weight is its rounding."""
+        if name in self._masters:
+            self.engine.write(self._masters[name], np.reshape(values, -1))
+            values = self.read(name)
         self.engine.write(name, values)
 
     @property
@@ -215,9 +225,20 @@ class Model:
         self.write("count", counted)
 
 
+def _masters(program: Program) -> dict[str, View]:
+    """Of each weight, its part of the master copy; nothing where there is none."""
+    found = [buffer for buffer in program.buffers if buffer.kind == "master"]
+    regions = [buffer for buffer in program.buffers if buffer.kind == "weight" and buffer.members]
+    return {
+        weight.name: master.columns(start, start + weight.elements)
+        for master, region in zip(found, regions, strict=False)
+        for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
+    }
+
+
 def plans(
     config: Config, batch: int, time: int, optimizer: Optimizer | None, precision: Precision, backend: Backend
 ) -> tuple[Plan, Plan]:
     """Of the training step and of the evaluation that shares its memory."""
-    training = transformer.training(config, batch, time, optimizer)
+    training = transformer.training(config, batch, time, optimizer, precision.has_master)
     return make_plans(training, transformer.evaluation(config, batch, time), precision, backend.scratch)

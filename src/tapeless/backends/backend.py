@@ -33,7 +33,8 @@ class Backend(Protocol):
         """A buffer in this memory, in its own shape and type; cut by [...], folded by reshape."""
 
     def read(self, view: Any) -> Array:
-        """The values, to be read at once: where the memory is NumPy's own, they change when it does."""
+        """The values, to be read at once: where the memory is NumPy's own, they change when it does. bfloat16, which
+        NumPy does not have, comes as float32."""
 
     def write(self, view: Any, values: Any) -> None: ...
 

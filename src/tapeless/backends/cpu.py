@@ -42,6 +42,8 @@ class Cpu(Host):
                 f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
                 f"or take backend='reference'."
             )
+        if any(argument.name == "master" for argument in call.arguments):
+            raise TapelessError("the cpu backend updates no master copy of the weights: take backend='reference'.")
         natives: list[Native] = binder(*arguments, **options)
         products = [native for native in natives if isinstance(native, blas.Product)]
         small = products and all(product.flops < blas.THREADED for product in products)

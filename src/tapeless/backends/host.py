@@ -12,6 +12,20 @@ from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
 from tapeless.program.arena import ALIGNMENT, Placement
 from tapeless.program.call import Call
+from tapeless.program.precision import numpy_type
+
+
+def store_rounded(out: Array, values: Array) -> None:
+    """Rounded once. NumPy's way from float64 to bfloat16 leads through float32, so that is rounded to odd: what the
+    second rounding sees of the digits below is that there are some."""
+    if out.dtype.kind == "V" and values.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            near = values.astype(np.float32)
+        bits = near.view(np.uint32)
+        exact = near == values
+        above = np.abs(near) > np.abs(values)
+        values = np.where(exact | ~np.isfinite(near), near, ((bits - above) | np.uint32(1)).view(np.float32))
+    out[...] = values
 
 
 class Host:
@@ -27,16 +41,20 @@ class Host:
         return raw[start : start + size]
 
     def view(self, memory: Array, placement: Placement) -> Array:
-        raw = memory[placement.offset : placement.offset + placement.bytes]
-        return raw.view(placement.dtype).reshape(placement.buffer.shape)
+        raw = memory[placement.offset : placement.offset + placement.bytes].view(numpy_type(placement.dtype))
+        shaped: Array = raw.reshape(placement.buffer.shape)
+        return shaped
 
     def read(self, view: Array) -> Array:
+        if view.dtype.kind == "V":  # bfloat16
+            widened: Array = view.astype(np.float32)
+            return widened
         values = view.view()
         values.flags.writeable = False
         return values
 
     def write(self, view: Array, values: Any) -> None:
-        view[...] = values
+        store_rounded(view, np.asarray(values))
 
     def scratch(self, call: Call) -> Sequence[Scratch]:
         return ()

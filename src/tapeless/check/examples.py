@@ -72,7 +72,12 @@ def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
 
 def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
     first = {"step": np.array([1]), "m": np.zeros(9), "v": np.zeros(9)}
-    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}]
+    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}, *_with_master(own, rng)]
+
+
+def _with_master(own: Example, rng: np.random.Generator) -> list[Example]:
+    """Weights that are not yet the rounding of anything: they must not be read."""
+    return [own | {"master": rng.normal(size=9)}]
 
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
@@ -85,5 +90,7 @@ FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "embedding": _embedding,
     "gelu": _gelu,
     "clip": _clip,
+    "sgd": _with_master,
+    "momentum": _with_master,
     "adamw": _adamw,
 }

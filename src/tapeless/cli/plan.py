@@ -36,7 +36,7 @@ def plan(
     batch: Batch = 1,
     time: Time = None,
     backend: Annotated[str, typer.Option(help="The backend that will run it.")] = DEFAULT_BACKEND,
-    precision: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],

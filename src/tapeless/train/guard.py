@@ -19,6 +19,7 @@ from tapeless.inputs import inputs_name
 from tapeless.model import Model
 from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import Argument, Call
+from tapeless.program.precision import largest
 
 PIECE = 1 << 20  # elements examined together
 DEVIATION = 1.4826  # times the median absolute deviation: the standard deviation, if the losses were normal
@@ -67,7 +68,7 @@ class Culprit:
                 "happens again, lower the learning rate."
             )
         sizes = ", ".join(f"{name} up to {size:.3g}" for name, size in self.reads)
-        limit = float(np.finfo(self.dtype).max)
+        limit = largest(self.dtype)
         if any(size * size * SUMMANDS > limit for _, size in self.reads):
             return (
                 f"It read {sizes}, so the result does not fit into {self.dtype}, which ends at {limit:.1e}. Usually "

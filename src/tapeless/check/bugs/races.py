@@ -132,7 +132,7 @@ def too_early(loss, row_loss, x, table, targets, count):  # type: ignore[no-unty
             loss[0] = np.float32(total / (count[0] * width))
 
 
-def _overlapping(weights: Any, gradients: Any, scale: Any, lr: Any) -> Any:
+def _overlapping(weights: Any, master: Any, gradients: Any, scale: Any, lr: Any) -> Any:
     return [_kernel(overlapping).bind(weights.size, weights, gradients, scale, lr)]
 
 

@@ -14,7 +14,7 @@ from tapeless.kernels.native import Native
 BLOCK = 65536
 
 
-def forward(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, decayed) -> list[Native]:
+def forward(weights, m, v, master, gradients, scale, lr, step, beta1, beta2, eps, decay, decayed) -> list[Native]:
     pieces = _pieces(weights.size, decayed)
     return [ADAMW.bind(weights.size, weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, pieces)]
 

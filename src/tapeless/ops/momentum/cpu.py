@@ -12,7 +12,7 @@ from tapeless.kernels.native import Native
 BLOCK = 65536
 
 
-def forward(weights, m, gradients, scale, lr, momentum) -> list[Native]:
+def forward(weights, m, master, gradients, scale, lr, momentum) -> list[Native]:
     return [MOMENTUM.bind(weights.size, weights, m, gradients, scale, lr, momentum)]
 
 

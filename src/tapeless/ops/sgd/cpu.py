@@ -12,7 +12,7 @@ from tapeless.kernels.native import Native
 BLOCK = 65536
 
 
-def forward(weights, gradients, scale, lr) -> list[Native]:
+def forward(weights, master, gradients, scale, lr) -> list[Native]:
     return [SGD.bind(weights.size, weights, gradients, scale, lr)]
 
 
