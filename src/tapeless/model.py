@@ -24,7 +24,6 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Config, Optimizer
-from tapeless.models.initialise import initial_value
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -74,7 +73,7 @@ class Model:
 
         weights = {weight.name: self.engine.view(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
-        gradients = {name: self.engine.view(gradient_name(name)) for name in weights}
+        gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Array] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
         self.state: Mapping[str, Array] = MappingProxyType({each.name: self.engine.view(each) for each in state})
@@ -85,7 +84,8 @@ class Model:
     def _initialise(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
-            self.write(weight.name, initial_value(self.config, weight, rng))
+            if weight.initial is not None:
+                self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
         if self.config.class_weights:

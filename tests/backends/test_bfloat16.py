@@ -11,9 +11,9 @@ import pytest
 from tapeless import Model, TapelessError
 from tapeless.backends.backend import backend_named
 from tapeless.backends.host import store_rounded
-from tapeless.check.alone import call_alone
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tapeless.check.examples import examples_of
+from tapeless.check.ops import call_alone
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.program.precision import PRECISIONS, numpy_type
 

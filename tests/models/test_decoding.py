@@ -258,7 +258,7 @@ def run_op(name, arrays, backend, signature_order):
         buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         mode = update if argument in spec.forward.updates else write
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
-    p.call(name, "forward", values, "here")
+    p.call(name, "forward", values, ("here",))
     (call,) = p.build().calls
     run_call(call, arrays, backend)
     return call

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tapeless.check import plain
+from tapeless.check import plain_model as plain
 from tapeless.check.finding import Finding, difference
 from tapeless.generate import Decoder, generate
 from tapeless.model import Model

@@ -72,12 +72,14 @@ def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
 
 def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
     first = {"step": np.array([1]), "m": np.zeros(9), "v": np.zeros(9)}
-    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}, *_with_master(own, rng)]
+    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}]
 
 
-def _with_master(own: Example, rng: np.random.Generator) -> list[Example]:
-    """Weights that are not yet the rounding of anything: they must not be read."""
-    return [own | {"master": rng.normal(size=9)}]
+def examples_with_master(name: str) -> list[Example]:
+    """Of an update, with a master copy of which the weights are no rounding yet: they must not be read."""
+    rng = np.random.default_rng(4)
+    own = OPS[name].example(rng)
+    return [own | {"master": rng.normal(size=9)}] if "master" in OPS[name].SPEC.shapes else []
 
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
@@ -90,7 +92,5 @@ FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "embedding": _embedding,
     "gelu": _gelu,
     "clip": _clip,
-    "sgd": _with_master,
-    "momentum": _with_master,
     "adamw": _adamw,
 }

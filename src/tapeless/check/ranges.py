@@ -1,10 +1,10 @@
-"""Every kernel over the whole range of its type, on the numbers of `check/extremes.py`, and on NaN.
+"""Every kernel over the whole range of its type, on the numbers of `check/range_numbers.py`, and on NaN.
 
 An op's own examples say what it takes; here they become larger and their numbers extreme, so that a new op is covered
 from its first day. A backward gets what the backend's own forward saved, and both are held to the reference in float64
 from end to end. The error of a result is counted in roundings (2⁻²⁴) of its natural size: its own, or how much the
 exact result moves, per rounding, when everything it is made from is off by some. What cancels by nature may be off by
-more and is listed in `check/terms.py`.
+more and is listed in `check/range_terms.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 
 from tapeless.backends.backend import Backend, bind_call
 from tapeless.backends.reference import REFERENCE
-from tapeless.check.alone import call_alone
 from tapeless.check.examples import Example, examples_of
-from tapeless.check.extremes import KINDS, TOGETHER, Kind
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
-from tapeless.check.terms import NOT_MOVED, TERMS
+from tapeless.check.ops import call_alone
+from tapeless.check.range_numbers import KINDS, TOGETHER, Kind
+from tapeless.check.range_terms import NOT_MOVED, TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
 from tapeless.kernels.native import Native
 from tapeless.ops import OPS

@@ -27,6 +27,7 @@ from tapeless.inputs import check_shape
 from tapeless.model import DEFAULT_BACKEND, plans
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset
+from tapeless.program import listing
 from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
 
 
@@ -36,7 +37,9 @@ def plan(
     batch: Batch = 1,
     time: Time = None,
     backend: Annotated[str, typer.Option(help="The backend that will run it.")] = DEFAULT_BACKEND,
-    precision: Annotated[str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
+    ] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -52,36 +55,9 @@ def plan(
     kind = backend_named(backend)
     planned = plans(config, batch, time, Optimizer(config.optimizer), precision_for(kind, precision), kind)[0]
     if json:
-        print_json(as_json(name, planned))
+        print_json({"preset": name} | listing.planned(planned))
     else:
         _print(name, batch, time, planned)
-
-
-def as_json(name: str, planned: Plan) -> dict[str, Any]:
-    calls = planned.program.calls
-    return {
-        "preset": name,
-        "precision": planned.precision.name,
-        "parameters": planned.parameters,
-        "peak_bytes": planned.peak_bytes,
-        "peak_call": planned.peak_call,
-        "flops": planned.flops,
-        "calls": len(calls),
-        "buffers": [
-            {
-                "name": placement.buffer.name,
-                "kind": placement.kind,
-                "shape": list(placement.buffer.shape),
-                "dtype": placement.dtype,
-                "offset": placement.offset,
-                "bytes": placement.bytes,
-                "first_call": placement.first_call,
-                "last_call": placement.last_call,
-            }
-            for placement in planned.placements.values()
-            if not placement.buffer.members
-        ],
-    }
 
 
 def _print(name: str, batch: int, time: int, planned: Plan) -> None:

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.contract import Array
+
+Array = NDArray[Any]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3

@@ -56,8 +56,10 @@ def backward(
         transposed = len(weight) >= TRANSPOSED_FROM
         beta = float("dweight" in add or not first)
         natives += made
-        natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
-        natives.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=scratch[-1:]))
+        if dx is not None:
+            natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+        if dweight is not None:
+            natives.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=scratch[-1:]))
     return natives
 
 

@@ -39,7 +39,8 @@ def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Na
     natives: list[Native] = []
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
         natives.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
-    natives.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch))
+    if dweight is not None:
+        natives.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch))
     if dx is not None:
         natives.append(bound_gemm(dx, dy, weight, transpose_b=True, beta=float("dx" in add), scratch=scratch))
     return natives
