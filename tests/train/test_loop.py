@@ -186,14 +186,7 @@ def test_gradients_that_overflow_are_caught_where_they_are_added_up(monkeypatch)
     trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9))
     trainer.batch()
     before = {name: weight.copy() for name, weight in model.params.items()}
-    right = model.forward_backward
-
-    def enormous(*arguments, **named):
-        loss = right(*arguments, **named)
-        model.grads["norm.weight"][0] = 1e30
-        return loss
-
-    monkeypatch.setattr(model, "forward_backward", enormous)
+    model._forward_backward.append(lambda: model.grads["norm.weight"].__setitem__(0, 1e30))
     with pytest.raises(NonFiniteError, match=r"norm of 1e\+30.*No batch of the update shows it by itself"):
         trainer.batch()
     assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())

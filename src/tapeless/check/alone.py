@@ -77,7 +77,8 @@ def call_alone(name: str, direction: str, example: Example, adding: bool = False
         if argument in known and (argument not in signature.writes or argument in signature.updates):
             array = known[argument].copy()
         elif argument in signature.writes and not (adding and argument in signature.adds):
-            array = np.full(shape, np.nan, np.float64 if kind == "float" else kind)
+            dtype = np.dtype(np.float64 if kind == "float" else kind)
+            array = np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
         else:
             array = rng.normal(size=shape)
         arrays[argument] = array
@@ -120,8 +121,12 @@ def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[
 
 def _touched(call: Call, before: Arrays, after: Arrays) -> Iterator[tuple[str, str]]:
     for argument in call.reads:
-        if argument.mode == "read" and not np.array_equal(before[argument.name], after[argument.name]):
+        if argument.mode == "read" and not _same(before[argument.name], after[argument.name]):
             yield "reads", f"{argument.name}, which {call.title} only reads, is overwritten"
+
+
+def _same(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _adding(name: str, direction: str, example: Example, written: Arrays) -> Iterator[tuple[str, str]]:
@@ -164,14 +169,16 @@ def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             for adding in (False, True) if OPS[name].SPEC.signature(direction).adds else (False,):
                 call, true = call_alone(name, direction, example, adding)
-                found = {key: narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+                found = narrowed(call, true, backend.DEFAULT_DTYPE)
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]
 
 
-def narrowed(array: Array, dtype: str) -> Array:
-    return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
+def narrowed(call: Call, arrays: Arrays, dtype: str) -> Arrays:
+    """In the types that the backend has them in."""
+    own = {key for key in arrays if call.spec.dtype(key) == "float"}
+    return {key: array.astype(dtype) if key in own else array.copy() for key, array in arrays.items()}
 
 
 def _long_examples(name: str) -> list[Example]:
