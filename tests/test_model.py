@@ -386,7 +386,7 @@ def test_a_seed_gives_the_same_model_and_another_seed_another():
 def test_a_seed_gives_the_same_model_in_every_type():
     exact = small(seed=7)
     for dtype in ("float32", "complex128"):
-        model = small(seed=7, dtype=dtype)
+        model = small(seed=7, precision=dtype)
         for name, weight in model.params.items():
             assert weight.dtype == dtype
             assert np.array_equal(weight, exact.params[name].astype(dtype)), f"{dtype} {name}"
@@ -468,7 +468,7 @@ def test_float32_agrees_with_float64(configuration):
 def test_the_reference_computes_in_float64_unless_told_otherwise():
     assert small().params["norm.bias"].dtype == np.float64
     assert small().logits(np.zeros((1, 1), int)).dtype == np.float64
-    assert small(dtype="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
+    assert small(precision="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
 
 
 # The update.
@@ -495,8 +495,8 @@ def test_a_step_is_forward_backward_and_update(backend, accumulate):
     whole, parts = small(backend=backend), small(backend=backend)
     for number in range(3):
         batch = batch_for(whole, number)
-        made = whole.step(*batch, lr=0.01, clip=0.5, accumulate=accumulate, count=9.0)
-        assert made.loss == parts.forward_backward(*batch, accumulate=accumulate, count=9.0)
+        made = whole.step(*batch, lr=0.01, clip=0.5, accumulate=accumulate, count=20.0)
+        assert made.loss == parts.forward_backward(*batch, accumulate=accumulate, count=20.0)
         assert made.norm == parts.update(0.01, clip=0.5)
         assert made.finite
         assert whole.steps == parts.steps == number + 1

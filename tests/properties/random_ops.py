@@ -58,7 +58,7 @@ class Inputs:
 
     def empty(self, argument: str, dtype: Any) -> Array:
         """NaN, or −1: what is read before it is written, or never written, shows."""
-        kind = np.dtype(dtype if self.spec.dtype(argument) == "float" else self.spec.dtype(argument))
+        kind = np.dtype(self.spec.dtype(argument, dtype))
         return np.full(self.shape(argument), -1 if kind.kind == "i" else np.nan, kind)
 
     def replaced(self, **arrays: Array) -> Inputs:
@@ -121,7 +121,7 @@ def _random_spans(rng: np.random.Generator, size: int) -> tuple[tuple[int, int],
 
 def _random_array(inputs: Inputs, argument: str, rng: np.random.Generator) -> Array:
     shape = inputs.shape(argument)
-    if inputs.spec.dtype(argument) == "int64":
+    if inputs.spec.roles.get(argument) == "index":
         return rng.integers(*INTEGERS[argument](inputs.dims), shape)
     values = away_from_zero(rng, *shape)  # where a ReLU has no derivative
     return np.abs(values) if argument in POSITIVE else values

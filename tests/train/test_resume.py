@@ -108,7 +108,7 @@ def test_a_state_that_is_not_whole_is_noticed(tmp_path):
 
 
 def test_a_checkpoint_of_before_the_list_counted_its_steps():
-    """It was written when the step number was kept beside the model: m, v and "updates", and no tensor of that number."""
+    """It was written when the step number was kept beside the model: "updates", and no tensor of that number."""
     fresh, old = _trainer(), _trainer()
     found, _ = checkpoint.newest(Path(__file__).parent / "old_checkpoint")
     assert found is not None

@@ -53,7 +53,7 @@ class PlainOptimizer:
         self.m[name] = o.beta1 * self.m[name] + (1 - o.beta1) * g
         self.v[name] = o.beta2 * self.v[name] + (1 - o.beta2) * g**2
         mean, size = self.m[name] / (1 - o.beta1**t), self.v[name] / (1 - o.beta2**t)
-        kept = 1 - lr * o.decay if o.name == "adamw" and decays(name) else 1.0
+        kept = 1 - lr * o.decay if o.name == "adamw" and decays(name, w) else 1.0
         return kept * w - lr * mean / (np.sqrt(size) + o.eps)
 
 
@@ -71,9 +71,9 @@ def by_section(model: Model, arrays: Mapping[str, Array]) -> dict[str, float]:
     return {section: length(arrays[name] for name in names) for section, names in sections.items()}
 
 
-def decays(name: str) -> bool:
+def decays(name: str, weight: Array) -> bool:
     """Matrices do; norms, biases and positions do not."""
-    return name.endswith(".weight") and "norm" not in name and not name.startswith("positions")
+    return weight.ndim == 2 and name != "positions.weight"
 
 
 def small_model(optimizer: Optimizer | str | None, batch: int = 2, **fields: Any) -> Model:
@@ -195,7 +195,7 @@ def _refused() -> Iterator[str]:
     """An update by what is not finite, or too large to be squared, or for such a loss, changes nothing and is said."""
     for name in CHOICES["optimizer"]:
         for value, clip in ((np.nan, None), (np.inf, 0.5), (1e30, None)):
-            model = small_model(name, dtype="float32")
+            model = small_model(name, precision="float32")
             model.step(*small_batch(2, seed=0), lr=0.1)
             model.forward_backward(*small_batch(2, seed=1))
             model.grads["norm.weight"][1] = value

@@ -106,12 +106,12 @@ def _next_section(right: Any, weights: Any) -> dict[str, int]:
     return {name: start + sizes[0] * (start > 0) for name, start in right(weights).items()}
 
 
-def _everything(region: Any, chosen: Any) -> tuple[tuple[int, int], ...]:
+def _everything(region: Any) -> tuple[tuple[int, int], ...]:
     return ((0, region.shape[0]),)
 
 
-def _all_but_last(region: Any, chosen: Any) -> tuple[tuple[int, int], ...]:
-    return _spans(region, chosen)[:-1]
+def _all_but_last(region: Any) -> tuple[tuple[int, int], ...]:
+    return _spans(region)[:-1]
 
 
 _spans = transformer._spans

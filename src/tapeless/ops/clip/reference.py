@@ -19,7 +19,11 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="clip",
     shapes={"scale": "1", "finite": "1", "loss": "1", "norm": "1", "limit": "1", "largest": "1"},
-    dtypes={"finite": "int64", **dict.fromkeys(("scale", "norm", "limit", "largest"), "float64")},
+    roles={
+        "loss": "statistic",
+        "finite": "index",
+        **dict.fromkeys(("scale", "norm", "limit", "largest"), "scalar"),
+    },
     forward=Signature(
         writes={"scale": "min(1, limit / norm)", "finite": "loss is finite and norm·scale < largest"},
         reads=("loss", "norm", "limit", "largest"),

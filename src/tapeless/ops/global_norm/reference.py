@@ -15,7 +15,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_b
 SPEC = Spec(
     name="global_norm",
     shapes={"norm": "1", "norms": "L", "gradients": "N"},
-    dtypes={"norm": "float64", "norms": "float64"},
+    roles={"norm": "scalar", "norms": "scalar"},
     forward=Signature(
         writes={"norm": "√(Σ gradients²)", "norms": "√(Σ gradients²) by section"},
         reads=("gradients",),

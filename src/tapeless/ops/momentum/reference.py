@@ -28,9 +28,9 @@ SPEC = Spec(
         "finite": "1",
         "lr": "1",
     },
-    dtypes={
-        **dict.fromkeys(("step", "finite"), "int64"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "float64"),
+    roles={
+        **dict.fromkeys(("step", "finite"), "index"),
+        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
     },
     forward=Signature(
         writes={
