@@ -478,7 +478,7 @@ def trajectory(op, gradients, start=0.5, **scalars):
     """One weight, one gradient per step; the states an optimizer keeps start at zero."""
     signature = OPS[op].SPEC.forward
     weight = np.array([start])
-    states = [np.zeros(1, int if name == "step" else float) for name in signature.writes if name != "weights"]
+    states: list = [np.zeros(1, int if name == "step" else float) for name in signature.writes if name != "weights"]
     states[list(signature.writes).index("master") - 1] = None
     visited = []
     for gradient in gradients:
