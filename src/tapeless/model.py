@@ -22,7 +22,7 @@ from tapeless.inputs import (
     inputs_name,
 )
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -37,23 +37,27 @@ class Model:
 
     def __init__(
         self,
-        name: str | Config,
+        name: str | Preset,
         *,
         batch: int = 1,
         time: int | None = None,
         backend: str = DEFAULT_BACKEND,
         dtype: str | None = None,
         optimizer: str | Optimizer | None = "preset",
+        class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
         **fields: Any,
     ) -> None:
-        self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
+        """`class_weights`: how much each class counts in the loss, where rare ones are to count for more."""
+        self.preset = (name if isinstance(name, Preset) else preset(name)).override(**fields)
+        self.config = self.preset.architecture
+        self.class_weights = checked_class_weights(self.config, class_weights)
         time = self.config.context if time is None else time
         check_shape(self.config, batch, time)
         self.batch, self.time = int(batch), int(time)
         check_seed(seed)
         if optimizer == "preset":
-            optimizer = self.config.optimizer
+            optimizer = self.preset.optimizer
         if not isinstance(optimizer, Optimizer | None):
             optimizer = Optimizer(optimizer)
         self.optimizer = optimizer
@@ -61,14 +65,18 @@ class Model:
         self.backend = backend
         self.dtype = dtype_for(backend, dtype)
 
-        self.program = transformer.training(self.config, self.batch, self.time, self.optimizer)
+        self.program = transformer.training(
+            self.preset, self.batch, self.time, self.optimizer, weighted=self.class_weights is not None
+        )
         self.plan: Plan = make_plan(self.program, self.dtype)
         self.arena = Arena(self.plan)
         self._zero = self._runs(self.program.phase("zero"), self.arena)
         self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
         self._clip = self._runs(self.program.phase("clip"), self.arena)
         self._update = self._runs(self.program.phase("update"), self.arena)
-        evaluation = transformer.evaluation(self.config, self.batch, self.time)
+        evaluation = transformer.evaluation(
+            self.preset, self.batch, self.time, weighted=self.class_weights is not None
+        )
         plan = make_plan(evaluation, self.dtype, beside=self.plan)
         beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
         self._evaluation = self._runs(evaluation.calls, beside)
@@ -91,8 +99,8 @@ class Model:
                 self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
         if self.config.positions == "sinusoidal":
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
-        if self.config.class_weights:
-            self._array("class_weights")[...] = self.config.class_weights
+        if self.class_weights:
+            self._array("class_weights")[...] = self.class_weights
 
     def _runs(self, calls: tuple[Call, ...], arena: Arena) -> list[Run]:
         return [run for _, runs in bind(calls, arena, self.backend_module) for run in runs]
@@ -174,7 +182,7 @@ class Model:
         array = checked_inputs(self.config, inputs, None, self.dtype)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.config, batch, time)
+            program = transformer.readout(self.preset, batch, time)
             arena = Arena(make_plan(program, self.dtype, lent=True), lender=self.arena)
             self._readout = (batch, time), arena, self._runs(program.calls, arena)
         _, arena, runs = self._readout
@@ -207,7 +215,7 @@ class Model:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
         valid = np.asarray(targets)
         valid = valid[valid >= 0]
-        weights = self.config.class_weights
+        weights = self.class_weights
         return float(len(valid)) if weights is None else float(np.asarray(weights)[valid].sum())
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.backends import cpu
-from tapeless.check.alone import forms_of
+from tapeless.check.ops import forms_of
 from tapeless.check.lockstep import compare
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS

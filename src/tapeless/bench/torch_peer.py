@@ -73,7 +73,7 @@ def transformer(c: Config) -> Any:
             return self.proj(mixed.transpose(1, 2).reshape(batch, time, channels))
 
         def forward(self, x: Any) -> Any:
-            if c.norm == "pre":
+            if c.placement == "pre":
                 x = x + self.attention(self.norm1(x))
                 return x + self.mlp(self.norm2(x))
             x = self.norm1(x + self.attention(x))
@@ -91,7 +91,7 @@ def transformer(c: Config) -> Any:
             else:
                 self.register_buffer("positions", table)
             self.blocks = nn.Sequential(*(Block() for _ in range(c.layers)))
-            self.norm: nn.Module = nn.LayerNorm(c.channels) if c.norm == "pre" else nn.Identity()
+            self.norm: nn.Module = nn.LayerNorm(c.channels) if c.placement == "pre" else nn.Identity()
             self.head = nn.Linear(c.channels, c.vocab, bias=False)
             if c.tied:
                 self.head.weight = self.tokens.weight

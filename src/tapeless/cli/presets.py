@@ -36,4 +36,4 @@ def presets(json: Json = False) -> None:
 def _kind(config: Config) -> str:
     reads = f"{config.features} features" if config.features else "tokens"
     mask = "causal" if config.causal else "bidirectional"
-    return f"{reads}, {config.norm}-norm, {config.activation}, {mask}, {config.loss.replace('_', ' ')}"
+    return f"{reads}, {config.placement}-norm, {config.activation}, {mask}, {config.loss.replace('_', ' ')}"

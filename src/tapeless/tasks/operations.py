@@ -11,7 +11,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 from tapeless.tasks.task import Measured
 
@@ -65,11 +65,11 @@ def spell(tokens: Array) -> str:
     return "".join(WORDS[token] for token in tokens)
 
 
-def check_fits(config: Config) -> None:
+def check_fits(config: Architecture) -> None:
     """A model that can learn this task reads tokens, knows the words and holds an expression."""
     if config.features:
         raise TapelessError(
-            f"{config.name} reads features, and the operations task is made of tokens: "
+            f"this model reads features, and the operations task is made of tokens: "
             f"choose a preset that reads tokens, such as ops-102k."
         )
     if config.vocab < len(WORDS):
@@ -83,7 +83,7 @@ class Operations:
 
     tokenizer = None  # its words are single tokens
 
-    def __init__(self, config: Config, seed: int) -> None:
+    def __init__(self, config: Architecture, seed: int) -> None:
         check_fits(config)
         self.config, self.seed = config, seed
         self.training, self.validation = split(seed)
@@ -103,7 +103,7 @@ class OperationBatches:
     """Endless, each epoch in an order of its own. A last, smaller batch would need a program of its own; the shuffle
     sees to it that no expression is left out for good."""
 
-    def __init__(self, config: Config, examples: Split, batch: int, seed: int) -> None:
+    def __init__(self, config: Architecture, examples: Split, batch: int, seed: int) -> None:
         if batch > len(examples):
             raise TapelessError(f"batch={batch} is more than the {len(examples):,} examples there are.")
         self.config, self.examples, self.batch, self.seed = config, examples, batch, seed
@@ -135,7 +135,7 @@ class OperationBatches:
         self._order = self._shuffled()
 
 
-def targets_for(config: Config, answers: Array) -> Array:
+def targets_for(config: Architecture, answers: Array) -> Array:
     """The answer stands at the last position; every other target is −1."""
     if config.readout == "last":
         return answers
@@ -166,7 +166,7 @@ def final_scores(model: Model, tokens: Array) -> Array:
     return scores if scores.ndim == 2 else scores[:, -1]
 
 
-def score_totals(config: Config, scores: Array, answers: Array) -> Array:
+def score_totals(config: Architecture, scores: Array, answers: Array) -> Array:
     """What scores (N, vocab) are worth, added up over N: the model's own loss, how many are right, and the
     cross-entropy of the softmax over the scores."""
     picked = scores[np.arange(len(scores)), answers]
