@@ -15,9 +15,9 @@ import numpy as np
 
 from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import UnwritableError, read_regular, write_whole
+from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
-from tapeless.files.plain import parse_json
+from tapeless.files.plain import parse_json, read_plain
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, member_offsets
@@ -162,7 +162,7 @@ class Recorder:
 
             self._events = Events(folder / "tensorboard")
         if self._path.exists():
-            lines, content = read_metrics(folder), read_regular(self._path)
+            lines, content = read_metrics(folder), read_plain(self._path)
             if content and not content.endswith(b"\n"):  # torn by a kill: the next line must not be glued to it
                 self._rewrite(lines)
 
@@ -225,7 +225,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         if path.stat().st_size > LARGEST:
             raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
-        content = read_regular(path)
+        content = read_plain(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
     except OSError as error:
