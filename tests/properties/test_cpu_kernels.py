@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.backends import cpu
-from tapeless.check.ops import forms_of
 from tapeless.check.lockstep import compare
+from tapeless.check.ops import forms_of
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE, Array
