@@ -129,7 +129,7 @@ def test_a_model_is_refused(label):
 
 CHOSEN = CHOICES | {"backend": ("reference",), "dtype": ("float32", "float64", "complex128")}
 NEARLY = {
-    "norm": ("prenorm", "pre"),
+    "placement": ("prenorm", "pre"),
     "activation": ("geluu", "gelu"),
     "positions": ("sinusoid", "sinusoidal"),
     "readout": ("lasts", "last"),

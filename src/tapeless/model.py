@@ -74,9 +74,7 @@ class Model:
         self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
         self._clip = self._runs(self.program.phase("clip"), self.arena)
         self._update = self._runs(self.program.phase("update"), self.arena)
-        evaluation = transformer.evaluation(
-            self.preset, self.batch, self.time, weighted=self.class_weights is not None
-        )
+        evaluation = transformer.evaluation(self.preset, self.batch, self.time, weighted=self.class_weights is not None)
         plan = make_plan(evaluation, self.dtype, beside=self.plan)
         beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
         self._evaluation = self._runs(evaluation.calls, beside)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.models.presets import preset
 from tapeless.ops.positions.reference import sinusoid
 
@@ -22,7 +22,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
         raise TapelessError(f"the peer {name} needs PyTorch: pip install 'tapeless[test]'.") from None
     torch.set_num_threads(work.threads)
     torch.manual_seed(0)
-    config = preset(work.preset).override(**work.fields)
+    config = preset(work.preset).override(**work.fields).architecture
     model = transformer(config)
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if weight.ndim != 2]
@@ -46,7 +46,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     return step, {"torch": torch.__version__}, None
 
 
-def transformer(c: Config) -> Any:
+def transformer(c: Architecture) -> Any:
     import torch
     import torch.nn.functional as F  # noqa: N812
     from torch import nn

@@ -132,4 +132,6 @@ def configurations_of(name: str) -> tuple[Configuration, ...]:
 
 def full_size(name: str) -> Configuration:
     """The preset as it is, on a short batch, for the fast mode."""
-    return Configuration(f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].architecture.context), spread=0.05)
+    return Configuration(
+        f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].architecture.context), spread=0.05
+    )

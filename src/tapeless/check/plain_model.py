@@ -103,12 +103,14 @@ def scores(config: Architecture, weights: Weights, values: Values) -> Array:
     return distances
 
 
-def loss(config: Architecture, weights: Weights, values: Values, targets: Array) -> float:
+def loss(
+    config: Architecture, weights: Weights, values: Values, targets: Array, class_weights: tuple[float, ...] | None
+) -> float:
     """The mean over the targets that are not −1, each as often as its class weighs."""
     table = scores(config, weights, values).reshape(-1, config.vocab)
     rows = [(row, target) for row, target in zip(table, targets.reshape(-1), strict=True) if target >= 0]
     if config.loss == "squared_error":
         return float(-sum(row[target] for row, target in rows) / (len(rows) * config.channels))
-    weigh = config.class_weights or (1.0,) * config.vocab
+    weigh = class_weights or (1.0,) * config.vocab
     losses = [weigh[target] * (np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]) for row, target in rows]
     return float(sum(losses) / sum(weigh[target] for _, target in rows))

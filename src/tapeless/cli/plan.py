@@ -47,11 +47,11 @@ def plan(
 
     Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute
     """
-    config = preset(name).override(**changes)
-    refuse_idle_fields(changes, config, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
-    time = config.context if time is None else time
-    check_shape(config, batch, time)
-    program = transformer.training(config, batch, time, Optimizer(config.optimizer))
+    wanted = preset(name).override(**changes)
+    refuse_idle_fields(changes, wanted, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
+    time = wanted.architecture.context if time is None else time
+    check_shape(wanted.architecture, batch, time)
+    program = transformer.training(wanted, batch, time, Optimizer(wanted.optimizer))
     planned = make_plan(program, dtype_for(backend, dtype))
     if json:
         print_json({"preset": name} | listing.planned(planned))

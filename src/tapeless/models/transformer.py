@@ -1,7 +1,7 @@
 """A transformer from end to end: front (embedding), a stack of blocks, head (norm, readout, loss).
 
-GPT and encoder differ in the fields of their architecture, not in this description. It is read as the training step, as an
-evaluation (the loss alone), as a readout (the scores), and with a cache as decoding.
+GPT and encoder differ in the fields of their architecture, not in this description. It is read as the training step, as
+an evaluation (the loss alone), as a readout (the scores), and with a cache as decoding.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 
 def training(preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, weighted: bool = False) -> Program:
-    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `weighted`: by classes."""
+    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `weighted`: by class."""
     p = Builder(preset.frozen)
     n = declare(p, preset, batch, time, weighted=weighted)
     check_frozen(p.weights, preset.frozen)

@@ -70,8 +70,8 @@ def check_fits(config: Architecture) -> None:
     """A model that can learn this task reads tokens, knows the words and holds an expression."""
     if config.features:
         raise TapelessError(
-            f"this model reads features, and the operations task is made of tokens: "
-            f"choose a preset that reads tokens, such as ops-102k."
+            "this model reads features, and the operations task is made of tokens: "
+            "choose a preset that reads tokens, such as ops-102k."
         )
     if config.vocab < len(WORDS):
         raise TapelessError(f"the operations task has {len(WORDS)} words, so vocab={config.vocab} is too small.")
@@ -143,7 +143,7 @@ class OperationBatches(Epochs):
 KIND = Kind(
     "operations",
     takes=lambda data, folder: data == "operations",
-    open=lambda asked: (Operations(asked.config, asked.seed), asked.config),
+    open=lambda asked: (Operations(asked.preset.architecture, asked.seed), asked.preset),
     defaults={"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0},
     length=LENGTH,
     presets=("ops-102k",),

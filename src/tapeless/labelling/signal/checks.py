@@ -101,4 +101,4 @@ def check_fits(config: Architecture, given: int, described: str) -> None:
             f"use a model with features={given}, or other features."
         )
     if config.readout != "all":
-        raise TapelessError(f"this model answers once per sequence and not at every position: set readout='all'.")
+        raise TapelessError("this model answers once per sequence and not at every position: set readout='all'.")
