@@ -52,7 +52,7 @@ def test_an_old_run_goes_on_and_is_then_a_new_one(old: Path) -> None:
 def test_an_old_checkpoint_still_notices_another_placement(old: Path) -> None:
     text = (old / "config.toml").read_text()
     (old / "config.toml").write_text(text.replace('norm = "post"', 'norm = "pre"'))
-    with pytest.raises(TapelessError, match="placement is 'pre' by .*trained with 'post'"):
+    with pytest.raises(TapelessError, match=r"placement is 'pre' by .*trained with 'post'"):
         resume(old, {}, {"steps": 6})
 
 
