@@ -94,7 +94,7 @@ class Decoder:
         self.context, self.position = config.context, 0
         self.chunk = min(CHUNK, config.context)
         plans = [
-            make_plan(program, model.dtype, lent=True)
+            make_plan(program, model.precision, lent=True)
             for program in (reading(model.preset, self.chunk), decoding(model.preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in

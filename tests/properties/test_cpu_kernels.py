@@ -88,7 +88,7 @@ def call_of(inputs: Inputs, direction: str, adding: bool, without: frozenset[str
     for argument in signature.arguments:
         if {argument, argument.removeprefix("d")} & optional or argument in without:
             continue
-        buffer = p.buffer("input", argument, inputs.shape(argument), spec.dtype(argument))
+        buffer = p.buffer("input", argument, inputs.shape(argument), spec.roles.get(argument))
         if argument in signature.updates:
             values[argument] = update(buffer)
         elif argument in signature.writes:
@@ -112,7 +112,7 @@ def arrays_of(inputs: Inputs, call: Call, rng: np.random.Generator) -> dict[str,
             array = rng.normal(size=inputs.shape(argument.name))
         else:
             array = known[argument.name]
-        if inputs.spec.dtype(argument.name) == "float":
+        if inputs.spec.is_number(argument.name):
             array = array.astype(np.float32)
             array = among_columns(array, PARTS[argument.name]) if is_part(inputs, argument.name) else array
         arrays[argument.name] = array.copy() if array.base is None else array

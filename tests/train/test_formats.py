@@ -105,7 +105,7 @@ def _request(path: Path) -> Request:
 
 def test_what_is_imported_is_called_so(tmp_path: Path) -> None:
     preset = Preset.of("tiny", vocab=11, context=5, **TINY)
-    model = Model(preset, backend="reference", dtype="float32", time=1, optimizer=None)
+    model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
     write_folder(tmp_path / "gpt2", preset.architecture, model.params, None)
     assert CliRunner().invoke(app, ["import", str(tmp_path / "gpt2"), "--out", str(tmp_path / "run")]).exit_code == 0
     assert "gpt2-124m" not in (tmp_path / "run" / "config.toml").read_text()

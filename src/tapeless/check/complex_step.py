@@ -182,4 +182,4 @@ def _empty(name: str, argument: str, example: dict[str, Any], dtype: Any) -> Arr
         shapes = {k: v if isinstance(v, tuple) else v.shape for k, v in arrays.items()}
         dims = spec.dims(shapes)
         shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
-    return np.full(shape, np.nan, dtype if spec.dtype(argument) == "float" else spec.dtype(argument))
+    return np.full(shape, np.nan, spec.dtype(argument, dtype))

@@ -83,7 +83,6 @@ def call_alone(
     p, arrays = Builder(), dict[str, Array]()
     values: dict[str, Any] = {}
     for argument in signature.arguments:
-        kind = spec.dtype(argument)
         if argument in without or (argument in signature.optional and argument.removeprefix("d") not in known):
             continue
         letters = spec.letters(argument)
@@ -91,11 +90,11 @@ def call_alone(
         if argument in known and (argument not in signature.writes or argument in signature.updates):
             array = known[argument].copy()
         elif argument in signature.writes and not (adding and argument in signature.adds):
-            array = np.full(shape, np.nan, np.float64 if kind == "float" else kind)
+            array = np.full(shape, np.nan, spec.dtype(argument, "float64"))
         else:
             array = rng.normal(size=shape)
         arrays[argument] = array
-        buffer = p.buffer("input", argument, array.shape, kind)
+        buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         if argument in signature.updates:
             values[argument] = update(buffer)
         elif argument in signature.writes:
@@ -119,7 +118,7 @@ def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[
     weights: dict[str, Any] = {key[1:]: value for key, value in arrays.items() if key[1:] in spec.forward.writes}
     weights = {"loss": 1.0} if spec.fused else weights
     for argument in spec.forward.reads:
-        if argument not in example or spec.dtype(argument) != "float":
+        if argument not in example or not spec.is_number(argument):
             continue
         found = arrays.get(f"d{argument}", np.zeros_like(example[argument])).reshape(-1)
         true = op_derivative(name, example, argument, weights)
@@ -187,7 +186,7 @@ def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
                 call, true = call_alone(name, direction, example, adding, without)
-                found = {key: narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+                found = {key: narrowed(array, backend.DEFAULT_PRECISION) for key, array in true.items()}
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]

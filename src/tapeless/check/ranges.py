@@ -221,7 +221,7 @@ class Trial:
             self.steps.append(Step(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}
         floats = [key for key in self.given if self.given[key].dtype.kind == "f"]
-        self.ranged = [key for key in floats if self.spec.dtype(key) == "float"] or floats
+        self.ranged = [key for key in floats if self.spec.is_number(key)] or floats
         examples = [*examples_of(name), *(OPS[name].example(np.random.default_rng(seed)) for seed in range(8))]
         drawn = {key: [one[key] for one in examples if isinstance(one.get(key), np.ndarray)] for key in floats}
         self.positive = {key for key, arrays in drawn.items() if arrays and all((each > 0).all() for each in arrays)}
@@ -235,8 +235,7 @@ class Trial:
         self.size = sum(self.given[key].size for key in self.ranged) + sum(wide[key].size for key in self.results)
 
     def _dtype(self, argument: str) -> Any:
-        kind = self.spec.dtype(argument)
-        return np.float32 if kind == "float" else kind
+        return self.spec.dtype(argument, "float32")
 
     def usual(self, rng: np.random.Generator) -> Arrays:
         """The example's numbers, in another order each time."""

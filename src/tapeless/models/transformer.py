@@ -48,7 +48,7 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
     """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
     c, layout = preset.architecture, preset.layout
     scheme = scheme_of(c, preset.initialisation)
-    position = p.buffer("input", "position", (1,), "int64") if cached else None
+    position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
         tokens = (
             None if c.features else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, decay=True)
@@ -59,7 +59,7 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
         positions = (
             p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
             if learned
-            else p.buffer("constant", "positions.table", (c.context, c.channels))
+            else p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
         )
         dpositions = p.gradient(positions) if learned else None
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
@@ -84,24 +84,24 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
         config=c,
         inputs=p.buffer("input", "features", (batch, time, c.features))
         if c.features
-        else p.buffer("input", "tokens", (batch, time), "int64"),
+        else p.buffer("input", "tokens", (batch, time), "index"),
         tokens=tokens,
         dtokens=dtokens,
         project=project,
         positions=positions,
         dpositions=dpositions,
         position=position,
-        x=p.workspace("x", batch, time, c.channels),
+        x=p.workspace("x", batch, time, c.channels, role="stream"),
         blocks=tuple(blocks),
         norm=norm,
         head=head,
         dhead=p.gradient(head),
-        dstream=p.workspace("dstream", batch, final, c.channels),
+        dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
         logits=p.workspace("logits", min(layout.chunk, batch * final), c.vocab),
-        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "int64"),
-        count=p.buffer("input", "count", (1,), "float64"),
-        class_weights=p.buffer("constant", "class_weights", (c.vocab,)) if weighted else None,
-        loss=p.buffer("output", "loss", (1,)),
+        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
+        count=p.buffer("input", "count", (1,), "scalar"),
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if weighted else None,
+        loss=p.buffer("output", "loss", (1,), "statistic"),
     )
 
 
@@ -206,8 +206,8 @@ def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
     """Clip by the global norm, then one pass over all weights. What changes each step is an input."""
     weights = p.region("weight", "weights")
-    norm, scale = (p.buffer("output", name, (1,), "float64") for name in ("gradient_norm", "scale"))
-    limit, lr = (p.buffer("input", name, (1,), "float64") for name in ("limit", "lr"))
+    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     with p.phase("clip"):
         p.global_norm.forward(norm=write(norm), gradients=gradients)
         p.clip.forward(scale=write(scale), norm=norm, limit=limit)
@@ -225,7 +225,7 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
         decays = optimizer.name == "adamw"
         p.adamw.forward(
             weights=update(weights), m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "int64"),
+            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
             beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
             decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
         )  # fmt: skip

@@ -20,18 +20,21 @@ PERSISTENT = ("weight", "frozen", "gradient", "state", "constant", "input", "out
 PREPARED = ("weight", "frozen", "state", "constant", "input")
 PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
 
+# What a buffer of a kind is, unless it is said: all others are activations.
+ROLE_OF = {"weight": "weight", "gradient": "gradient", "state": "state"}
+
 # Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
 MEMBER_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named, shaped, typed piece of memory. A region is a buffer made of others, in order."""
+    """A named, shaped piece of memory; its role decides its type. A region is a buffer made of others, in order."""
 
     name: str
     kind: str
     shape: Shape
-    dtype: str = "float"  # "float" is the model's own type: float32, float64 or complex128
+    role: str = "activation"
     members: tuple[Buffer, ...] = ()
 
     def __hash__(self) -> int:

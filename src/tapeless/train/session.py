@@ -21,11 +21,11 @@ from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spi
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
 from tapeless.train.run import Numbered, Run, read_weights
-from tapeless.train.settings import Request, Settings
+from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "dtype")
+FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[st
     recorded = found.state.get("run")
     if not isinstance(recorded, dict):  # a checkpoint of an earlier version
         return
-    recorded = {RENAMED.get(name, name): value for name, value in recorded.items()}
+    recorded = {(RENAMED | EARLIER).get(name, name): value for name, value in recorded.items()}
     for name, value in identity.items():
         if recorded.get(name, value) != value:
             where = "what data names has the SHA-256" if name == "data" else f"{name} is"
@@ -371,6 +371,7 @@ def _length(kind: Kind, settings: Settings) -> int:
 def make_model(request: Request, preset: Preset, kind: Kind) -> Model:
     settings = request.settings
     return Model(
-        preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend, dtype=settings.dtype,
+        preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
+        precision=settings.precision,
         optimizer=settings.optimizer(preset.optimizer), class_weights=request.class_weights, seed=settings.seed,
     )  # fmt: skip

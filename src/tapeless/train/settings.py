@@ -19,6 +19,7 @@ from tapeless.tasks.task import Kind
 from tapeless.train.schedules import Schedule
 
 FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what the loss is given beside it
+EARLIER = {"dtype": "precision"}  # what settings were called before it
 BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
 HIGHEST_LR = 1e6
@@ -62,7 +63,7 @@ class Settings:
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
     backend: str = option("cpu", "Machine", "cpu or reference.")
-    dtype: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
+    precision: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 
     def validate(self) -> None:
@@ -208,7 +209,7 @@ def upgraded(document: dict[str, Any]) -> dict[str, Any]:
         return document
     model = {RENAMED.get(name, name): value for name, value in model.items()}
     loss = {"class_weights": model.pop("class_weights")} if "class_weights" in model else {}
-    return {**document, "model": model, "loss": loss}
+    return {EARLIER.get(name, name): value for name, value in document.items()} | {"model": model, "loss": loss}
 
 
 def as_toml(request: Request, chosen: Preset) -> str:

@@ -130,7 +130,7 @@ def kernel(
     yours = swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
-        off, allowed = nan, DRIFT[model.dtype]
+        off, allowed = nan, DRIFT[model.precision.name]
         if steps and not faults:  # a kernel that writes where it should not could break anything
             without = losses(make(), ours, batches, steps)
             off = drift(losses(make(), yours, batches, steps), without)
