@@ -197,7 +197,9 @@ def begin(
     task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
     model = {**request.model, "vocab": preset.architecture.vocab}
-    request = replace(request, model=model, settings=settings, class_weights=task.class_weights)
+    request = replace(
+        request, model=model, settings=settings, class_weights=task.class_weights or request.class_weights
+    )
     trainer = Trainer(make_model(request, preset, kind), task, settings)
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
     session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
