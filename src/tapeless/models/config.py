@@ -121,7 +121,8 @@ class Preset:
     def override(self, **changes: Any) -> Preset:
         check_fields(changes)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        if isinstance(plain.get("frozen"), list):
+            plain["frozen"] = tuple(plain["frozen"])
         changed = replace(
             self,
             architecture=replace(self.architecture, **_those_of(Architecture, plain)),
