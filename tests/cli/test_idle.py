@@ -34,7 +34,7 @@ def place(tmp_path_factory):
         made = Run(folder / name)
         made.folder.mkdir()
         model = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257}
-        settings = Settings(data="text.txt", tokenizer=kind).suited(config)
+        settings = Settings(data="text.txt", tokenizer=kind).suited(config.architecture)
         write_configuration(made, Request("gpt2-4x256", model, settings), config)
         checkpoint.save(made.checkpoints, 0, {"weights": {"a": np.zeros(1)}}, {"step": 0})
     return folder

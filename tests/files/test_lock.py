@@ -177,7 +177,7 @@ def test_a_run_is_trained_by_one_at_a_time(tmp_path):
     with pytest.raises(TapelessError, match=rf"run is in use: process {os.getpid()} trains it"):
         resume(tmp_path / "run", {}, {"steps": 50})
     assert (tmp_path / "run" / "config.toml").read_text() == config
-    assert open_run(tmp_path / "run").config() == session.model.config  # reading needs no lock
+    assert open_run(tmp_path / "run").preset() == session.model.preset  # reading needs no lock
     list(walk)
     again = resume(tmp_path / "run", {}, {})
     list(again.walk(lambda: None))

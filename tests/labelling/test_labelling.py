@@ -141,8 +141,8 @@ def test_the_size_of_a_complex_signal(tmp_path):
 
 
 def weighted_model(weights):
-    config = preset("sunfish").override(**TINY, features=4, class_weights=weights)
-    return Model(config, batch=4, time=64, optimizer=None, seed=3)
+    config = preset("sunfish").override(**TINY, features=4)
+    return Model(config, class_weights=weights, batch=4, time=64, optimizer=None, seed=3)
 
 
 def test_probabilities_are_freed_of_the_class_weights():

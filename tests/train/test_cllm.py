@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_cross_entropy_models_are_measured_as_before():
     model = Model("cllm", batch=2, time=8, vocab=13, loss="cross_entropy", **SMALL)
     found = task.evaluate(model, 3)
     assert (found.accuracy, found.cross_entropy) == (None, None)
-    operations = Operations(model.config.override(vocab=20), 0)
+    operations = Operations(replace(model.config, vocab=20), 0)
     model = Model("cllm", batch=2, time=8, vocab=20, loss="cross_entropy", **SMALL)
     assert operations.evaluate(model, 3).cross_entropy is None
 

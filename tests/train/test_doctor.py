@@ -100,7 +100,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "too few updates",
         "look",
         {"update_ratios": updates(5e-4), "gradient_norms": blocks(24, 0.5), **HALFWAY},
-        {"norm": "post"},
+        {"placement": "post"},
     ),
     "still falling": ("too few updates", "look", HALFWAY, {}),
     "24 layers, nothing reaches the lowest": (VANISHING, "bad", {"gradient_norms": blocks(24, 1e-5), **STUCK}, {}),

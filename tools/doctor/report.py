@@ -21,7 +21,7 @@ ADVICE = {
     "raise the rate": "Multiply the learning rate",
     "train for longer": "Train for longer",
     "more data": "Get more data",
-    "pre-norm": "--norm pre",
+    "pre-norm": "--placement pre",
     "other first weights": "first weights|smaller weights",
     "check the answers": "belong together",
     "loosen the clip": "--clip",
@@ -39,7 +39,7 @@ HELPS = {
     CLIPPING: {"loosen the clip"},
     HEALTHY: set(),
 }
-OPTIONS = {"lr": float, "steps": int, "norm": str, "clip": float}
+OPTIONS = {"lr": float, "steps": int, "placement": str, "clip": float}
 KEPT = (
     "kind", "step", "loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "train_loss", "accuracy",
     "dead_units", "spread", "reason", "chance_loss", "chance_accuracy", "examples",

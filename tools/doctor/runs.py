@@ -22,6 +22,7 @@ from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.model import Model
+from tapeless.models.config import OVERRIDABLE
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND as OPERATIONS
 from tapeless.tasks.operations import Operations, Split
@@ -47,7 +48,7 @@ class Trial:
     damage: str = ""  # what is done to the first weights
 
     def cured(self) -> Trial:
-        fields = preset(self.preset).__dataclass_fields__
+        fields = OVERRIDABLE
         model = {name: value for name, value in self.cure.items() if name in fields}
         settings = {name: value for name, value in self.cure.items() if name not in fields and name != "data"}
         return replace(
@@ -107,14 +108,17 @@ def _open(trial: Trial, folder: Path) -> session.Session:
     task: Task
     with run.making(folder) as made:
         if kind == "operations":
-            settings = replace(request.settings, data=OPERATIONS.name).suited(config)
-            task = _operations(Operations(config, settings.seed), which)
+            settings = replace(request.settings, data=OPERATIONS.name).suited(config.architecture)
+            task = _operations(Operations(config.architecture, settings.seed), which)
         else:
-            settings = replace(request.settings, data=LABELLED.name, tokenizer="none").suited(config, LABELLED)
+            settings = replace(request.settings, data=LABELLED.name, tokenizer="none").suited(
+                config.architecture, LABELLED
+            )
             recordings = [_signal(which, settings.seed)]
-            config = config.override(class_weights=class_weights(recordings[0].labels, 2), recompute=False)
+            config = config.override(recompute=False)
+            request = replace(request, class_weights=class_weights(recordings[0].labels, 2))
             training, held_out = hold_out(recordings, 0.2)
-            task = Labelled(config, training, held_out, time=settings.time or 1, seed=settings.seed)
+            task = Labelled(config.architecture, training, held_out, time=settings.time or 1, seed=settings.seed)
         request = replace(request, settings=settings)
         trainer = Trainer(
             session.make_model(request, config, OPERATIONS if kind == "operations" else LABELLED), task, settings

@@ -48,8 +48,8 @@ Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002,
 
 def _option(name: str, text: str, *flags: str) -> Any:
     """With what it is where nobody says: of the model's fields, the preset's."""
-    plain = preset(run.PRESET)
-    usual = getattr(plain, name) if hasattr(plain, name) else usual_settings(name, [run.KIND])[run.KIND.name]
+    plain = preset(run.PRESET).values()
+    usual = plain[name] if name in plain else usual_settings(name, [run.KIND])[run.KIND.name]
     return typer.Option(*flags, help=with_default(text, {run.KIND.name: usual}))
 
 

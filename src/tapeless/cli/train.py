@@ -125,7 +125,7 @@ def _assemble(
 def announce(session: Session, told: str) -> None:
     model = session.model
     about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
-    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
+    console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
 

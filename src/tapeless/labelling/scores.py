@@ -95,7 +95,7 @@ def probabilities(
     model: Model, signal: Any, features: Features, progress: Callable[[int], None] | None = None
 ) -> Iterator[Array]:
     """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
-    weights = np.asarray(model.config.class_weights or (1.0,))
+    weights = np.asarray(model.class_weights or (1.0,))
     for start, values in predict(model, signal, features=features, batch=model.batch):
         shares = values / weights
         yield shares / shares.sum(axis=1, keepdims=True)

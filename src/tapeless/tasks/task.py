@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import Tokenizer
 
@@ -67,6 +67,7 @@ class Stream(Protocol):
 
 class Task(ABC):
     tokenizer: Tokenizer | None = None
+    class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss
 
     @abstractmethod
     def batches(self, batch: int) -> Stream: ...
@@ -105,8 +106,7 @@ class Ended:
 class Asked:
     """What a task is opened with: of a run's settings those about data, and the model that is to learn."""
 
-    config: Config
-    preset: str
+    preset: Preset
     data: str
     tokenizer: str
     validation: float
@@ -115,6 +115,7 @@ class Asked:
     folder: Path  # of the run
     vocab: int | None = None  # where it was asked for, and is not the data's to say
     inherited: str | Path | None = None  # the tokenizer of the run whose weights it starts from
+    class_weights: tuple[float, ...] | None = None  # that the run has been trained with
     progress: Progress | None = None
 
 
@@ -124,7 +125,7 @@ class Kind:
 
     name: str  # as help texts have it
     takes: Callable[[str, Path | None], bool]  # whether it is what `data` names, in a run's folder where there is one
-    open: Callable[[Asked], tuple[Task, Config]]  # with the model's sizes as the data want them
+    open: Callable[[Asked], tuple[Task, Preset]]  # with the model's sizes as the data want them
     defaults: Mapping[str, Any]  # settings where nobody says
     length: int | None = None  # of its sequences, where not the setting `time` decides
     presets: Sequence[str] = ()  # which learn it where no data are named

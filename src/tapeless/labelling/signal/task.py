@@ -15,7 +15,7 @@ from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.store import IN_MEMORY, MOST_CLASSES, Recording, Store, checked_recording, make_store
 from tapeless.labelling.signal.windows import Windows
 from tapeless.model import Model
-from tapeless.models.config import Config, check_size
+from tapeless.models.config import Architecture, check_size
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
@@ -74,7 +74,7 @@ class Labelled(Task):
 
     def __init__(
         self,
-        config: Config,
+        config: Architecture,
         training: Sequence[Recording],
         validation: Sequence[Recording],
         *,

@@ -202,7 +202,7 @@ def _too_low(evidence: Evidence) -> Finding | None:
     size = evidence.size
     if size is None or size > SMALL or evidence.gain > SOLVED:
         return None
-    if _deep(evidence) and evidence.setup.norm == "post" and evidence.fall > FALLING:
+    if _deep(evidence) and evidence.setup.placement == "post" and evidence.fall > FALLING:
         return None  # deep post-norm stacks learn with small steps or not at all
     if evidence.gain > NOTHING and evidence.fall < FALLING:
         return None  # small updates that have arrived
@@ -221,13 +221,13 @@ def _vanishing(evidence: Evidence) -> Finding | None:
     if weakest > (FADING if _deep(evidence) else FADED):
         return None
     layer = min(evidence.profile, key=evidence.profile.__getitem__)
-    post = evidence.setup.norm != "pre"
+    post = evidence.setup.placement != "pre"
     return Finding(
         "vanishing gradients",
         "bad",
         f"Gradients vanish on the way down {len(evidence.profile)} layers: {layer} gets {share(weakest)} of what the "
         f"strongest gets.{_state(evidence)}",
-        "Use pre-norm blocks (--norm pre), which let gradients through, or fewer layers."
+        "Use pre-norm blocks (--placement pre), which let gradients through, or fewer layers."
         if post
         else "Use fewer layers, smaller first weights, or GELU instead of tanh.",
     )
