@@ -413,7 +413,7 @@ def _safetensors(folder: Path) -> tuple[list[bytes], Read]:
 
 def _gpt2(folder: Path) -> Path:
     small = preset("gpt2-4x256").override(**SMALL, vocab=7, context=5)
-    model = Model(small, backend="reference", dtype="float32", time=1, optimizer=None)
+    model = Model(small, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.write_folder(folder / "gpt2", small, model.params, None)
     return folder / "gpt2"
 

@@ -124,7 +124,7 @@ def _assemble(
 
 def announce(session: Session, told: str) -> None:
     model = session.model
-    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {session.trainer.task.summary()}"
+    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}; {session.trainer.task.summary()}"
     console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")

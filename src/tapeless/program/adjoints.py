@@ -21,13 +21,14 @@ from tapeless.program.values import Application, Memory, Numbered, is_applicatio
 Atom = tuple[int, str]  # an application, by the index of its call, and the argument that takes the gradient
 
 
-def check_adjoints(program: Program, numbered: Numbered) -> None:
-    """Nothing to be proven where nothing goes backward."""
-    if any(call.direction == "backward" for call in program.calls):
-        _check_losses(numbered)
-        active = Active(program, numbered)
-        _check_partners_exist(numbered, active)
-        Walk(program, numbered, active).check()
+def check_adjoints(program: Program, numbered: Numbered) -> dict[int, int]:
+    """The forward call that each backward call belongs to. Nothing to be proven where nothing goes backward."""
+    if not any(call.direction == "backward" for call in program.calls):
+        return {}
+    _check_losses(numbered)
+    active = Active(program, numbered)
+    _check_partners_exist(numbered, active)
+    return Walk(program, numbered, active).check()
 
 
 def _check_losses(numbered: Numbered) -> None:
@@ -206,14 +207,16 @@ class Walk:
         self._writers: dict[str, Call] = {}
         self._lost: dict[str, tuple[Call, Counter[Atom]]] = {}  # what the last writing call wrote over
 
-    def check(self) -> None:
+    def check(self) -> dict[int, int]:
+        partners: dict[int, int] = {}
         for index, applied in enumerate(self._calls):
             call = applied.call
             partner = index if call.direction == "backward" else None
             if partner is not None and call.spec.fused:
                 _check_shapes(call, call)
+                self._check_complete(applied, partner)
             if call.direction == "backward" and not call.spec.fused:
-                partner = self._partner(applied)
+                partner = partners[index] = self._partner(applied)
                 self._check_partner(applied, self._calls[partner])
                 self._check_complete(applied, partner)
             if call.direction == "forward" and not is_application(call):
@@ -229,6 +232,7 @@ class Walk:
                 f"but the only backward call on the same buffers belongs to another forward."
             )
         self._check_weights(None)
+        return partners
 
     def _partner(self, applied: Application) -> int:
         """The backward of what was applied last: the exact reverse."""
@@ -240,6 +244,13 @@ class Walk:
             raise ProgramError(
                 f"out of order: {call.at} ({call.writes[0].view.name}) stands where the backward of "
                 f"{due.at} ({due.writes[0].view.name}) is due."
+            )
+        indices = self._active.due()
+        idle = (each for index, each in enumerate(self._calls) if is_application(each.call) and index not in indices)
+        if any(_fits(each, applied) for each in idle):
+            raise ProgramError(
+                f"unneeded: {call.at} writes {call.writes[0].view.name}, the gradient of what depends on no trained "
+                f"weight: leave the call out."
             )
         raise ProgramError(
             f"no forward: {call.at} writes {call.writes[0].view.name}, but no forward call has the same buffers."
@@ -268,10 +279,17 @@ class Walk:
                 self._check_holds(argument.view, wanted, f"{argument.name} of {call.at}", call)
 
     def _check_complete(self, applied: Application, partner: int) -> None:
-        """A gradient is left out only where nothing below takes one."""
-        call, forward = applied.call, self._calls[partner]
+        """A gradient is left out where nothing below is trained, and only there."""
+        call, forward, wanted = applied.call, self._calls[partner], self._active.wanted(partner)
         written = {argument.name for argument in call.writes}
-        for name in self._active.wanted(partner):
+        for argument in call.writes:
+            of = argument.name[1:]
+            if argument.name in call.signature.optional and of in gradient_takers(forward.call) and of not in wanted:
+                raise ProgramError(
+                    f"unneeded: {call.at} computes {argument.view.name}, the gradient of {forward.call[of].name}, "
+                    f"which depends on no trained weight: leave it out."
+                )
+        for name in wanted:
             if f"d{name}" not in written:
                 view = forward.call[name]
                 raise ProgramError(
@@ -287,7 +305,7 @@ class Walk:
 
     def _check_weights(self, reader: Call | None) -> None:
         names = {buffer.name: buffer for buffer in self._program.buffers}
-        for weight in self._program.weights:
+        for weight in self._program.trained:
             gradient = names.get(gradient_name(weight.name))
             wanted = self._active.adjoint(self._initial[weight.name])
             unused = sum(width for width, held in wanted if not held)

@@ -3,60 +3,85 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tapeless.errors import ProgramError, unknown
 from tapeless.ops import OPS
-from tapeless.ops.contract import Shape
+from tapeless.ops.contract import ROLES, Shape
+from tapeless.program.adjoints import gradient_takers
 from tapeless.program.call import (
     PHASES,
+    ROLE_OF,
     Argument,
     Buffer,
     Call,
+    Initial,
     Output,
     Program,
     View,
+    Weight,
     as_view,
     gradient_name,
     member_offsets,
 )
-from tapeless.program.verify import check_call
+from tapeless.program.verify import check_call, verify
+
+HOME = Path(__file__).parents[2]  # the folder that holds the package
 
 
 class Builder:
     """Collects buffers and calls, checks each call as it is made, and freezes the list."""
 
-    def __init__(self) -> None:
+    def __init__(self, frozen: Collection[str] = ()) -> None:
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self.decayed: list[Buffer] = []  # the weights that weight decay applies to
+        self._frozen_names = frozen  # patterns over the names of weights
+        self._active: set[str] = set()  # the buffers that depend on a trained weight
 
-    def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
-        return self._declare(Buffer(name, kind, shape, dtype))
+    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
+        role = role or ROLE_OF.get(kind, "activation")
+        if role not in ROLES:
+            raise unknown("role", role, ROLES)
+        return self._declare(Buffer(name, kind, shape, role))
 
-    def workspace(self, name: str, *shape: int) -> Buffer:
-        return self.buffer("workspace", name, shape)
+    def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
+        return self.buffer("workspace", name, shape, role)
 
-    def weight(self, name: str, *shape: int, decay: bool = False) -> Buffer:
-        weight = self.buffer("weight", name, shape)
-        if decay:
-            self.decayed.append(weight)
+    def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
+        kind = "frozen" if any(fnmatchcase(name, pattern) for pattern in self._frozen_names) else "weight"
+        weight = Weight(name, kind, shape, "weight", initial=initial, decay=decay, section=self._section)
+        self._declare(weight)
         return weight
 
-    def gradient(self, weight: Buffer) -> Buffer:
-        """The gradient of a weight, declared the first time it is asked for."""
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(buffer for buffer in self._buffers.values() if isinstance(buffer, Weight))
+
+    def gradient(self, weight: Buffer) -> Buffer | None:
+        """The gradient of a weight, declared the first time it is asked for; None where the weight is frozen."""
+        if weight.kind == "frozen":
+            return None
         name = gradient_name(weight.name)
         return self._buffers.get(name) or self.buffer("gradient", name, weight.shape)
 
     def region(self, kind: str, name: str) -> Buffer:
         """All buffers of a kind as one vector. Declare the buffers first."""
         members = tuple(buffer for buffer in self._buffers.values() if buffer.kind == kind)
-        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), members=members))
+        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), ROLE_OF[kind], members))
+
+    def active(self, target: Buffer | View) -> bool:
+        """Whether it depends on a trained weight. Only then does a gradient go back to it."""
+        buffer = as_view(target).buffer
+        return buffer.kind == "weight" or buffer.name in self._active
 
     def _declare(self, buffer: Buffer) -> Buffer:
         if buffer.name in self._buffers:
@@ -90,8 +115,8 @@ class Builder:
             raise unknown("op", name, OPS)
         return _OpCaller(self, name)
 
-    def call(self, op: str, direction: str, values: dict[str, Any], source: str) -> None:
-        spec = OPS[op].SPEC
+    def call(self, op: str, direction: str, values: dict[str, Any], stack: tuple[str, ...]) -> None:
+        spec, source = OPS[op].SPEC, Path(stack[0]).name
         where = f"{op}.{direction} at {source}"
         if direction == "backward" and spec.backward is None:
             raise ProgramError(f"{where}: {op} has no backward.")
@@ -119,14 +144,21 @@ class Builder:
         if missing:
             raise ProgramError(f"{where}: scalar {missing[0]!r} is missing.")
         scalars = tuple((name, values[name]) for name in signature.scalars)
-        call = Call(op, direction, tuple(arguments), scalars, self._phase, self._section, source)
+        call = Call(op, direction, tuple(arguments), scalars, self._phase, self._section, source, stack)
         check_call(call)
         self._calls.append(call)
+        if direction == "forward" and any(self.active(call[name]) for name in gradient_takers(call)):
+            self._active |= {argument.view.buffer.name for argument in call.writes}
+
+    def verified(self) -> Program:
+        """The list, proven sound, with what the proof found out."""
+        program = self.build()
+        return replace(program, partners=verify(program))
 
     def build(self) -> Program:
-        """Freeze the list. Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
+        """Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
         used = {part for call in self._calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
-        kept = (buffer for buffer in self._buffers.values() if buffer.kind == "weight" or buffer in used)
+        kept = (buffer for buffer in self._buffers.values() if isinstance(buffer, Weight) or buffer in used)
         return Program(tuple(self._calls), tuple(kept))
 
 
@@ -135,13 +167,31 @@ class _OpCaller:
         self._builder, self._op = builder, op
 
     def forward(self, **values: Any) -> None:
-        self._builder.call(self._op, "forward", values, _source())
+        self._builder.call(self._op, "forward", values, _stack())
 
     def backward(self, **values: Any) -> None:
-        self._builder.call(self._op, "backward", values, _source())
+        self._builder.call(self._op, "backward", values, _stack())
 
 
-def _source() -> str:
-    """The line of the model that made the call: two frames up."""
-    frame = sys._getframe(2)
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+def _stack() -> tuple[str, ...]:
+    """The line of the model that made the call, two frames up, and those that led there, as far as they are in the same
+    package: what stands above has asked for the program and does not describe it."""
+    frame: FrameType | None = sys._getframe(2)
+    lines: list[str] = []
+    package = _package(sys._getframe(2).f_globals.get("__name__", ""))
+    while frame is not None and _package(frame.f_globals.get("__name__", "")) == package:
+        lines.append(f"{_path(frame.f_code.co_filename)}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(lines)
+
+
+@cache
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+@cache
+def _path(file: str) -> str:
+    """Ours from `tapeless/` on, wherever it is installed; somebody else's as it is."""
+    path = Path(file)
+    return path.relative_to(HOME).as_posix() if path.is_relative_to(HOME) else str(path)

@@ -70,7 +70,7 @@ class Checkpoint:
             if stored[name].dtype != array.dtype:
                 raise TapelessError(
                     f"{where} has {name!r} as {stored[name].dtype}, not {array.dtype}: "
-                    f"make the model with dtype={str(stored[name].dtype)!r}."
+                    f"make the model with precision={str(stored[name].dtype)!r}."
                 )
         for name, array in into.items():
             array[...] = stored[name]

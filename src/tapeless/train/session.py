@@ -26,7 +26,7 @@ from tapeless.train.settings import Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "dtype")
+FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
 
 
 @dataclass(frozen=True)
@@ -370,6 +370,7 @@ def _length(kind: Kind, settings: Settings) -> int:
 def make_model(request: Request, config: Config, kind: Kind) -> Model:
     settings = request.settings
     return Model(
-        config, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend, dtype=settings.dtype,
+        config, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
+        precision=settings.precision,
         optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
     )  # fmt: skip
