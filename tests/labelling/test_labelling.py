@@ -13,16 +13,16 @@ from tapeless.labelling import source as labelled
 from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.labelling.genome.output import Cut
-from tapeless.labelling.genome.scores import Score as BaseScore
+from tapeless.labelling.genome.scores import Matched
 from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
 from tapeless.labelling.run import resume as resume_labelling
 from tapeless.labelling.scores import (
     Answered,
-    Report,
+    LabelReport,
     beginnings,
     choose_cut,
     choose_threshold,
-    kind_of,
+    feature_kind,
     probabilities,
     read_cut,
     score,
@@ -325,7 +325,7 @@ def test_a_run_of_the_first_version_is_read(tmp_path, genome):
     assert source.features == WAVELETS
     assert source.held_out == ("b",)
     assert read_statistics(tmp_path) is None
-    assert kind_of(source, None).feature == "exon"
+    assert feature_kind(source, None).feature == "exon"
     (tmp_path / "scores.json").write_text('{"threshold": 0.25, "classes": [], "average_precision": 0.5, "exons": null}')
     assert read_cut(tmp_path) == Cut(0.25)
 
@@ -438,8 +438,8 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
 )
 def test_the_rules_that_a_model_is_no_better_than(own, beaten_by):
     """F1 0.5 and 2/3; a model that is as good as one is no better."""
-    rules = {"codon statistics": BaseScore(1, 2, 2), "open frames": BaseScore(2, 3, 3)}
-    report = Report(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
+    rules = {"codon statistics": Matched(1, 2, 2), "open frames": Matched(2, 3, 3)}
+    report = LabelReport(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
     assert report.no_better_than() == beaten_by
     assert report.better_than_baselines is (not beaten_by)
     assert report.document()["baselines"]["open frames"]["f1"] == 2 / 3

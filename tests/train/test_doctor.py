@@ -21,7 +21,7 @@ from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import Operations
 from tapeless.tasks.text import Text
 from tapeless.train.chance import chance, entropy
-from tapeless.train.doctor import Finding, Setup, diagnose, read_setup
+from tapeless.train.doctor import Observation, Setup, diagnose, read_setup
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder
 from tapeless.train.settings import Settings
@@ -55,7 +55,7 @@ def evaluation(step: int, loss: float, train_loss: float | None = None, **more: 
     return {"kind": "evaluation", "step": step, "loss": loss, "accuracy": None, "train_loss": train_loss, **more}
 
 
-def first(lines: list[dict[str, Any]], **setup: Any) -> Finding:
+def first(lines: list[dict[str, Any]], **setup: Any) -> Observation:
     """The diagnosis. Only it may advise, and it does unless all is well: no two pieces of advice, no contradiction."""
     diagnosis, *evidence = diagnose(lines, Setup(**setup))
     assert bool(diagnosis.remedy) == (diagnosis.kind != "healthy")

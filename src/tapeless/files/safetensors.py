@@ -103,7 +103,7 @@ class _Entry:
     end: int
 
 
-class Tensors(Mapping[str, NDArray[Any]]):
+class StoredTensors(Mapping[str, NDArray[Any]]):
     """The tensors of a safetensors file: read-only views of the mapped file, made when asked for.
 
     bfloat16 comes as float32, one tensor at a time.
@@ -133,7 +133,7 @@ class _MalformedError(Exception):
     """What is wrong with a file, as the end of a sentence."""
 
 
-def read_safetensors(path: Path) -> Tensors:
+def read_safetensors(path: Path) -> StoredTensors:
     """The tensors of a file, mapped into memory; a malformed one is refused with one sentence, and never trusted."""
     try:
         content = _mapped(path)
@@ -145,7 +145,7 @@ def read_safetensors(path: Path) -> Tensors:
     except (_MalformedError, RecursionError) as error:
         fault = error if isinstance(error, _MalformedError) else "its header is nested too deeply"
         raise TapelessError(f"{path} is not a sound safetensors file: {fault}; fetch or write it again.") from None
-    return Tensors(content, data, entries)
+    return StoredTensors(content, data, entries)
 
 
 def _mapped(path: Path) -> mmap:

@@ -23,7 +23,7 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.files import disk
 from tapeless.files.plain import open_plain, read_plain
-from tapeless.files.safetensors import Tensors, check_storable, read_safetensors, write_safetensors
+from tapeless.files.safetensors import StoredTensors, check_storable, read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
 
 FORMAT = 1
@@ -79,7 +79,7 @@ class Checkpoint:
         """The tensors of a file, in memory of their own."""
         return {name: array.copy() for name, array in self._file(stem).items()}
 
-    def _file(self, stem: str) -> Tensors:
+    def _file(self, stem: str) -> StoredTensors:
         if stem not in self.stems:
             raise unknown(f"file of {self.path}", stem, self.stems)
         return read_safetensors(self.path / (stem + TENSORS))
