@@ -43,6 +43,7 @@ from tapeless.labelling.source import (
 )
 from tapeless.model import Model
 from tapeless.models.presets import preset
+from tapeless.tasks.task import Ended
 from tapeless.train import run
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
@@ -482,3 +483,18 @@ def test_sequences_that_the_annotation_never_names_are_left_out(tmp_path, genome
     assert data.notes[-1] == "the annotation says nothing of 1 of 3 sequences (c): unknown."
     with pytest.raises(TapelessError, match="says nothing of sequence 'c': hold out another"):
         read_data(replace(more, held_out=("c",)), 0.1)
+
+
+def test_what_a_labelling_run_says_at_the_end_is_its_report(tmp_path, tones):
+    """Also where `tapeless train --resume` has gone on with it: the scores are those of the last weights."""
+    session, _ = started(tmp_path / "run", tones, steps=2)
+    task = session.trainer.task
+    assert task.summary() == "2,700 positions to train, 300 held out"
+    ended = Ended(session.model, 2, 1e-3, None, "sunfish", tmp_path / "run", "run", "tapeless")
+    said = task.farewell(ended)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert said.rows == (("class 1", *(f"{scores['classes'][1][name]:.4f}" for name in ("precision", "recall", "f1"))),)
+    assert said.result == f"Average precision {scores['average_precision']:.4f}"
+    assert said.next == (
+        ("tapeless label predict run --signal other.npy -o probabilities.npy", "label something with it"),
+    )
