@@ -1,6 +1,7 @@
 """Each task says for itself what its defaults are, which data are its own, and what there is to say at the end."""
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tapeless.tasks.task import Ended
 from tapeless.tasks.text import Text, continuation
 from tapeless.train.settings import Settings, usual_settings
 
-TINY = {"layers": 1, "channels": 16, "heads": 2, "backend": "reference"}
+TINY: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2, "backend": "reference"}
 
 
 def ended(model, folder, **changes):
