@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
 from tapeless.tasks.kinds import kind_of, usual_data
@@ -71,6 +73,12 @@ def refuse_idle(
 
 def idle(name: str, why: str) -> TapelessError:
     return TapelessError(f"--{name.replace('_', '-')} would have no effect, as {why}: leave it out.")
+
+
+def take_threads(backend: str, threads: int | None) -> None:
+    """What --threads asks for."""
+    if threads is not None and backend_named(backend).threads(threads) is None:
+        raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
 
 
 def refuse_idle_fields(changes: Mapping[str, Any], config: Config, unseen: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, with_default
-from tapeless.cli.idle import idle
+from tapeless.cli.idle import idle, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
 from tapeless.cli.train import (
@@ -23,12 +23,12 @@ from tapeless.cli.train import (
     print_stopped,
 )
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
 from tapeless.labelling import run
 from tapeless.labelling.output import open_labelling
 from tapeless.labelling.report import plural
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.presets import preset
 from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
@@ -95,10 +95,7 @@ def train(
     )
     if held_out and validation is not None:
         raise idle("validation", "--held-out names what is held out")
-    if threads is not None and backend == "reference":
-        raise idle("threads", "they are those of the cpu backend")
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(backend or DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     if resume is not None:
         if named:
@@ -177,8 +174,7 @@ def predict(
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     labelling = open_labelling(folder, fasta=fasta, signal=signal, out=out, threshold=threshold, force=force)
     paths, began = labelling.paths, clock.perf_counter()
     with preparing_shown(json) as progress:
@@ -210,8 +206,7 @@ def demo(
 
     Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     with making(out or NumberedFolder(Path("runs"), "label-demo")) as made, compiling_shown(json):
         session = run.start_demo(made, bases, Settings(steps=steps, seed=seed, threads=threads))

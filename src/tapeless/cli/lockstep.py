@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair

@@ -26,13 +26,13 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
-from tapeless.cli.idle import refuse_idle, refuse_other_preset
+from tapeless.cli.idle import refuse_idle, refuse_other_preset, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError
-from tapeless.kernels.cpu import blas
 from tapeless.labelling.run import EVERY_KIND
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
@@ -74,8 +74,8 @@ def train(
     Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
     go_on_unread()
-    if settings.get("threads") is not None:
-        blas.set_threads(settings["threads"])
+    if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
+        take_threads(DEFAULT_BACKEND, settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
     status = follow(session, shown=not json)
@@ -123,9 +123,9 @@ def _assemble(
 
 
 def announce(session: Session, told: str) -> None:
-    model, summary = session.model, session.trainer.task.summary()
-    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}; {summary}"
-    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {told}")
+    model = session.model
+    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
+    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
 

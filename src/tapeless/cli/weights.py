@@ -46,7 +46,7 @@ def import_(
         if tokenizer is not None:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
         state = {"step": 0, "from": str(folder)}
-        checkpoint.save(made.checkpoints, 0, {"weights": dict(model.params)}, state, best=True)
+        checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
     if json:
         print_json({"run": str(made.folder), "parameters": model.parameters, "tokenizer": tokenizer is not None})
         return
@@ -100,7 +100,7 @@ def export(
 
 def _trained(model: Model, positions: int) -> tuple[Config, Mapping[str, Array]]:
     """Without the positions that it was never trained on: whoever loads it would write there."""
-    params = dict(model.params)
+    params = model.weights()
     if "positions.weight" in params:
         params["positions.weight"] = params["positions.weight"][:positions]
     return model.config.override(context=positions), params

@@ -170,8 +170,9 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
         )
 
 
-def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> Program:
-    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients."""
+def training(c: Config, batch: int, time: int, optimizer: Optimizer | None, master: bool = False) -> Program:
+    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
+    update steps is a copy of the weights in a wider type."""
     p = Builder(c.frozen)
     n = declare(p, c, batch, time)
     check_frozen(p.weights, c.frozen)
@@ -186,7 +187,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         dx = stack_backward(p, n.blocks, inputs, dx)
         front_backward(p, n, dx)
     if optimizer is not None:
-        write_update(p, optimizer, gradients)
+        write_update(p, optimizer, gradients, master)
     return p.verified()
 
 
@@ -202,9 +203,10 @@ def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
-def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
+def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, master: bool) -> None:
     """Clip by the global norm, then one pass over all weights. What changes each step is an input."""
     weights = p.region("weight", "weights")
+    full = p.buffer("master", "master", weights.shape) if master else None
     norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
     limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     with p.phase("clip"):
@@ -212,19 +214,19 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
         p.clip.forward(scale=write(scale), norm=norm, limit=limit)
     with p.phase("update"):
         if optimizer.name == "sgd":
-            p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+            p.sgd.forward(weights=update(weights), master=update(full), gradients=gradients, scale=scale, lr=lr)
             return
         m = p.buffer("state", "m", weights.shape)
         if optimizer.name == "momentum":
             p.momentum.forward(
-                weights=update(weights), m=update(m), gradients=gradients, scale=scale, lr=lr,
+                weights=update(weights), m=update(m), master=update(full), gradients=gradients, scale=scale, lr=lr,
                 momentum=optimizer.momentum,
             )  # fmt: skip
             return
         decays = optimizer.name == "adamw"
         p.adamw.forward(
             weights=update(weights), m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
+            master=update(full), gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
             beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
             decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
         )  # fmt: skip

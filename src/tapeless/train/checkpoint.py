@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EACCES, EDQUOT, EIO, ENOSPC, EPERM, EROFS
@@ -47,16 +47,16 @@ class Checkpoint:
     path: Path
     stems: tuple[str, ...]  # of its safetensors files
 
-    def read(self, stem: str, into: Mapping[str, Array]) -> None:
-        """Copy the tensors of a file into the arrays of the same names; refused before any of them is changed."""
+    def read(self, stem: str, like: Mapping[str, Array], write: Callable[[str, Array], None]) -> None:
+        """Hand every tensor of a file to `write`; refused before that, unless they are as those of the same names."""
         stored = self._file(stem)
         where = f"{stem} of {self.path}"
-        differing = {"lacks": into.keys() - stored.keys(), "has the unknown": stored.keys() - into.keys()}
+        differing = {"lacks": like.keys() - stored.keys(), "has the unknown": stored.keys() - like.keys()}
         for problem, names in differing.items():
             if names:
                 listed = ", ".join(map(repr, sorted(names)[:3])) + (", …" if len(names) > 3 else "")
                 raise TapelessError(f"{where} {problem} {listed}: it is of another model.")
-        for name, array in into.items():
+        for name, array in like.items():
             if stored[name].shape != array.shape:
                 raise TapelessError(
                     f"{where} has {name!r} in shape {stored[name].shape}, not {array.shape}: it is of another model."
@@ -66,8 +66,8 @@ class Checkpoint:
                     f"{where} has {name!r} as {stored[name].dtype}, not {array.dtype}: "
                     f"make the model with precision={str(stored[name].dtype)!r}."
                 )
-        for name, array in into.items():
-            array[...] = stored[name]
+        for name in like:
+            write(name, stored[name])
 
     def tensors(self, stem: str) -> dict[str, Array]:
         """The tensors of a file, in memory of their own."""

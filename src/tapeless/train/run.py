@@ -109,7 +109,7 @@ def read_weights(found: Checkpoint, model: Model) -> None:
     if {name: array.shape for name, array in stored.items()} != {n: a.shape for n, a in model.params.items()}:
         raise TapelessError(f"the weights in {found.path} do not belong to this model: names or shapes differ.")
     for name, array in stored.items():
-        model.params[name][...] = array
+        model.write(name, array)
 
 
 @contextmanager

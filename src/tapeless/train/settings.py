@@ -60,7 +60,7 @@ class Settings:
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
     backend: str = option("cpu", "Machine", "cpu or reference.")
-    precision: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
+    precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 
     def validate(self) -> None:
