@@ -19,7 +19,7 @@ from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
-from tapeless.train.run import Numbered, making, open_run, write_configuration
+from tapeless.train.run import NumberedFolder, making, open_run, write_configuration
 from tapeless.train.settings import Request, Settings
 from tapeless.weights import hugging_face
 
@@ -44,7 +44,7 @@ def import_(
         known = load_tokenizer(tokenizer).vocab
         if known > config.vocab:
             raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
-    with making(out or Numbered(Path("runs"), folder.resolve().name)) as made:
+    with making(out or NumberedFolder(Path("runs"), folder.resolve().name)) as made:
         request = Request(preset.name, {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
         write_configuration(made, request, preset)
         if tokenizer is not None:

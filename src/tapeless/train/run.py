@@ -29,7 +29,7 @@ NEVER_BEGAN = "is what a training left that was killed before it began: remove i
 
 
 @dataclass(frozen=True)
-class Numbered:
+class NumberedFolder:
     """The first free of `name-001`, `name-002`, …: which one, the making of it decides, as others may make one too."""
 
     parent: Path
@@ -113,7 +113,7 @@ def read_weights(found: Checkpoint, model: Model) -> None:
 
 
 @contextmanager
-def making(folder: Path | Numbered) -> Iterator[Run]:
+def making(folder: Path | NumberedFolder) -> Iterator[Run]:
     """A new folder, locked; one that is there already is never written into. Of a run that never began nothing stays
     behind."""
     missing = [parent for parent in (folder.parent, *folder.parent.parents) if not parent.exists()]
@@ -128,8 +128,8 @@ def making(folder: Path | Numbered) -> Iterator[Run]:
         raise
 
 
-def _made(wanted: Path | Numbered) -> Path:
-    for folder in wanted.candidates() if isinstance(wanted, Numbered) else [wanted]:
+def _made(wanted: Path | NumberedFolder) -> Path:
+    for folder in wanted.candidates() if isinstance(wanted, NumberedFolder) else [wanted]:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
