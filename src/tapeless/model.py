@@ -23,7 +23,6 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Config, Optimizer
-from tapeless.models.initialise import initial_value
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -86,7 +85,8 @@ class Model:
     def _initialise(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
-            self.params[weight.name][...] = initial_value(self.config, weight, rng)
+            if weight.initial is not None:
+                self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
         if self.config.positions == "sinusoidal":
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
         if self.config.class_weights:

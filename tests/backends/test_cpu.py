@@ -197,7 +197,7 @@ def test_every_op_on_random_shapes(name, seed, adding):
         }
         scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),)}
         values |= {scalar: scalars[scalar] for scalar in signature.scalars}
-        p.call(name, direction, values, "here")
+        p.call(name, direction, values, ("here",))
         (call,) = p.build().calls
         arrays = {a.name: random_array(rng, spec, a.name, a.view.shape, dims) for a in call.arguments}
         make_consistent(name, arrays, scalars)
@@ -249,7 +249,7 @@ def test_lockstep_names_the_first_call_that_is_wrong(monkeypatch):
     assert wrong.call.section == "blocks.1"  # the first that the backward comes to
     assert wrong.found == pytest.approx(1.001 * wrong.true, rel=1e-5)
     text = str(wrong)
-    for part in ("gelu.backward", "blocks.1.mlp.dup", "blocks.py:", str(wrong.position)):
+    for part in ("gelu.backward", "blocks.1.mlp.dup", "feed_forward.py:", str(wrong.position)):
         assert part in text
 
 

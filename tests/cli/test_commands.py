@@ -42,7 +42,7 @@ def test_plan_lists_every_buffer_with_its_bytes():
     plan = result_of("plan", "gpt2-4x256", "-B", "2", "-T", "32")
     assert plan["preset"] == "gpt2-4x256"
     assert plan["parameters"] == 16_287_488
-    wanted = {"name", "kind", "shape", "dtype", "offset", "bytes", "first_call", "last_call"}
+    wanted = {"name", "kind", "shape", "dtype", "offset", "bytes", "first_call", "last_call", "ranges"}
     assert all(set(buffer) == wanted for buffer in plan["buffers"])
     assert max(buffer["offset"] + buffer["bytes"] for buffer in plan["buffers"]) <= plan["peak_bytes"]
     kinds = {buffer["kind"] for buffer in plan["buffers"]}

@@ -40,7 +40,7 @@ def test_no_kernel_leaves_its_arrays(part: int, request: pytest.FixtureRequest) 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["serial", "threaded"])
 def test_a_kernel_that_leaves_its_slice_is_noticed(threaded: bool, tmp_path: Path) -> None:
-    code = f"from tests.backends import outside; outside.run({threaded})"
+    code = f"from tests.kernels import outside; outside.run({threaded})"
     unchecked = python("-c", code, checked=False, cache=tmp_path / "unchecked")
     assert unchecked.returncode == 0, unchecked.stderr
     checked = python("-c", code, checked=True, cache=tmp_path / "checked")

@@ -254,7 +254,7 @@ def run_op(name, arrays, backend, signature_order):
         buffer = p.buffer("input", argument, array.shape, spec.dtype(argument))
         mode = update if argument in spec.forward.updates else write
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
-    p.call(name, "forward", values, "here")
+    p.call(name, "forward", values, ("here",))
     (call,) = p.build().calls
     list(execute([bind_call(call, arrays, backend)]))
     return call

@@ -497,7 +497,7 @@ def test_columns_of_a_weight_whose_gradient_nobody_produces(part: str) -> None:
         c for c in calls_of(program, "linear.backward") if any(a.view.name == f"{name}[0:4]" for a in c.arguments)
     )
     faulty = replaced(program, (queries, leaving_out(queries, f"d{part}")))
-    refusal(lambda: verify(faulty), name, "linear.forward at blocks.py:", "no gradient", "[0:4]")
+    refusal(lambda: verify(faulty), name, "linear.forward at affine.py:", "no gradient", "[0:4]")
 
 
 def test_a_weight_that_no_call_reads(tiny: Tiny) -> None:

@@ -94,7 +94,7 @@ def call_of(inputs: Inputs, direction: str, adding: bool) -> Call:
         else:
             values[argument] = buffer
     values |= {scalar: inputs.scalars[scalar] for scalar in signature.scalars}
-    p.call(inputs.name, direction, values, "a random call")
+    p.call(inputs.name, direction, values, ("a random call",))
     (call,) = p.build().calls
     return call
 

@@ -69,6 +69,7 @@ MODELS: Rounds = (
     ("test_arena.py", "poisoned"),
     ("test_every_model.py",),
     ("test_verify.py", "program"),
+    ("test_decoding.py",),
 )
 DECODER: Rounds = (("test_decoding.py",), ("test_generate.py",))
 # First what is right must stay so, then every wrong program be refused, with the sentence it deserves.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.model import Model
+from tapeless.models.initialise import Constant
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 
@@ -37,9 +38,9 @@ class Configuration:
 
     def scramble(self, rng: np.random.Generator, model: Model) -> None:
         """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
-        for name, weight in model.params.items():
-            centre = 1.3 if "norm" in name and name.endswith("weight") else 0.0
-            weight[...] = rng.normal(centre, self.spread, weight.shape)
+        for weight in model.program.weights:
+            centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
+            model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
 
     def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Array, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""

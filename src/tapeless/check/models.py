@@ -114,14 +114,13 @@ def _fed(configuration: Configuration, arrays: dict[str, Array], targets: Array)
 
 def _backward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model, probe)
-    forwards = [call for call in model.program.phase("forward") if call.spec.backward]
     last_writer: dict[str, Call] = {}
     # The gradients as they are when read, each along one random direction; judged afterwards, in order.
     seen: list[tuple[Call, Call, float, Array, float]] = []
-    for call, arrays in model.trace(inputs, targets):
-        if call.direction == "backward" and "dy" in arrays:
-            partner = next(each for each in reversed(forwards) if _are_partners(each, call))
-            forwards.remove(partner)
+    for number, (call, arrays) in enumerate(model.trace(inputs, targets)):
+        forward = model.program.partners[number]
+        if call.direction == "backward" and forward is not None:
+            partner = model.program.calls[forward]
             gradient = arrays["dy"].reshape(partner["y"].shape)
             direction = np.random.default_rng(len(seen)).normal(size=gradient.shape)
             maker = last_writer[call["dy"].buffer.name]
@@ -134,13 +133,6 @@ def _backward(configuration: Configuration, model: Model, probe: Model) -> Itera
         if not abs(found - true) <= EXACT * max(abs(true), largest * np.sqrt(direction.size)):
             detail = f"the gradient of {partner['y'].name}, along a random direction, is {found!r}, not {true!r}"
             yield _finding(configuration, "complex step", maker, detail)
-
-
-def _are_partners(forward: Call, backward: Call) -> bool:
-    mine = {argument.name: argument.view for argument in forward.arguments}
-    return forward.op == backward.op and all(
-        mine[argument.name] == argument.view for argument in backward.reads if argument.name in mine
-    )
 
 
 def _to_the_loss(probe: Model) -> list[Bound]:

@@ -89,7 +89,7 @@ def call_alone(name: str, direction: str, example: Example, adding: bool = False
         else:
             values[argument] = buffer
     values |= {scalar: example[scalar] for scalar in signature.scalars}
-    p.call(name, direction, values, f"an example of {name}")
+    p.call(name, direction, values, (f"an example of {name}",))
     (call,) = p.build().calls
     return call, arrays
 

@@ -101,8 +101,8 @@ def _norms_of_one_step(model: Model) -> Norms:
 
 def _as_json(program: Program, layer: int | None, norms: Norms) -> list[dict[str, Any]]:
     described = []
-    for number, call in _chosen(program, layer):
-        entry = describe(number, call)
+    for number, _ in _chosen(program, layer):
+        entry = describe(program, number)
         for result in entry["results"]:
             if (number, result["argument"]) in norms:
                 result["norm"] = norms[number, result["argument"]]
@@ -127,10 +127,10 @@ def _print_listing(config: Config, program: Program, layer: int | None, norms: N
         if members:
             cost = flops(sum(call.flops for _, call in members))
             console.print(f"\n[bold cyan]{group.upper()}[/]  {TITLES[group]}  [dim]{cost}[/]")
-            _print_group(config, members, norms, fold=layer is None)
+            _print_group(config, program, members, norms, fold=layer is None)
 
 
-def _print_group(config: Config, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
+def _print_group(config: Config, program: Program, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
     """Sections in turn. In a deep model the inner blocks repeat the outer ones: one line stands for them."""
     runs = runs_of_sections(members)
     blocks = [index for index, (section, _) in enumerate(runs) if section.startswith("blocks.")]
@@ -139,7 +139,7 @@ def _print_group(config: Config, members: list[tuple[int, Call]], norms: Norms, 
         if index not in folded:
             if section:
                 console.print(f" [bold]{section}[/]")
-            console.print(_table(calls, norms))
+            console.print(_table(program, calls, norms))
         elif index - 1 not in folded:
             last = runs[max(folded)]
             numbers = f"calls {calls[0][0]}–{last[1][-1][0]}"
@@ -147,7 +147,7 @@ def _print_group(config: Config, members: list[tuple[int, Call]], norms: Norms, 
             console.print(f" [dim]{note}[/]")
 
 
-def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
+def _table(program: Program, calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim", width=5)
     table.add_column(style="cyan", no_wrap=True, width=15)
@@ -158,7 +158,7 @@ def _table(calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
     if norms:
         table.add_column(justify="right", style="green", no_wrap=True)
     for number, call in calls:
-        entry = describe(number, call)
+        entry = describe(program, number)
         head = f"{call.op}{' ↻' if call.phase == 'recompute' else ''}"
         for result in entry["results"]:
             mark = {"=": "green", "+=": "yellow", "←": "magenta"}[result["sign"]]

@@ -28,6 +28,7 @@ from tapeless.model import DEFAULT_BACKEND
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset
+from tapeless.program import listing
 from tapeless.program.arena import Placement, Plan, make_plan
 
 
@@ -53,36 +54,9 @@ def plan(
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
     planned = make_plan(program, dtype_for(backend, dtype))
     if json:
-        print_json(as_json(name, planned))
+        print_json({"preset": name} | listing.planned(planned))
     else:
         _print(name, batch, time, planned)
-
-
-def as_json(name: str, planned: Plan) -> dict[str, Any]:
-    calls = planned.program.calls
-    return {
-        "preset": name,
-        "dtype": planned.dtype,
-        "parameters": planned.parameters,
-        "peak_bytes": planned.peak_bytes,
-        "peak_call": planned.peak_call,
-        "flops": planned.flops,
-        "calls": len(calls),
-        "buffers": [
-            {
-                "name": placement.buffer.name,
-                "kind": placement.kind,
-                "shape": list(placement.buffer.shape),
-                "dtype": placement.dtype,
-                "offset": placement.offset,
-                "bytes": placement.bytes,
-                "first_call": placement.first_call,
-                "last_call": placement.last_call,
-            }
-            for placement in planned.placements.values()
-            if not placement.buffer.members
-        ],
-    }
 
 
 def _print(name: str, batch: int, time: int, planned: Plan) -> None:

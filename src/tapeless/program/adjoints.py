@@ -21,13 +21,14 @@ from tapeless.program.values import Application, Memory, Numbered, is_applicatio
 Atom = tuple[int, str]  # an application, by the index of its call, and the argument that takes the gradient
 
 
-def check_adjoints(program: Program, numbered: Numbered) -> None:
-    """Nothing to be proven where nothing goes backward."""
-    if any(call.direction == "backward" for call in program.calls):
-        _check_losses(numbered)
-        active = Active(program, numbered)
-        _check_partners_exist(numbered, active)
-        Walk(program, numbered, active).check()
+def check_adjoints(program: Program, numbered: Numbered) -> dict[int, int]:
+    """The forward call that each backward call belongs to. Nothing to be proven where nothing goes backward."""
+    if not any(call.direction == "backward" for call in program.calls):
+        return {}
+    _check_losses(numbered)
+    active = Active(program, numbered)
+    _check_partners_exist(numbered, active)
+    return Walk(program, numbered, active).check()
 
 
 def _check_losses(numbered: Numbered) -> None:
@@ -206,14 +207,15 @@ class Walk:
         self._writers: dict[str, Call] = {}
         self._lost: dict[str, tuple[Call, Counter[Atom]]] = {}  # what the last writing call wrote over
 
-    def check(self) -> None:
+    def check(self) -> dict[int, int]:
+        partners: dict[int, int] = {}
         for index, applied in enumerate(self._calls):
             call = applied.call
             partner = index if call.direction == "backward" else None
             if partner is not None and call.spec.fused:
                 _check_shapes(call, call)
             if call.direction == "backward" and not call.spec.fused:
-                partner = self._partner(applied)
+                partner = partners[index] = self._partner(applied)
                 self._check_partner(applied, self._calls[partner])
                 self._check_complete(applied, partner)
             if call.direction == "forward" and not is_application(call):
@@ -229,6 +231,7 @@ class Walk:
                 f"but the only backward call on the same buffers belongs to another forward."
             )
         self._check_weights(None)
+        return partners
 
     def _partner(self, applied: Application) -> int:
         """The backward of what was applied last: the exact reverse."""
@@ -287,7 +290,7 @@ class Walk:
 
     def _check_weights(self, reader: Call | None) -> None:
         names = {buffer.name: buffer for buffer in self._program.buffers}
-        for weight in self._program.weights:
+        for weight in self._program.trained:
             gradient = names.get(gradient_name(weight.name))
             wanted = self._active.adjoint(self._initial[weight.name])
             unused = sum(width for width, held in wanted if not held)

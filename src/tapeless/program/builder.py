@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tapeless.errors import ProgramError, unknown
@@ -16,14 +19,18 @@ from tapeless.program.call import (
     Argument,
     Buffer,
     Call,
+    Initial,
     Output,
     Program,
     View,
+    Weight,
     as_view,
     gradient_name,
     member_offsets,
 )
-from tapeless.program.verify import check_call
+from tapeless.program.verify import check_call, verify
+
+HOME = Path(__file__).parents[2]  # the folder that holds the package
 
 
 class Builder:
@@ -34,7 +41,6 @@ class Builder:
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self.decayed: list[Buffer] = []  # the weights that weight decay applies to
 
     def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
         return self._declare(Buffer(name, kind, shape, dtype))
@@ -42,10 +48,9 @@ class Builder:
     def workspace(self, name: str, *shape: int) -> Buffer:
         return self.buffer("workspace", name, shape)
 
-    def weight(self, name: str, *shape: int, decay: bool = False) -> Buffer:
-        weight = self.buffer("weight", name, shape)
-        if decay:
-            self.decayed.append(weight)
+    def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
+        weight = Weight(name, "weight", shape, initial=initial, decay=decay, section=self._section)
+        self._declare(weight)
         return weight
 
     def gradient(self, weight: Buffer) -> Buffer:
@@ -90,8 +95,8 @@ class Builder:
             raise unknown("op", name, OPS)
         return _OpCaller(self, name)
 
-    def call(self, op: str, direction: str, values: dict[str, Any], source: str) -> None:
-        spec = OPS[op].SPEC
+    def call(self, op: str, direction: str, values: dict[str, Any], stack: tuple[str, ...]) -> None:
+        spec, source = OPS[op].SPEC, Path(stack[0]).name
         where = f"{op}.{direction} at {source}"
         if direction == "backward" and spec.backward is None:
             raise ProgramError(f"{where}: {op} has no backward.")
@@ -119,9 +124,14 @@ class Builder:
         if missing:
             raise ProgramError(f"{where}: scalar {missing[0]!r} is missing.")
         scalars = tuple((name, values[name]) for name in signature.scalars)
-        call = Call(op, direction, tuple(arguments), scalars, self._phase, self._section, source)
+        call = Call(op, direction, tuple(arguments), scalars, self._phase, self._section, source, stack)
         check_call(call)
         self._calls.append(call)
+
+    def verified(self) -> Program:
+        """The list, proven sound, with what the proof found out."""
+        program = self.build()
+        return replace(program, partners=verify(program))
 
     def build(self) -> Program:
         """Freeze the list. Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
@@ -135,13 +145,31 @@ class _OpCaller:
         self._builder, self._op = builder, op
 
     def forward(self, **values: Any) -> None:
-        self._builder.call(self._op, "forward", values, _source())
+        self._builder.call(self._op, "forward", values, _stack())
 
     def backward(self, **values: Any) -> None:
-        self._builder.call(self._op, "backward", values, _source())
+        self._builder.call(self._op, "backward", values, _stack())
 
 
-def _source() -> str:
-    """The line of the model that made the call: two frames up."""
-    frame = sys._getframe(2)
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+def _stack() -> tuple[str, ...]:
+    """The line of the model that made the call, two frames up, and those that led there, as far as they are in the same
+    package: what stands above has asked for the program and does not describe it."""
+    frame: FrameType | None = sys._getframe(2)
+    lines: list[str] = []
+    package = _package(sys._getframe(2).f_globals.get("__name__", ""))
+    while frame is not None and _package(frame.f_globals.get("__name__", "")) == package:
+        lines.append(f"{_path(frame.f_code.co_filename)}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(lines)
+
+
+@cache
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+@cache
+def _path(file: str) -> str:
+    """Ours from `tapeless/` on, wherever it is installed; somebody else's as it is."""
+    path = Path(file)
+    return path.relative_to(HOME).as_posix() if path.is_relative_to(HOME) else str(path)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from pathlib import PurePath
+from typing import Any, Protocol
+
+import numpy as np
 
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
-from tapeless.ops.contract import Dims, Shape, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
 PERSISTENT = ("weight", "gradient", "state", "constant", "input", "output")
@@ -50,6 +53,23 @@ class Buffer:
     @property
     def all(self) -> View:
         return View(self, 0, self.shape[-1])
+
+
+class Initial(Protocol):
+    """How the first value of a weight is drawn."""
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Weight(Buffer):
+    """A weight says all there is to know of it where it is declared: nobody reads it off its name."""
+
+    initial: Initial | None = None  # None: whoever runs the program fills it
+    decay: bool = False  # whether weight decay applies to it
+    section: str = ""  # the part of the model it belongs to, as of a call
+
+    __hash__ = Buffer.__hash__
 
 
 @dataclass(frozen=True)
@@ -148,6 +168,7 @@ class Call:
     phase: str
     section: str  # the part of the model it belongs to: "embedding", "blocks.3", "head"
     source: str  # file:line
+    stack: tuple[str, ...] = ()  # path:line of that, of who called it, and so on up to the whole program
 
     @property
     def spec(self) -> Spec:
@@ -164,7 +185,10 @@ class Call:
 
     @property
     def at(self) -> str:
-        return f"{self.title} at {self.source}"
+        """A part of a model makes its calls at the same lines for everyone, so its user is named too."""
+        callers = [PurePath(line).name for line in self.stack[1:]]
+        user = next((line for line in callers if line.partition(":")[0] != self.source.partition(":")[0]), None)
+        return f"{self.title} at {self.source}" + (f", from {user}" if user else "")
 
     @property
     def reads(self) -> tuple[Argument, ...]:
@@ -198,13 +222,21 @@ class Program:
 
     calls: tuple[Call, ...]
     buffers: tuple[Buffer, ...]
+    # For each call the forward call it belongs to, by index: of a backward the one that it differentiates, of a
+    # recomputation the one that it repeats. The verifier knows.
+    partners: tuple[int | None, ...] = ()
 
     def phase(self, *phases: str) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.phase in phases)
 
     @property
-    def weights(self) -> tuple[Buffer, ...]:
+    def trained(self) -> tuple[Buffer, ...]:
+        """The weights that the update moves."""
         return tuple(buffer for buffer in self.buffers if buffer.kind == "weight" and not buffer.members)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(buffer for buffer in self.buffers if isinstance(buffer, Weight))
 
     @property
     def parameters(self) -> int:

@@ -9,27 +9,59 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tapeless.program.arena import Plan
 from tapeless.program.call import Argument, Call, Program
 
 SIGNS = {"write": "=", "add": "+=", "update": "←"}
 
 
 def listing(program: Program) -> list[dict[str, Any]]:
-    return [describe(number, call) for number, call in enumerate(program.calls)]
+    return [describe(program, number) for number in range(len(program.calls))]
 
 
-def describe(number: int, call: Call) -> dict[str, Any]:
+def describe(program: Program, number: int) -> dict[str, Any]:
+    call = program.calls[number]
     return {
         "call": number,
         "op": call.op,
         "direction": call.direction,
         "phase": call.phase,
         "section": call.section,
+        "partner": program.partners[number],
         "source": call.source,
+        "stack": list(call.stack),
         "flops": call.flops,
         "results": [_result(call, argument) for argument in call.writes],
         "reads": {argument.name: argument.view.name for argument in call.arguments if argument.mode == "read"},
         "scalars": {name: value for name, value in call.scalars if name != "decayed"},
+    }
+
+
+def planned(plan: Plan) -> dict[str, Any]:
+    """Every buffer's place, and what all of it comes to."""
+    return {
+        "dtype": plan.dtype,
+        "parameters": plan.parameters,
+        "peak_bytes": plan.peak_bytes,
+        "peak_call": plan.peak_call,
+        "flops": plan.flops,
+        "calls": len(plan.program.calls),
+        "live_bytes": plan.live_bytes,
+        "buffers": [
+            {
+                "name": placement.buffer.name,
+                "kind": placement.kind,
+                "shape": list(placement.buffer.shape),
+                "dtype": placement.dtype,
+                "offset": placement.offset,
+                "bytes": placement.bytes,
+                "first_call": placement.first_call,
+                "last_call": placement.last_call,
+                "ranges": [list(span) for span in placement.ranges],
+            }
+            for placement in plan.placements.values()
+            if not placement.buffer.members
+        ],
     }
 
 

@@ -63,6 +63,7 @@ class Numbered:
     initial: dict[str, Columns]
     final: Memory
     widths: dict[int, int]  # how many columns a value has
+    repeated: dict[int, int]  # by index, the forward call that a recomputation repeats
 
     def applications(self) -> list[int]:
         """Of the training step, by index: forward calls, and the losses."""
@@ -76,7 +77,8 @@ def is_application(call: Call) -> bool:
 def number(program: Program) -> Numbered:
     memory = Memory(program.buffers)
     widths: dict[int, int] = {}
-    known: dict[Any, list[Application]] = {}
+    known: dict[Any, list[int]] = {}
+    repeated: dict[int, int] = {}
     writers: dict[str, Call] = {}
     calls: list[Application] = []
 
@@ -90,8 +92,8 @@ def number(program: Program) -> Numbered:
     for buffer in program.buffers:
         if buffer.kind in PREPARED and not buffer.members:
             memory[buffer.all] = fresh(buffer.all)
-    initial = {weight.name: memory[weight.all] for weight in program.weights}
-    for call in program.calls:
+    initial = {weight.name: memory[weight.all] for weight in program.trained}
+    for index, call in enumerate(program.calls):
         for argument in call.reads:
             missing = memory.missing(argument.view)
             if missing is not None:
@@ -101,30 +103,30 @@ def number(program: Program) -> Numbered:
         shapes = tuple((argument.name, argument.view.shape) for argument in call.arguments)
         meaning = (call.op, call.direction, call.scalars, shapes, tuple(inputs.items()))
         if call.phase == "recompute":
-            outputs = _original(call, inputs, known.get(meaning, []), calls, writers).outputs
+            repeated[index] = _original(call, inputs, known.get(meaning, []), calls, writers)
+            outputs = calls[repeated[index]].outputs
         else:
             outputs = {argument.name: fresh(argument.view) for argument in call.writes}
-        applied = Application(call, inputs, outputs)
         if is_application(call):
-            known.setdefault(meaning, []).append(applied)
-        calls.append(applied)
+            known.setdefault(meaning, []).append(index)
+        calls.append(Application(call, inputs, outputs))
         for argument in call.writes:
             memory[argument.view] = outputs[argument.name]
             for part in argument.view.parts:
                 writers[part.buffer.name] = call
-    return Numbered(tuple(calls), initial, memory, widths)
+    return Numbered(tuple(calls), initial, memory, widths, repeated)
 
 
 def _original(
     call: Call,
     inputs: dict[str, Columns],
-    same: list[Application],
+    same: list[int],
     before: list[Application],
     writers: dict[str, Call],
-) -> Application:
+) -> int:
     """What a recomputation repeats: of several that are the same, the one in the same buffers."""
     if same:
-        return next((each for each in same if each.call.arguments == call.arguments), same[-1])
+        return next((index for index in same if before[index].call.arguments == call.arguments), same[-1])
     for each in before:
         if is_application(each.call) and each.call.op == call.op and each.call.arguments == call.arguments:
             for name, value in each.inputs.items():

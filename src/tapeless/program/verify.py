@@ -18,7 +18,8 @@ ORDER = {"zero": 0, "forward": 1, "recompute": 2, "backward": 2, "clip": 3, "upd
 READ_ONLY = ("input", "constant")
 
 
-def verify(program: Program) -> None:
+def verify(program: Program) -> tuple[int | None, ...]:
+    """Also tells the partner of each call: see `Program.partners`."""
     known = {buffer.name: buffer for buffer in program.buffers}
     for call in program.calls:
         check_call(call)
@@ -28,10 +29,11 @@ def verify(program: Program) -> None:
     _check_regions(program)
     numbered = number(program)
     _check_writes(program)
-    check_adjoints(program, numbered)
+    partners = numbered.repeated | check_adjoints(program, numbered)
     _check_phases(program)
     _check_zeroed(program)
     _check_update(program, numbered)
+    return tuple(partners.get(index) for index in range(len(program.calls)))
 
 
 def check_call(call: Call) -> None:
@@ -111,7 +113,7 @@ def _check_regions(program: Program) -> None:
                     f"so declare it once, after them{_first_use(program, (others or second)[0])}."
                 )
     gradients = [buffer.name for buffer in program.buffers if buffer.kind == "gradient" and not buffer.members]
-    wanted = [gradient_name(weight.name) for weight in program.weights]
+    wanted = [gradient_name(weight.name) for weight in program.trained]
     present = [name for name in wanted if name in gradients]
     for found, due in zip(gradients, present, strict=False):
         if found != due:

@@ -29,19 +29,11 @@ PIECE = 1 << 16  # elements looked at together: what is computed on the way stay
 PHASES = ("data", "forward_backward", "update", "evaluate", "save")
 
 
-def layer_of(weight_name: str) -> str:
-    """The section of the program a weight belongs to: "embedding", "blocks.0", …, "head"."""
-    parts = weight_name.split(".")
-    if parts[0] == "blocks":
-        return ".".join(parts[:2])
-    return "head" if parts[0] in ("norm", "head") else "embedding"
-
-
 def gradient_norms(model: Model) -> dict[str, float]:
     """The norm of each layer's gradients, as they are before clipping; summed in float64."""
     squares: dict[str, float] = {}
-    for name, gradient in model.grads.items():
-        flat, layer = gradient.reshape(-1), layer_of(name)
+    for weight in model.program.weights:
+        flat, layer = model.grads[weight.name].reshape(-1), weight.section
         total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
         squares[layer] = squares.get(layer, 0.0) + total
     return {layer: sqrt(total) for layer, total in squares.items()}
@@ -56,10 +48,11 @@ def update_ratios(model: Model, lr: float) -> dict[str, float]:
     call = model.program.phase("update")[0]
     region = call["weights"].buffer
     weights = model.arena.array(region)
+    layers = {weight.name: weight.section for weight in model.program.weights}
     moved: dict[str, float] = {}
     before: dict[str, float] = {}
     for member, start in zip(region.members, member_offsets(region.members)[0], strict=True):
-        layer = layer_of(member.name)
+        layer = layers[member.name]
         for inside in _pieces(member.elements):
             piece = slice(start + inside.start, start + inside.stop)
             with np.errstate(all="ignore"):  # weights that are not finite are for the guard to tell of

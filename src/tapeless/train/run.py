@@ -16,8 +16,10 @@ from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
 from tapeless.model import Model
+from tapeless.models import transformer
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
+from tapeless.program.call import Program
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
@@ -62,6 +64,13 @@ class Run:
         """The positions it was trained on. Of any beyond them the model knows nothing, so sampling slides here."""
         request, config = _read(self.folder)
         return min(request.settings.time or config.context, config.context)
+
+    def program(self) -> Program:
+        """The training step, call by call, as the run was given it; nothing is allocated for it."""
+        request, config = _read(self.folder)
+        settings = request.settings
+        batch, time = settings.batch or 1, settings.time or config.context
+        return transformer.training(config, batch, time, settings.optimizer(config.optimizer))
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""

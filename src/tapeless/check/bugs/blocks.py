@@ -6,6 +6,7 @@ from typing import Any
 
 from tapeless.check.bugs.planting import Bug, Values, around, call, replaced, together
 from tapeless.models import blocks, transformer
+from tapeless.models.parts.feed_forward import down_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Output, add, write
 
@@ -49,16 +50,16 @@ def _not_causal(values: Values) -> Values:
     return values | {"causal": False}
 
 
-def _from_its_own_result(right: Any, p: Builder, w: Any, s: Any, x: Any, eps: float) -> None:
+def _from_its_own_result(right: Any, p: Builder, n: Any, x: Any) -> None:
     """Recomputation that reads the norm's own result instead of its input."""
-    right(p, w, s, s.y if p._phase == "recompute" else x, eps)
+    right(p, n, n.y if p._phase == "recompute" else x)
 
 
 def _backward_in_forward_order(p: Builder, stack: Any, inputs: Any, dx: Any) -> Any:
     for index, block in enumerate(stack):
-        backward = blocks.pre_norm_backward if block.config.norm == "pre" else blocks.post_norm_backward
+        backward = blocks.pre_norm_backward if block.pre_norm else blocks.post_norm_backward
         with p.section(f"blocks.{index}"):
-            dx = backward(p, block, inputs[index], dx)
+            dx = backward(p, block, dx, inputs[index])
     return dx
 
 
@@ -69,14 +70,19 @@ def _inputs_of_the_first(right: Any, p: Builder, stack: Any, inputs: Any, dx: An
 def _residual_in_place(p: Builder, b: Any, x: Any) -> Any:
     """As pre_norm_forward, but the stream is one buffer, and what the second norm's backward needs is gone."""
     blocks.pre_norm_inside(p, b, x)
-    blocks.mlp_down_forward(p, b)
-    p.residual.forward(y=write(b.s.sum1), x=b.s.sum1, branch=b.s.down)
-    return b.s.sum1
+    down_forward(p, b.mlp)
+    p.residual.forward(y=write(b.sum1), x=b.sum1, branch=b.mlp.down)
+    return b.sum1
 
 
-def _input_of_up(right: Any, p: Builder, b: Any, x: Any, dx: Any, dy: Any) -> None:
+def _input_of_up(right: Any, p: Builder, b: Any, dy: Any, x: Any) -> Any:
     """The backward of the feed-forward is told that it read the stream instead of the normed stream."""
-    right(p, b, b.s.sum1, dx, dy)
+
+    def of_the_stream(inner: Any, p: Builder, f: Any, dx: Any, dy: Any, x: Any) -> None:
+        inner(p, f, dx, dy, b.sum1)
+
+    with around(blocks, "feed_forward_backward", of_the_stream)():
+        return right(p, b, dy, x)
 
 
 BUGS = (
@@ -166,7 +172,7 @@ BUGS = (
         "linear in blocks",
         "The feed-forward's weight gradient is made with the stream instead of the normed stream.",
         "The first matrix of every feed-forward learns the wrong thing.",
-        around(blocks, "mlp_backward", _input_of_up),
+        together(*(around(blocks, f"{kind}_norm_backward", _input_of_up) for kind in ("pre", "post"))),
     ),
     Bug(
         "tied-weight-overwritten",
