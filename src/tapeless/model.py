@@ -76,7 +76,9 @@ class Model:
 
         weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
-        self.grads: Mapping[str, Array] = MappingProxyType({name: self._array(gradient_name(name)) for name in weights})
+        self.grads: Mapping[str, Array] = MappingProxyType(
+            {weight.name: self._array(gradient_name(weight.name)) for weight in self.program.trained}
+        )
         state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
         self.state: Mapping[str, Array] = MappingProxyType({each.name: self.arena.array(each) for each in state})
         self.steps = 0

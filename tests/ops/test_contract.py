@@ -26,6 +26,7 @@ from tapeless.ops.contract import (
     product_flops,
     store,
 )
+from tapeless.ops.linear import reference as linear
 
 BOTH_WAYS = [
     pytest.param(name, direction, id=f"{name}.{direction}")
@@ -52,6 +53,7 @@ LEFT_OUT = [
     for direction in ("forward", "backward")
     if direction == "forward" or op.SPEC.backward is not None
     for argument in op.SPEC.signature(direction).optional
+    if argument not in op.SPEC.signature(direction).needed_by
 ]
 # Sums of a handful of numbers of size 1 to 10, in one order or the other: a few units in the last place of 10.
 ROUNDING = 1e-14
@@ -186,11 +188,13 @@ def test_a_backward_writes_gradients_of_inputs(name: str) -> None:
     assert set(spec.backward.writes) & gradients
     known = {*spec.forward.arguments, *(f"d{write}" for write in spec.forward.writes)}
     assert set(spec.backward.reads) <= known
-    # A bias may be absent, and a gradient nobody needs; never the loss, or all that a backward is for.
+    # A bias may be absent, a gradient nobody needs, and what is needed for such a gradient alone; never the loss.
     assert set(spec.forward.optional) <= set(spec.forward.reads)
-    left_out = set(spec.backward.optional) - set(spec.forward.optional)
+    left_out = set(spec.backward.optional) - set(spec.forward.optional) - set(spec.backward.needed_by)
     assert left_out <= {write for write in spec.backward.writes if write in gradients}
-    assert set(spec.backward.optional) != gradients  # something is left to compute
+    for read, outputs in spec.backward.needed_by.items():
+        assert read in spec.backward.reads
+        assert set(outputs) <= left_out
     assert spec.backward.scalars == () or spec.backward.scalars == spec.forward.scalars
 
 
@@ -275,6 +279,13 @@ def test_what_is_optional_can_be_left_out(name: str, direction: str, argument: s
         assert np.isfinite(value).all()
         if other != "logits":  # scratch: what is left there means nothing
             assert np.array_equal(value, whole[other]) == (argument in whole)
+
+
+def test_without_dweight_a_linear_needs_no_x() -> None:
+    whole, case = Case("linear", "backward"), Case("linear", "backward")
+    whole.run()
+    linear.backward(case.outputs["dx"], None, case.outputs["dbias"], case.reads["dy"], None, case.reads["weight"])
+    assert all(np.array_equal(case.outputs[name], whole.outputs[name]) for name in ("dx", "dbias"))
 
 
 @pytest.mark.parametrize(("name", "direction"), BOTH_WAYS)

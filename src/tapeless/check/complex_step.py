@@ -50,7 +50,8 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
     """Every element of every weight."""
     model, probe, inputs, targets = _pair(configuration)
     model.forward_backward(inputs, targets)
-    for name, weight in probe.params.items():
+    for name, gradient in model.grads.items():
+        weight = probe.params[name]
         true = np.empty(weight.size)
         flat = weight.reshape(-1)
         for index in range(weight.size):
@@ -58,7 +59,7 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
             flat[index] = kept + 1j * STEP
             true[index] = _imaginary(probe.loss(inputs, targets)) / STEP
             flat[index] = kept
-        error = relative_error(model.grads[name].reshape(-1), true)
+        error = relative_error(gradient.reshape(-1), true)
         yield TensorError(configuration.name, name, error, weight.size)
 
 
@@ -67,12 +68,12 @@ def check_directions(configuration: Configuration) -> Iterator[TensorError]:
     model, probe, inputs, targets = _pair(configuration)
     model.forward_backward(inputs, targets)
     rng = np.random.default_rng(configuration.seed)
-    for name, weight in probe.params.items():
+    for name, gradient in model.grads.items():
+        weight = probe.params[name]
         direction = rng.normal(size=weight.shape)
         weight.imag[...] = STEP * direction
         true = _imaginary(probe.loss(inputs, targets)) / STEP
         weight.imag[...] = 0
-        gradient = model.grads[name]
         # A random direction sees a gradient of this size on average, whatever the cancellation within it.
         scale = max(float(np.linalg.norm(gradient)), abs(true))
         error = abs(float(np.vdot(gradient, direction)) - true)

@@ -67,6 +67,8 @@ def _variant(label: str, name: str, chunk: int = 4, **changes: Any) -> Configura
     return Configuration(f"{name} {label}", name, small(name, chunk=chunk, **changes), batch=3, time=5)
 
 
+FRONT = ("tokens.*", "positions.*")
+
 CONFIGURATIONS = (
     *(Configuration(name, name, small(name), seed=10 * n) for n, name in enumerate(PRESETS)),
     _variant("untied", "gpt2-4x256", tied=False),
@@ -93,6 +95,10 @@ CONFIGURATIONS = (
     _variant("learned positions", "sunfish", positions="learned", causal=True),
     _variant("pre-norm", "sunfish", norm="pre", activation="tanh"),
     _variant("class weights", "sunfish", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
+    _variant("all but the last block frozen", "gpt2-4x256", frozen=(*FRONT, "blocks.0.*", "norm.*")),
+    _variant("all but the last block frozen", "ops-102k", frozen=(*FRONT[:1], "blocks.0.*", "head.*")),
+    _variant("only norms trained", "gpt2-4x256", recompute=True, frozen=(*FRONT, "blocks.*.attn.*", "blocks.*.mlp.*")),
+    _variant("only biases and the head trained", "sunfish", frozen=("blocks.*.weight", "input.weight")),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 

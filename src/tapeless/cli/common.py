@@ -30,7 +30,7 @@ Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per se
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
-_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
 _SHORT = {"batch": "-B", "time": "-T"}
 PRESET_HELP = {
     "layers": "Blocks.",
@@ -46,6 +46,7 @@ PRESET_HELP = {
     "features": "Real numbers per position instead of tokens.",
     "norm_eps": "What the norms add to the variance.",
     "chunk": "Rows of logits that exist at a time.",
+    "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
 }
 
 

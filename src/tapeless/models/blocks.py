@@ -53,6 +53,10 @@ class Block:
     dsum2: Buffer
     last: Last | None
 
+    @property
+    def y(self) -> Buffer:
+        return self.sum2 if self.pre_norm else self.norm2.y
+
 
 def declare_block(
     p: Builder, name: str, c: Config, scheme: Scheme, batch: int, time: int, last: bool, position: Buffer | None
@@ -101,7 +105,7 @@ def pre_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
     pre_norm_inside(p, b, x)
     down_forward(p, b.mlp)
     p.residual.forward(y=write(b.sum2), x=b.sum1, branch=b.mlp.down)
-    return b.sum2
+    return b.y
 
 
 def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffer:
@@ -109,11 +113,11 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
     with p.phase("recompute"):
         if b.recompute:
             pre_norm_inside(p, b, x)
-        else:  # a norm's result is as large as its input and cheap to have again: it is never kept
+        elif b.mlp.w_up.dweight:  # a norm's result is as large as its input and cheap to have again: it is never kept
             norm_forward(p, b.norm2, b.sum1)
     feed_forward_backward(p, b.mlp, dx=write(b.norm2.dy), dy=dstream, x=b.norm2.y)
     norm_backward(p, b.norm2, dx=add(dstream), dy=b.norm2.dy, x=b.sum1)
-    if not b.recompute:
+    if b.attn.w_qkv.dweight and not b.recompute:
         with p.phase("recompute"):
             norm_forward(p, b.norm1, x)
     if b.last:
@@ -121,8 +125,10 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
             p, b.attn, dx=write(b.norm1.dy), dx_last=write(b.last.dnormed),
             dy=dstream, x=b.norm1.y, x_last=b.last.normed,
         )  # fmt: skip
-        p.last_position.backward(dx=add(b.norm1.dy), dy=b.last.dnormed)
-        p.last_position.backward(dx=write(b.last.dx), dy=dstream)
+        if p.active(b.norm1.y):
+            p.last_position.backward(dx=add(b.norm1.dy), dy=b.last.dnormed)
+        if p.active(x):
+            p.last_position.backward(dx=write(b.last.dx), dy=dstream)
         dstream = b.last.dx
     else:
         attention_backward(p, b.attn, dx=write(b.norm1.dy), dx_last=None, dy=dstream, x=b.norm1.y, x_last=b.norm1.y)
@@ -149,12 +155,12 @@ def post_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
     down_forward(p, b.mlp)
     p.residual.forward(y=write(b.sum2), x=b.norm1.y, branch=b.mlp.down)
     norm_forward(p, b.norm2, b.sum2)
-    return b.norm2.y
+    return b.y
 
 
 def post_norm_backward(p: Builder, b: Block, dy: Buffer, x: Buffer) -> Buffer:
     """dsum2 becomes the gradient of y1 when the mlp adds its part, dsum1 that of x when attention does."""
-    if b.recompute:
+    if b.recompute and p.active(b.sum2):
         with p.phase("recompute"):
             post_norm_inside(p, b, x)
     norm_backward(p, b.norm2, dx=write(b.dsum2), dy=dy, x=b.sum2)
@@ -162,7 +168,8 @@ def post_norm_backward(p: Builder, b: Block, dy: Buffer, x: Buffer) -> Buffer:
     norm_backward(p, b.norm1, dx=write(b.dsum1), dy=b.dsum2, x=b.sum1)
     if b.last:
         attention_backward(p, b.attn, dx=write(b.last.dx), dx_last=add(b.dsum1), dy=b.dsum1, x=x, x_last=b.last.stream)
-        p.last_position.backward(dx=add(b.last.dx), dy=b.dsum1)
+        if p.active(x):
+            p.last_position.backward(dx=add(b.last.dx), dy=b.dsum1)
         return b.last.dx
     attention_backward(p, b.attn, dx=add(b.dsum1), dx_last=None, dy=b.dsum1, x=x, x_last=x)
     return b.dsum1
@@ -179,9 +186,11 @@ def stack_forward(p: Builder, blocks: tuple[Block, ...], x: Buffer) -> tuple[Buf
 
 
 def stack_backward(p: Builder, blocks: tuple[Block, ...], inputs: list[Buffer], dx: Buffer) -> Buffer:
+    """Down to the lowest trained weight: below it nothing goes back, and nothing is kept for it."""
     for index, block in reversed(list(enumerate(blocks))):
-        with p.section(f"blocks.{index}"):
-            dx = (pre_norm_backward if block.pre_norm else post_norm_backward)(p, block, dx, inputs[index])
+        if p.active(block.y):
+            with p.section(f"blocks.{index}"):
+                dx = (pre_norm_backward if block.pre_norm else post_norm_backward)(p, block, dx, inputs[index])
     return dx
 
 

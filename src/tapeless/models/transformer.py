@@ -6,8 +6,10 @@ evaluation (the loss alone), as a readout (the scores), and with a cache as deco
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 
+from tapeless.errors import TapelessError
 from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
 from tapeless.models.config import Config, Optimizer
 from tapeless.models.initialise import scheme_of
@@ -33,7 +35,7 @@ class Net:
     blocks: tuple[Block, ...]
     norm: Norm | None  # pre-norm models norm the stream once more at the end
     head: Buffer
-    dhead: Buffer
+    dhead: Buffer | None
     dstream: Buffer  # the gradient of the residual stream at the end of the blocks
     logits: Buffer
     targets: Buffer
@@ -121,7 +123,7 @@ def front_backward(p: Builder, n: Net, dx: Buffer) -> None:
             p.positions.backward(dtable=add(n.dpositions), dy=dx)
         if n.project:
             affine_backward(p, n.project, dx=None, dy=dx, x=n.inputs)
-        else:
+        elif n.dtokens:
             p.embedding.backward(dweight=add(n.dtokens), dy=dx, tokens=n.inputs)
 
 
@@ -157,8 +159,9 @@ def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
 
 def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
+        dx = write(dstate) if p.active(state) else None
         p.classifier.backward(
-            loss=write(n.loss), dx=write(dstate), dweight=add(n.dhead), logits=write(n.logits),
+            loss=write(n.loss), dx=dx, dweight=add(n.dhead), logits=write(n.logits),
             x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
         )  # fmt: skip
     else:
@@ -169,8 +172,9 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> Program:
     """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients."""
-    p = Builder()
+    p = Builder(c.frozen)
     n = declare(p, c, batch, time)
+    check_frozen(p.weights, c.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
@@ -184,6 +188,18 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
     if optimizer is not None:
         write_update(p, optimizer, gradients)
     return p.verified()
+
+
+def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None:
+    names = [weight.name for weight in weights]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise TapelessError(
+                f"frozen={pattern!r} is the name of no weight: they are called {names[0]}, {names[-1]} and so on, and "
+                f"* stands for any part of a name."
+            )
+    if all(weight.kind == "frozen" for weight in weights):
+        raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:

@@ -48,6 +48,8 @@ class Signature:
     adds: tuple[str, ...] = ()  # the outputs a call may add to instead of overwriting
     updates: tuple[str, ...] = ()  # the outputs that are changed in place: they are read, then written
     optional: tuple[str, ...] = ()  # what a call may leave out: a bias, a gradient nobody needs
+    # Of what may be left out: which outputs are computed from it, so that it may not where one of them is asked for.
+    needed_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class Plan:
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
 
 
-LENT = ("weight", "constant")  # what a second arena takes from the first instead of holding it again
+LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
 
 
 def make_plan(

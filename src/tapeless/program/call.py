@@ -15,9 +15,9 @@ from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
-PERSISTENT = ("weight", "gradient", "state", "constant", "input", "output")
+PERSISTENT = ("weight", "frozen", "gradient", "state", "constant", "input", "output")
 # Filled before a program starts: by initialisation, by the caller, or by an earlier step.
-PREPARED = ("weight", "state", "constant", "input")
+PREPARED = ("weight", "frozen", "state", "constant", "input")
 PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
 
 # Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
@@ -63,7 +63,10 @@ class Initial(Protocol):
 
 @dataclass(frozen=True)
 class Weight(Buffer):
-    """A weight says all there is to know of it where it is declared: nobody reads it off its name."""
+    """A weight says all there is to know of it where it is declared: nobody reads it off its name.
+
+    One of the kind "frozen" is read as any other, but it has no gradient and no state, and nothing writes it.
+    """
 
     initial: Initial | None = None  # None: whoever runs the program fills it
     decay: bool = False  # whether weight decay applies to it

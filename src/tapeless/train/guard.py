@@ -23,14 +23,20 @@ from tapeless.program.call import Argument, Call
 PIECE = 1 << 20  # elements examined together
 DEVIATION = 1.4826  # times the median absolute deviation: the standard deviation, if the losses were normal
 SUMMANDS = 1e4  # about as many products as one sum of a model has
-BEFORE = {"input": "the input", "weight": "the weight", "constant": "the constant", "state": "the optimizer's state"}
+BEFORE = {
+    "input": "the input",
+    "weight": "the weight",
+    "frozen": "the frozen weight",
+    "constant": "the constant",
+    "state": "the optimizer's state",
+}
 
 
 @dataclass(frozen=True)
 class Culprit:
     """The first place where a number is not finite."""
 
-    kind: str  # "input", "weight", "constant", "state": it was so before the step; "call": this call made it
+    kind: str  # "input", "weight", "frozen", "constant", "state": it was so before the step; "call": this call made it
     buffer: str
     index: tuple[int, ...]
     value: float
@@ -116,7 +122,7 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
         if index is not None:
             value = float(array[index])
             return Culprit("input", inputs_name(model.config), index, value, model.dtype, position=(index[0], index[1]))
-    for kind in ("weight", "constant", "state"):
+    for kind in ("weight", "frozen", "constant", "state"):
         for buffer in model.program.buffers:
             if buffer.kind == kind and not buffer.members:
                 array = model.arena.array(buffer)

@@ -32,7 +32,7 @@ PHASES = ("data", "forward_backward", "update", "evaluate", "save")
 def gradient_norms(model: Model) -> dict[str, float]:
     """The norm of each layer's gradients, as they are before clipping; summed in float64."""
     squares: dict[str, float] = {}
-    for weight in model.program.weights:
+    for weight in (each for each in model.program.weights if each.name in model.grads):
         flat, layer = model.grads[weight.name].reshape(-1), weight.section
         total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
         squares[layer] = squares.get(layer, 0.0) + total

@@ -258,7 +258,7 @@ def test_differences_look_at_shapes_and_nan_too():
 def test_the_walk_names_the_call_and_its_line():
     with named("residual-lost-in-pre-norm").plant(), unverified():
         found = next(finding for c in WALKED for finding in check_walk(c))
-    assert found.place == "layernorm in blocks"
+    assert found.place == "layernorm in norm"
     assert "layernorm.backward at norm.py:" in found.detail
 
 

@@ -88,14 +88,14 @@ def _input_of_up(right: Any, p: Builder, b: Any, dy: Any, x: Any) -> Any:
 BUGS = (
     Bug(
         "residual-lost-in-pre-norm",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The stream's gradient is overwritten where the feed-forward branch joins it.",
         "Everything below the last block learns from one branch only.",
         call("layernorm.backward", _as(write, "dx"), of="dstream"),
     ),
     Bug(
         "residual-lost-in-post-norm",
-        "linear in blocks",
+        "linear in affine",
         "A post-norm block writes attention's dx over the gradient of the residual.",
         "Deep models do not train.",
         call("linear.backward", _as(write, "dx"), of="dsum1"),
@@ -116,14 +116,14 @@ BUGS = (
     ),
     Bug(
         "mask-off-in-backward-call",
-        "attention in blocks",
+        "attention in attention",
         "The backward call says causal=False where the forward call says True.",
         "The future gets gradients.",
         call("attention.backward", _not_causal),
     ),
     Bug(
         "queries-and-keys-exchanged",
-        "attention in blocks",
+        "attention in attention",
         "Queries and keys are exchanged, in both directions.",
         "Trains; weights from elsewhere do not fit.",
         together(
@@ -133,14 +133,14 @@ BUGS = (
     ),
     Bug(
         "gradients-of-queries-and-keys-exchanged",
-        "attention in blocks",
+        "attention in attention",
         "dq goes to the keys' columns and dk to the queries'.",
         "Attention learns nothing useful; feed-forward layers make up for some of it.",
         call("attention.backward", _exchanged("dq", "dk"), of="dqkv"),
     ),
     Bug(
         "recomputed-from-other-input",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The norm is recomputed from its own result.",
         "Gradients that are almost right: a norm of a norm changes little.",
         around(blocks, "norm_forward", _from_its_own_result),
@@ -155,21 +155,21 @@ BUGS = (
     ),
     Bug(
         "backward-in-forward-order",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The blocks' backward runs from the first to the last.",
         "Gradients that have nothing to do with the loss.",
         replaced(transformer, "stack_backward", _backward_in_forward_order),
     ),
     Bug(
         "inputs-of-the-first-block",
-        "linear in blocks",
+        "linear in affine",
         "Every block's backward is given the first block's input.",
         "Right with one layer.",
         around(transformer, "stack_backward", _inputs_of_the_first),
     ),
     Bug(
         "mlp-backward-of-other-input",
-        "linear in blocks",
+        "linear in affine",
         "The feed-forward's weight gradient is made with the stream instead of the normed stream.",
         "The first matrix of every feed-forward learns the wrong thing.",
         together(*(around(blocks, f"{kind}_norm_backward", _input_of_up) for kind in ("pre", "post"))),
@@ -183,14 +183,14 @@ BUGS = (
     ),
     Bug(
         "weight-gradient-written",
-        "linear in blocks",
+        "linear in affine",
         "A weight's gradient is written, not added to, in the call that the model makes.",
         "Nothing, until gradients are accumulated over batches.",
         call("linear.backward", _as(write, "dweight"), of="dact"),
     ),
     Bug(
         "norm-eps-of-another-model",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The norms are called with ε = 1e-12 whatever the configuration says.",
         "Loaded weights give slightly other numbers.",
         call("layernorm.forward", lambda values: values | {"eps": 1e-12}, of="norm1"),
@@ -211,7 +211,7 @@ BUGS = (
     ),
     Bug(
         "stream-gradient-added-to-rubbish",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The first norm's dx is added to a gradient that nothing has set yet.",
         "Gradients left over from the step before.",
         call("layernorm.backward", _as(add, "dx"), of="dstream"),

@@ -31,7 +31,9 @@ def declare_affine(
     weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True)
     bias = p.weight(f"{name}.bias", outputs, initial=ZERO) if has_bias else None
     dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
-    return Affine(weight.all, bias.all if bias else None, dweight.all, dbias.all if dbias else None)
+    return Affine(
+        weight.all, bias.all if bias else None, dweight.all if dweight else None, dbias.all if dbias else None
+    )
 
 
 def affine_forward(p: Builder, a: Affine, y: Buffer | View, x: Buffer) -> None:
@@ -39,4 +41,10 @@ def affine_forward(p: Builder, a: Affine, y: Buffer | View, x: Buffer) -> None:
 
 
 def affine_backward(p: Builder, a: Affine, dx: Output | None, dy: Buffer, x: Buffer) -> None:
-    p.linear.backward(dx=dx, dweight=add(a.dweight), dbias=add(a.dbias), dy=dy, x=x, weight=a.weight)
+    """x is needed for dweight alone: where the weight is frozen, it need not be there any more."""
+    dx = dx if p.active(x) else None
+    if dx or a.dweight or a.dbias:
+        p.linear.backward(
+            dx=dx, dweight=add(a.dweight), dbias=add(a.dbias),
+            dy=dy, x=x if a.dweight else None, weight=a.weight,
+        )  # fmt: skip

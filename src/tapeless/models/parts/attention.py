@@ -130,10 +130,11 @@ def attention_backward(
     q, k, v = a.q_k_v
     dq, dk, dv = a.dq_dk_dv
     affine_backward(p, a.w_proj, dx=write(a.dmix), dy=dy, x=a.mix)
-    p.attention.backward(
-        dq=write(dq), dk=write(dk), dv=write(dv),
-        dy=a.dmix, q=q, k=k, v=v, y=a.mix, lse=a.lse, causal=a.causal,
-    )  # fmt: skip
+    if p.active(a.mix):
+        p.attention.backward(
+            dq=write(dq), dk=write(dk), dv=write(dv),
+            dy=a.dmix, q=q, k=k, v=v, y=a.mix, lse=a.lse, causal=a.causal,
+        )  # fmt: skip
     if a.last:
         affine_backward(p, a.w_q, dx=dx_last, dy=a.last.dq, x=x_last)
         affine_backward(p, a.w_kv, dx=dx, dy=a.last.dkv, x=x)

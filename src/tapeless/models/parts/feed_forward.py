@@ -47,8 +47,10 @@ def down_forward(p: Builder, f: FeedForward) -> None:
 
 
 def feed_forward_backward(p: Builder, f: FeedForward, dx: Output | None, dy: Buffer, x: Buffer) -> None:
-    with p.phase("recompute"):  # cheaper than keeping R×F numbers per block until now
-        p.op(f.activation).forward(y=write(f.act), x=f.up)
+    if f.w_down.dweight:
+        with p.phase("recompute"):  # cheaper than keeping R×F numbers per block until now
+            p.op(f.activation).forward(y=write(f.act), x=f.up)
     affine_backward(p, f.w_down, dx=write(f.dact), dy=dy, x=f.act)
-    p.op(f.activation).backward(dx=write(f.dup), dy=f.dact, x=f.up)
+    if p.active(f.up):
+        p.op(f.activation).backward(dx=write(f.dup), dy=f.dact, x=f.up)
     affine_backward(p, f.w_up, dx=dx, dy=f.dup, x=x)

@@ -14,8 +14,8 @@ class Norm:
     eps: float
     weight: Buffer
     bias: Buffer
-    dweight: Buffer
-    dbias: Buffer
+    dweight: Buffer | None
+    dbias: Buffer | None
     y: Buffer
     mean: Buffer
     rstd: Buffer
@@ -47,7 +47,9 @@ def norm_forward(p: Builder, n: Norm, x: Buffer) -> None:
 
 
 def norm_backward(p: Builder, n: Norm, dx: Output | None, dy: Buffer, x: Buffer) -> None:
-    p.layernorm.backward(
-        dx=dx, dweight=add(n.dweight), dbias=add(n.dbias),
-        dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd,
-    )  # fmt: skip
+    dx = dx if p.active(x) else None
+    if dx or n.dweight or n.dbias:
+        p.layernorm.backward(
+            dx=dx, dweight=add(n.dweight), dbias=add(n.dbias),
+            dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd,
+        )  # fmt: skip
