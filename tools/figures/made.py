@@ -108,15 +108,13 @@ def _bench() -> str:
     rows = re.findall(r"`tapeless bench (\S+) .*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
     ratios = {name: [float(r) for n, r, _ in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
     above = {name: [float(f) for n, _, f in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
-    return (
-        (
-            f"{ratios['ops'][0]:.1f}× on the teaching model and {min(ratios['gpt']):.2f}–{max(ratios['gpt']):.2f}× on GPT-2. "
-            f"A step takes {min(above['gpt']) - 1:.0%}–{max(above['gpt']) - 1:.0%} longer than its matrix products and one "
-            f"pass of AdamW alone, on the teaching model {above['ops'][0] - 1:.0%}"
-        )
-        .replace("%–", "–")
-        .replace("%", " %")
+    gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
+    said = (
+        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2. A step takes "
+        f"{longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the teaching model "
+        f"{longer[2]}"
     )
+    return said.replace("%–", "–").replace("%", " %")
 
 
 def _plan(*options: str) -> str:
