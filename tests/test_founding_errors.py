@@ -348,7 +348,7 @@ def test_clipping_scales_the_whole_gradient_and_keeps_its_direction():
     norm, scale, step = np.empty(1), np.empty(1), np.zeros(3)
     OPS["global_norm"].forward(norm, g)
     OPS["clip"].forward(scale, norm, np.array([1.0]))
-    OPS["sgd"].forward(step, g, scale, np.array([-1.0]))  # lr = −1 writes down the clipped gradient itself
+    OPS["sgd"].forward(step, None, g, scale, np.array([-1.0]))  # lr = −1 writes down the clipped gradient itself
     assert agree(norm[0], 2.5)
     assert agree(step, [0.8, -0.6, 0.0])
     assert agree(np.linalg.norm(step), 1.0)
@@ -505,7 +505,7 @@ def test_exercise_5_learning_rates_on_a_parabola(lr):
     # loss = ½(W − 3)² from W = 0: each step multiplies the distance to 3 by 1 − lr.
     weight = np.zeros(1)
     for _ in range(10):
-        OPS["sgd"].forward(weight, weight - 3, np.ones(1), np.array([lr]))
+        OPS["sgd"].forward(weight, None, weight - 3, np.ones(1), np.array([lr]))
     distance = 3 * abs(1 - lr) ** 10
     assert abs(abs(weight[0] - 3) - distance) <= EXACT * 3
     assert (distance > 3) == (lr > 2)  # 2.1 is farther away after ten steps than it was: it diverges
@@ -554,7 +554,7 @@ def test_question_18_sgd_reaches_a_quarter_after_320_updates():
     weight, gradient = np.array([0.234]), np.array([-0.05])
     visited = []
     for _ in range(320):
-        OPS["sgd"].forward(weight, gradient, np.ones(1), np.array([0.001]))
+        OPS["sgd"].forward(weight, None, gradient, np.ones(1), np.array([0.001]))
         visited.append(weight[0])
     assert agree(visited[0], 0.23405)
     assert visited[318] < 0.25 - 4e-5

@@ -146,7 +146,7 @@ def test_params_and_grads_are_views_into_the_arena():
     model = small()
     for tensors in (model.params, model.grads):
         for name, tensor in tensors.items():
-            assert np.shares_memory(tensor, model.arena.block), name
+            assert np.shares_memory(tensor, model.engine.memory), name
 
 
 @pytest.mark.parametrize("name", ["tokens.weight", "blocks.1.attn.qkv.weight", "norm.bias"])
@@ -248,9 +248,9 @@ def test_logits_do_not_depend_on_what_was_read_before():
 def test_reading_leaves_the_training_step_alone():
     model = scrambled(small())
     model.forward_backward(*batch_for(model))
-    before = model.arena.block.copy()
+    before = model.engine.memory.copy()
     model.logits(np.zeros((2, 4), int))
-    assert np.array_equal(model.arena.block, before)
+    assert np.array_equal(model.engine.memory, before)
 
 
 def cross_entropy(logits, targets):
@@ -333,7 +333,7 @@ def test_a_model_that_answers_once_answers_from_the_last_position(name):
 def test_trace_yields_every_call_of_the_step_with_its_values_right_after_it_ran(name, recompute):
     model = scrambled(small(name, recompute=recompute))
     inputs, targets = batch_for(model)
-    model.arena.poison()  # NaN wherever a call could read what no earlier call wrote
+    model.engine.poison()  # NaN wherever a call could read what no earlier call wrote
     seen, losses = [], []
     for call, values in model.trace(inputs, targets):
         seen.append(call)
@@ -386,7 +386,7 @@ def test_a_seed_gives_the_same_model_and_another_seed_another():
 def test_a_seed_gives_the_same_model_in_every_type():
     exact = small(seed=7)
     for dtype in ("float32", "complex128"):
-        model = small(seed=7, dtype=dtype)
+        model = small(seed=7, precision=dtype)
         for name, weight in model.params.items():
             assert weight.dtype == dtype
             assert np.array_equal(weight, exact.params[name].astype(dtype)), f"{dtype} {name}"
@@ -468,7 +468,7 @@ def test_float32_agrees_with_float64(configuration):
 def test_the_reference_computes_in_float64_unless_told_otherwise():
     assert small().params["norm.bias"].dtype == np.float64
     assert small().logits(np.zeros((1, 1), int)).dtype == np.float64
-    assert small(dtype="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
+    assert small(precision="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
 
 
 # The update.

@@ -11,6 +11,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.models.config import Config, check_size
 from tapeless.ops.contract import Array, Shape
+from tapeless.program.precision import largest, numpy_type
 
 LARGEST_SEED = (1 << 63) - 1  # a run's configuration keeps it as TOML does its integers
 
@@ -35,9 +36,8 @@ def check_seed(seed: Any) -> None:
 def check_update(lr: Any, clip: Any, dtype: str) -> None:
     if not (_is_number(lr) and 0 <= lr < inf):
         raise TapelessError(f"lr must be 0 or a finite number above, not {lr!r}.")
-    largest = float(np.finfo(dtype).max)
-    if lr > largest:
-        raise TapelessError(f"lr must be at most {largest:.2g}, the largest number of {dtype}, not {lr!r}.")
+    if lr > largest(dtype):
+        raise TapelessError(f"lr must be at most {largest(dtype):.2g}, the largest number of {dtype}, not {lr!r}.")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise TapelessError(f"clip must be above 0, or None for no clipping, not {clip!r}.")
 
@@ -80,7 +80,7 @@ def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
     if np.iscomplexobj(array) and dtype != "complex128":
         raise TapelessError("features must be real numbers; give real and imaginary part as two features.")
     with np.errstate(over="ignore"):
-        finite = np.isfinite(array.astype(dtype))
+        finite = np.isfinite(array.astype(numpy_type(dtype)))
     if not finite.all():
         where = _first(~finite)
         advice = f"too large for {dtype}: scale the signal" if np.isfinite(array[where]) else "clean the signal"

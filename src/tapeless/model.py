@@ -1,4 +1,4 @@
-"""A model: programs, an arena and a backend, ready to step."""
+"""A model: engines that share weights and memory, with the checks that a user needs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, arguments_of, backend_named, bind, dtype_for, execute
-from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.backends.backend import Backend, backend_named, precision_for
+from tapeless.backends.engine import Engine
+from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
     check_seed,
@@ -26,8 +27,9 @@ from tapeless.models.config import Config, Optimizer
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
-from tapeless.program.arena import Arena, Plan, make_plan
-from tapeless.program.call import Call, gradient_name
+from tapeless.program.arena import Plan, make_plan, make_plans
+from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
+from tapeless.program.precision import Precision
 
 DEFAULT_BACKEND = "cpu"
 
@@ -41,12 +43,14 @@ class Model:
         *,
         batch: int = 1,
         time: int | None = None,
-        backend: str = DEFAULT_BACKEND,
-        dtype: str | None = None,
+        backend: str | Backend = DEFAULT_BACKEND,
+        precision: str | None = None,
         optimizer: str | Optimizer | None = "preset",
         seed: int = 0,
         **fields: Any,
     ) -> None:
+        if "dtype" in fields:
+            raise unknown("field", "dtype", ("precision",))
         self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
         time = self.config.context if time is None else time
         check_shape(self.config, batch, time)
@@ -57,30 +61,23 @@ class Model:
         if not isinstance(optimizer, Optimizer | None):
             optimizer = Optimizer(optimizer)
         self.optimizer = optimizer
-        self.backend_module = backend_named(backend)
-        self.backend = backend
-        self.dtype = dtype_for(backend, dtype)
+        kind = backend_named(backend)
+        self.backend = kind.name
+        self.precision = precision_for(kind, precision)
 
-        self.program = transformer.training(self.config, self.batch, self.time, self.optimizer)
-        self.plan: Plan = make_plan(self.program, self.dtype)
-        self.arena = Arena(self.plan)
-        self._zero = self._runs(self.program.phase("zero"), self.arena)
-        self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
-        self._clip = self._runs(self.program.phase("clip"), self.arena)
-        self._update = self._runs(self.program.phase("update"), self.arena)
-        evaluation = transformer.evaluation(self.config, self.batch, self.time)
-        plan = make_plan(evaluation, self.dtype, beside=self.plan)
-        beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
-        self._evaluation = self._runs(evaluation.calls, beside)
-        self._readout: tuple[Shape, Arena, list[Run]] | None = None
+        self.plan, evaluation = plans(self.config, self.batch, self.time, self.optimizer, self.precision, kind)
+        self.program = self.plan.program
+        self.engine = Engine(self.plan, kind)
+        self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
+        self._readout: tuple[Shape, Engine] | None = None
 
-        weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
+        weights = {weight.name: self.engine.view(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
-        self.grads: Mapping[str, Array] = MappingProxyType(
-            {weight.name: self._array(gradient_name(weight.name)) for weight in self.program.trained}
-        )
-        state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
-        self.state: Mapping[str, Array] = MappingProxyType({each.name: self.arena.array(each) for each in state})
+        gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
+        self.grads: Mapping[str, Array] = MappingProxyType(gradients)
+        state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
+        self.state: Mapping[str, Array] = MappingProxyType({each.name: self.engine.view(each) for each in state})
+        self._masters = _masters(self.program)
         self.steps = 0
         self._initialise(seed)
 
@@ -88,17 +85,27 @@ class Model:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
             if weight.initial is not None:
-                self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
+                self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
-            self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
+            self.write("positions.table", sinusoid(self.config.context, self.config.channels))
         if self.config.class_weights:
-            self._array("class_weights")[...] = self.config.class_weights
+            self.write("class_weights", self.config.class_weights)
 
-    def _runs(self, calls: tuple[Call, ...], arena: Arena) -> list[Run]:
-        return [run for _, runs in bind(calls, arena, self.backend_module) for run in runs]
+    def read(self, name: str) -> Array:
+        """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
+        master = self._masters.get(name)
+        return self.engine.read(name) if master is None else self.engine.read(master).reshape(self.params[name].shape)
 
-    def _array(self, name: str) -> Array:
-        return self.arena.array(self.plan.placements[name].buffer)
+    def weights(self) -> dict[str, Array]:
+        """The values of all weights, as `read` gives them: what a checkpoint keeps."""
+        return {name: self.read(name) for name in self.params}
+
+    def write(self, name: str, values: Any) -> None:
+        """Into a buffer. Of a weight that has a master copy, into that, and the weight is its rounding."""
+        if name in self._masters:
+            self.engine.write(self._masters[name], np.reshape(values, -1))
+            values = self.read(name)
+        self.engine.write(name, values)
 
     @property
     def parameters(self) -> int:
@@ -115,19 +122,19 @@ class Model:
         """
         self.feed(inputs, targets, count)
         if not accumulate:
-            _run(self._zero)
-        _run(self._forward_backward)
+            self.engine.run("zero")
+        self.engine.run("forward", "recompute", "backward")
         return self._loss()
 
     def loss(self, inputs: Any, targets: Any) -> float:
         """The loss alone; gradients stay as they are."""
         self.feed(inputs, targets)
-        _run(self._evaluation)
+        self._evaluation.run()
         return self._loss()
 
     def _loss(self) -> float:
         """A complex number where the model is complex, for the complex step; else a float."""
-        loss: float = self._array("loss")[0].item()
+        loss: float = self.read("loss")[0].item()
         return loss
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
@@ -136,34 +143,34 @@ class Model:
         Gradients that are not finite, or too large to be squared, are refused: nothing has changed then.
         """
         self.prepare_update(lr, clip)
-        _run(self._clip)
-        norm = float(self._array("gradient_norm")[0])
-        if not norm * float(self._array("scale")[0]) < self._largest_norm:
+        self.engine.run("clip")
+        norm = float(self.read("gradient_norm")[0])
+        if not norm * float(self.read("scale")[0]) < self._largest_norm:
             self.steps -= 1
             raise NonFiniteError(
-                f"the gradients have a norm of {norm:g} in {self.dtype}: the weights were not changed."
+                f"the gradients have a norm of {norm:g} in {self.precision.gradient}: the weights were not changed."
             )
-        _run(self._update)
+        self.engine.run("update")
         return norm
 
     @property
     def _largest_norm(self) -> float:
-        """Adam squares gradients in the model's own type."""
-        return float(np.sqrt(np.finfo(self.dtype).max))
+        """Adam squares gradients in their own type."""
+        return float(np.sqrt(np.finfo(self.precision.gradient).max))
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it has gradients but no update.")
-        check_update(lr, clip, self.dtype)
+        check_update(lr, clip, self.precision.master)
 
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""
         self._check_update(lr, clip)
         self.steps += 1
-        self._array("lr")[0] = lr
-        self._array("limit")[0] = inf if clip is None else clip
+        self.write("lr", lr)
+        self.write("limit", inf if clip is None else clip)
         if "step" in self.plan.placements:
-            self._array("step")[0] = self.steps
+            self.write("step", self.steps)
 
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
@@ -171,16 +178,16 @@ class Model:
         Any batch, any time up to the context. For squared-error models: minus the squared distance to every
         embedding. Runs in memory of its own (the scores can be larger than the model); weights are shared.
         """
-        array = checked_inputs(self.config, inputs, None, self.dtype)
+        array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
             program = transformer.readout(self.config, batch, time)
-            arena = Arena(make_plan(program, self.dtype, lent=True), lender=self.arena)
-            self._readout = (batch, time), arena, self._runs(program.calls, arena)
-        _, arena, runs = self._readout
-        _named(arena, inputs_name(self.config))[...] = array
-        _run(runs)
-        scores = _named(arena, "scores").copy()
+            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
+            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+        engine = self._readout[1]
+        engine.write(inputs_name(self.config), array)
+        engine.run()
+        scores = engine.read("scores").copy()
         return scores[:, -1] if self.config.readout == "last" else scores
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
@@ -193,15 +200,13 @@ class Model:
         With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what
         you want to keep.
         """
-        calls = self.program.phase("zero", "forward", "recompute", "backward")
         if lr is not None:
             self._check_update(lr, None)
         self.feed(inputs, targets)
         if lr is not None:
             self.prepare_update(lr, None)
-            calls += self.program.phase("clip", "update")
-        walk = execute(bind(calls, self.arena, self.backend_module))
-        return ((call, arguments_of(call, self.arena)) for call in walk)
+        phases = ("zero", "forward", "recompute", "backward", *(("clip", "update") if lr is not None else ()))
+        return ((call, self.engine.arguments(call)) for call in self.engine.walk(*phases))
 
     def weigh(self, targets: Any) -> float:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
@@ -212,19 +217,28 @@ class Model:
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
-        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.dtype)
+        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.precision.activation)
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
-        self._array(inputs_name(self.config))[...] = array
-        self._array("targets")[...] = wanted
-        self._array("count")[0] = counted
+        self.write(inputs_name(self.config), array)
+        self.write("targets", wanted)
+        self.write("count", counted)
 
 
-def _named(arena: Arena, name: str) -> Array:
-    return arena.array(arena.plan.placements[name].buffer)
+def _masters(program: Program) -> dict[str, View]:
+    """Of each weight, its part of the master copy; nothing where there is none."""
+    found = [buffer for buffer in program.buffers if buffer.kind == "master"]
+    regions = [buffer for buffer in program.buffers if buffer.kind == "weight" and buffer.members]
+    return {
+        weight.name: master.columns(start, start + weight.elements)
+        for master, region in zip(found, regions, strict=False)
+        for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
+    }
 
 
-def _run(runs: list[Run]) -> None:
-    """The fast path: the same list, bound once, with nothing between the calls."""
-    for run in runs:
-        run()
+def plans(
+    config: Config, batch: int, time: int, optimizer: Optimizer | None, precision: Precision, backend: Backend
+) -> tuple[Plan, Plan]:
+    """Of the training step and of the evaluation that shares its memory."""
+    training = transformer.training(config, batch, time, optimizer, precision.has_master)
+    return make_plans(training, transformer.evaluation(config, batch, time), precision, backend.scratch)

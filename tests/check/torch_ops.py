@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.ranges import VALUES, Case, RangeError, cases, judge
 from tapeless.ops.contract import Array
+
+cpu = backend_named("cpu")
 
 Tensors = dict[str, Any]
 
@@ -104,7 +106,7 @@ def torch_results(case: Case) -> dict[str, Array] | None:
     tensors = {
         key: torch.tensor(array.astype(np.float32), requires_grad=backward and f"d{key}" in written)
         for key, array in numbers.items()
-        if case.trial.spec.dtype(key) == "float"
+        if case.trial.spec.is_number(key)
     }
     outputs = FORWARDS[name](tensors, case)
     found = {key: output.detach() for key, output in outputs.items() if key in written}

@@ -1,7 +1,6 @@
 """Decoding with a cache: the programs and their ops, held to the model that reads everything every time."""
 
 import os
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import cpu, reference
-from tapeless.backends.execute import arguments_of, backend_named, bind_call, execute
+from tapeless.backends.backend import backend_named, run_call
 from tapeless.check.lockstep import compare
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import ProgramError
@@ -23,7 +21,11 @@ from tapeless.ops import OPS
 from tapeless.program.arena import make_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
+from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
+
+cpu = backend_named("cpu")
+reference = backend_named("reference")
 
 CONTEXT, CHUNK = 11, 4  # a context that is no multiple of the chunk
 SMALL: dict[str, Any] = {"layers": 2, "channels": 12, "heads": 2, "vocab": 40, "context": CONTEXT}
@@ -55,7 +57,7 @@ def small_chunks(monkeypatch):
 def small_model(name, backend, dtype=None, **changes):
     """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
     base, fields = CONFIGURATIONS[name]
-    model = Model(base, backend=backend, dtype=dtype, time=1, optimizer=None, **(SMALL | fields | changes))
+    model = Model(base, backend=backend, precision=dtype, time=1, optimizer=None, **(SMALL | fields | changes))
     rng = np.random.default_rng(3)
     for weight in model.params.values():
         weight[...] = rng.normal(0.2, 0.5, weight.shape)
@@ -118,7 +120,7 @@ def test_nothing_beyond_the_position_is_ever_seen(backend):
     tokens = tokens_for(model, CONTEXT)
     for start in range(CONTEXT):
         clean, poisoned = Decoder(model), Decoder(model)
-        poisoned.reading.block[:] = 0xFF
+        poisoned.reading.memory[:] = 0xFF
         for decoder in (clean, poisoned):
             decoder.read(tokens[:start])
         for cache in caches(poisoned):
@@ -203,9 +205,9 @@ def test_every_call_of_both_programs_in_lockstep(name):
 def check_lockstep(found, wanted, position, tokens):
     for arena in (found, wanted):
         for name, value in (("tokens", [tokens]), ("position", [position])):
-            arena.array(arena.plan.placements[name].buffer)[...] = value
+            arena.view(name)[...] = value
     for number, call in enumerate(found.plan.program.calls):
-        for difference in compare(call, arguments_of(call, found), arguments_of(call, wanted), cpu, number):
+        for difference in compare(call, found.arguments(call), wanted.arguments(call), cpu, number):
             assert difference.ok, str(difference)
 
 
@@ -221,7 +223,9 @@ def test_reading_computes_no_more_than_the_cache_needs():
 def test_memory(name):
     """The cache, and beside it little: a chunk of activations or a row of scores. The model lends the weights."""
     config = preset(name)
-    read, decode = (make_plan(program, "float32", lent=True) for program in (reading(config, 64), decoding(config)))
+    read, decode = (
+        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(config, 64), decoding(config))
+    )
     cache = 4 * 2 * config.layers * config.context * config.channels
     for plan in (read, decode):
         kinds = plan.bytes_by_kind()
@@ -239,8 +243,8 @@ def test_a_decoder_takes_the_larger_plan_and_no_more():
     model = Model("gpt2-4x256", time=1, backend="reference", optimizer=None, layers=1, vocab=400)
     decoder = Decoder(model)
     plans = [decoder.reading.plan, decoder.decoding.plan]
-    assert decoder.plan.peak_bytes == max(plan.peak_bytes for plan in plans) == decoder.reading.block.size
-    assert np.shares_memory(decoder.reading.block, decoder.decoding.block)
+    assert decoder.plan.peak_bytes == max(plan.peak_bytes for plan in plans) == decoder.reading.memory.size
+    assert np.shares_memory(decoder.reading.memory, decoder.decoding.memory)
 
 
 # The ops
@@ -251,12 +255,12 @@ def run_op(name, arrays, backend, signature_order):
     spec, p, values = OPS[name].SPEC, Builder(), {}
     for argument in signature_order:
         array = arrays[argument]
-        buffer = p.buffer("input", argument, array.shape, spec.dtype(argument))
+        buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         mode = update if argument in spec.forward.updates else write
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
     p.call(name, "forward", values, ("here",))
     (call,) = p.build().calls
-    list(execute([bind_call(call, arrays, backend)]))
+    run_call(call, arrays, backend)
     return call
 
 
@@ -270,17 +274,23 @@ def test_remember_and_attend_are_attention_over_the_whole_sequence(backend, seed
     position = int(rng.integers(0, 90))
     seen = position + time
     held, channels = seen + int(rng.integers(0, 6)), heads * width
-    module: ModuleType = backend_named(backend)
-    past = rng.normal(size=(3, batch, seen, channels)).astype(module.DEFAULT_DTYPE)
+    past = rng.normal(size=(3, batch, seen, channels)).astype(backend_named(backend).default_precision)
     keys, values = (np.full((batch, heads, held, width), np.nan, past.dtype) for _ in range(2))
     for cache, whole in ((keys, past[1]), (values, past[2])):
         cache[:, :, :position] = whole[:, :position].reshape(batch, position, heads, width).swapaxes(1, 2)
     packed = np.concatenate(list(past[:, :, position:]), axis=-1)  # q, k and v are columns of one buffer
     q, k, v = (packed[..., n * channels : (n + 1) * channels] for n in range(3))
     at = np.array([position])
-    run_op("remember", {"keys": keys, "values": values, "k": k, "v": v, "position": at}, module, REMEMBER)
+    run_op(
+        "remember", {"keys": keys, "values": values, "k": k, "v": v, "position": at}, backend_named(backend), REMEMBER
+    )
     y = np.full((batch, time, channels), np.nan, past.dtype)
-    run_op("cached_attention", {"y": y, "q": q, "keys": keys, "values": values, "position": at}, module, ATTEND)
+    run_op(
+        "cached_attention",
+        {"y": y, "q": q, "keys": keys, "values": values, "position": at},
+        backend_named(backend),
+        ATTEND,
+    )
     true, lse = np.empty(y.shape), np.empty((batch, heads, time))
     wide = past.astype(np.float64)
     OPS["attention"].forward(true, lse, wide[0][:, position:], wide[1], wide[2], True)
@@ -310,10 +320,10 @@ def test_positions_start_where_they_are_told(backend, adding):
     y = np.full((2, 3, 2), 100, np.float32)
     p = Builder()
     buffers = {"y": p.buffer("input", "y", y.shape), "table": p.buffer("input", "table", table.shape)}
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     p.positions_at.forward(y=(add if adding else write)(buffers["y"]), table=buffers["table"], position=at)
     (call,) = p.build().calls
-    list(execute([bind_call(call, {"y": y, "table": table, "position": np.array([2])}, backend)]))
+    run_call(call, {"y": y, "table": table, "position": np.array([2])}, backend)
     assert np.array_equal(y, np.stack([table[2:5]] * 2) + (100 if adding else 0))
 
 
@@ -330,7 +340,7 @@ def test_shapes_that_do_not_fit_are_refused(op, shapes, message):
     p = Builder()
     keys, values = (p.buffer("state", name, shapes["cache"]) for name in ("keys", "values"))
     new, y = (p.buffer("input", name, shapes["new"]) for name in ("new", "y"))
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     values_of = {
         "remember": {"keys": update(keys), "values": update(values), "k": new, "v": new, "position": at},
         "cached_attention": {"y": write(y), "q": new, "keys": keys, "values": values, "position": at},
@@ -342,7 +352,7 @@ def test_shapes_that_do_not_fit_are_refused(op, shapes, message):
 def test_more_positions_than_the_table_has_are_refused():
     p = Builder()
     y, table = p.buffer("input", "y", (1, 5, 2)), p.buffer("input", "table", (4, 2))
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     with pytest.raises(ProgramError, match="T=5 positions but the table holds only P=4"):
         p.positions_at.forward(y=write(y), table=table, position=at)
 

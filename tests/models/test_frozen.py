@@ -13,6 +13,7 @@ from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
 from tapeless.program.arena import Plan, make_plan
 from tapeless.program.call import Program
+from tapeless.program.precision import PRECISIONS
 
 SMALL: dict[str, Any] = {"layers": 3, "channels": 8, "heads": 2, "vocab": 11, "context": 6, "chunk": 4}
 FRONT = ("tokens.*", "positions.*")
@@ -26,7 +27,7 @@ def program(*frozen: str, **fields: Any) -> Program:
 
 
 def plan(*frozen: str, **fields: Any) -> Plan:
-    return make_plan(program(*frozen, **fields), "float32")
+    return make_plan(program(*frozen, **fields), PRECISIONS["float32"])
 
 
 def saved(planned: Plan, section: str) -> set[str]:

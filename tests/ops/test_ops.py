@@ -621,7 +621,7 @@ def one(value: float) -> Array:
 
 def test_sgd_by_hand() -> None:
     weights = np.array([1.0, 2.0])
-    OPS["sgd"].forward(weights, np.array([10.0, -20.0]), one(0.5), one(0.1))
+    OPS["sgd"].forward(weights, None, np.array([10.0, -20.0]), one(0.5), one(0.1))
     close(weights, [0.5, 3.0])
 
 
@@ -629,7 +629,7 @@ def test_momentum_by_hand() -> None:
     """m = 0.9·m + ½·gradient, then a step of 0.1·m; the second step builds on the first."""
     weights, m = np.array([1.0, 2.0]), np.array([1.0, 0.0])
     for m_wanted, weights_wanted in (([5.9, -10.0], [0.41, 3.0]), ([10.31, -19.0], [-0.621, 4.9])):
-        OPS["momentum"].forward(weights, m, np.array([10.0, -20.0]), one(0.5), one(0.1), 0.9)
+        OPS["momentum"].forward(weights, m, None, np.array([10.0, -20.0]), one(0.5), one(0.1), 0.9)
         close(m, m_wanted)
         close(weights, weights_wanted)
 
@@ -637,7 +637,7 @@ def test_momentum_by_hand() -> None:
 def adamw(weights: Array, m: Array, v: Array, g: Array, step: int, decay: float = 0.0, **more: Any) -> None:
     options: dict[str, Any] = {"scale": 1.0, "lr": 0.1, "eps": 0.0, "decayed": ()} | more
     OPS["adamw"].forward(
-        weights, m, v, g, one(options["scale"]), one(options["lr"]), np.array([step]),
+        weights, m, v, None, g, one(options["scale"]), one(options["lr"]), np.array([step]),
         0.9, 0.99, options["eps"], decay, options["decayed"],
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from tapeless.models.presets import PRESETS
 from tapeless.program.arena import Plan, make_plan, verify_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, update, write
+from tapeless.program.precision import PRECISIONS
 from tapeless.program.verify import check_call, verify
 
 ROWS, IN, HIDDEN, WORDS = 3, 2, 4, 5
@@ -86,14 +87,14 @@ def tiny() -> Tiny:
     w2, b2 = p.weight("two.weight", HIDDEN, IN), p.weight("two.bias", IN)
     dw1, db1, dw2, db2 = (p.gradient(weight) for weight in (w1, b1, w2, b2))
     x, table = p.buffer("input", "x", (ROWS, IN)), p.buffer("constant", "table", (WORDS, IN))
-    targets, count = p.buffer("input", "targets", (ROWS,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss = p.buffer("output", "loss", (1,))
+    targets, count = p.buffer("input", "targets", (ROWS,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
     h, a, da, dh = (p.workspace(name, ROWS, HIDDEN) for name in ("h", "a", "da", "dh"))
     y, dy = p.workspace("y", ROWS, IN), p.workspace("dy", ROWS, IN)
     spare = p.workspace("spare", ROWS, HIDDEN)
     gradients, weights = p.region("gradient", "gradients"), p.region("weight", "weights")
-    norm, scale = (p.buffer("output", name, (1,), "float64") for name in ("norm", "scale"))
-    limit, lr = (p.buffer("input", name, (1,), "float64") for name in ("limit", "lr"))
+    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("norm", "scale"))
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
     with p.phase("forward"):
@@ -206,14 +207,14 @@ def test_full_size_presets_build_and_plan_in_seconds(name: str) -> None:
     # Time on the processor, not on the wall: a busy machine does not count. The largest takes about a second.
     start = time.process_time()
     program = transformer.training(config, 8, config.context, Optimizer(config.optimizer))
-    plan = make_plan(program, "float32")
-    make_plan(transformer.evaluation(config, 8, config.context), "float32", beside=plan)
-    make_plan(transformer.readout(config, 8, config.context), "float32")
+    plan = make_plan(program, PRECISIONS["float32"])
+    make_plan(transformer.evaluation(config, 8, config.context), PRECISIONS["float32"], beside=plan)
+    make_plan(transformer.readout(config, 8, config.context), PRECISIONS["float32"])
     assert time.process_time() - start < 10
     assert plan.peak_bytes > 4 * 4 * plan.parameters  # weights, gradients, m and v in float32
 
 
-# Wrong shape, wrong type, wrong access
+# Wrong shape, wrong role, wrong access
 
 
 def test_wrong_shape(tiny: Tiny) -> None:
@@ -263,15 +264,15 @@ def test_columns_beyond_the_end_of_a_buffer() -> None:
 
 def test_wrong_type(tiny: Tiny) -> None:
     faulty = taking(tiny.error, count=tiny.buffer("loss"))
-    message = refusal(lambda: verify(tiny.replaced((tiny.error, faulty))), "loss", tiny.error, "wrong type")
-    assert "holds float" in message
-    assert "must be float64" in message
+    message = refusal(lambda: verify(tiny.replaced((tiny.error, faulty))), "loss", tiny.error, "wrong role")
+    assert "of role statistic" in message
+    assert "must be scalar" in message
 
 
 def test_integers_where_numbers_are_needed() -> None:
     p = Builder()
-    tokens, y = p.buffer("input", "tokens", (ROWS, IN), "int64"), p.workspace("y", ROWS, IN)
-    refusal(lambda: p.relu.forward(y=write(y), x=tokens), "tokens", "relu.forward", "wrong type", "int64")
+    tokens, y = p.buffer("input", "tokens", (ROWS, IN), "index"), p.workspace("y", ROWS, IN)
+    refusal(lambda: p.relu.forward(y=write(y), x=tokens), "tokens", "relu.forward", "wrong role", "index")
 
 
 def test_numbers_where_integers_are_needed() -> None:
@@ -281,8 +282,8 @@ def test_numbers_where_integers_are_needed() -> None:
         lambda: p.embedding.forward(y=write(y), tokens=tokens, weight=w),
         "tokens",
         "embedding.forward",
-        "wrong type",
-        "int64",
+        "wrong role",
+        "index",
     )
 
 
@@ -313,7 +314,11 @@ def test_writing_to_what_is_only_read(tiny: Tiny) -> None:
 def test_what_an_op_itself_refuses() -> None:
     """Heads that do not divide the channels, a table too short: the Spec's own conditions."""
     p = Builder()
-    qkv, y, lse = p.buffer("input", "qkv", (2, 3, 4)), p.workspace("y", 2, 3, 4), p.workspace("lse", 2, 3, 3)
+    qkv, y, lse = (
+        p.buffer("input", "qkv", (2, 3, 4)),
+        p.workspace("y", 2, 3, 4),
+        p.workspace("lse", 2, 3, 3, role="statistic"),
+    )
     refusal(
         lambda: p.attention.forward(y=write(y), lse=write(lse), q=qkv, k=qkv, v=qkv, causal=True),
         "y",
@@ -367,7 +372,7 @@ def test_add_into_an_uninitialised_stream(tiny: Tiny) -> None:
 def test_update_of_uninitialised_memory() -> None:
     p = Builder()
     weights, gradients = p.workspace("unset", 4), p.buffer("input", "gradients", (4,))
-    scale, lr = (p.buffer("input", name, (1,), "float64") for name in ("scale", "lr"))
+    scale, lr = (p.buffer("input", name, (1,), "scalar") for name in ("scale", "lr"))
     p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
     program = p.build()
     refusal(lambda: verify(program), "unset", program.calls[0], "read before it is written")
@@ -435,8 +440,8 @@ def test_forward_done_twice_with_one_backward() -> None:
     """Two lookups with the same tokens, one backward call: the gradient of the other is lost."""
     p = Builder()
     w = p.weight("words", WORDS, IN)
-    tokens, targets = (p.buffer("input", name, (ROWS,), "int64") for name in ("tokens", "targets"))
-    count, loss = p.buffer("input", "count", (1,), "float64"), p.buffer("output", "loss", (1,))
+    tokens, targets = (p.buffer("input", name, (ROWS,), "index") for name in ("tokens", "targets"))
+    count, loss = p.buffer("input", "count", (1,), "scalar"), p.buffer("output", "loss", (1,), "statistic")
     some, other, both, dboth = (p.workspace(name, ROWS, IN) for name in ("some", "other", "both", "dboth"))
     with p.phase("zero"):
         p.gradient(w)
@@ -676,7 +681,7 @@ def moved(plan: Plan, name: str, offset: int) -> Plan:
 
 
 def test_two_live_buffers_that_overlap(tiny: Tiny) -> None:
-    plan = make_plan(used(tiny), "float64")
+    plan = make_plan(used(tiny), PRECISIONS["float64"])
     verify_plan(plan)
     h, a = plan.placements["h"], plan.placements["a"]
     message = refusal(lambda: verify_plan(moved(plan, "a", h.offset)), "h", tiny.relu, "overlap", "a")
@@ -689,7 +694,7 @@ def test_two_live_buffers_that_overlap(tiny: Tiny) -> None:
 
 
 def test_buffers_that_touch_or_live_at_other_times_may_share(tiny: Tiny) -> None:
-    plan = make_plan(used(tiny), "float64", share=False)
+    plan = make_plan(used(tiny), PRECISIONS["float64"], share=False)
     placements = plan.placements
     verify_plan(moved(plan, "a", placements["h"].offset + placements["h"].bytes))
     assert placements["y"].last_call < placements["dh"].first_call
@@ -698,7 +703,7 @@ def test_buffers_that_touch_or_live_at_other_times_may_share(tiny: Tiny) -> None
 
 
 def test_a_weight_under_a_gradient(tiny: Tiny) -> None:
-    plan = make_plan(used(tiny), "float64")
+    plan = make_plan(used(tiny), PRECISIONS["float64"])
     offset = plan.placements["one.dweight"].offset
     refusal(lambda: verify_plan(moved(plan, "one.weight", offset)), "one.weight", tiny.zero, "overlap", "one.dweight")
 
@@ -733,7 +738,7 @@ class Parts:
 @pytest.fixture
 def parts() -> Parts:
     p = Builder()
-    statistics = (p.workspace(name, ROWS) for name in ("mean", "rstd"))
+    statistics = (p.workspace(name, ROWS, role="statistic") for name in ("mean", "rstd"))
     return Parts(
         p,
         p.buffer("input", "x", (ROWS, IN)),
@@ -778,8 +783,8 @@ def test_missing_output_that_is_no_gradient() -> None:
     """The loss and the memory for the scores are not gradients that nobody needs."""
     p = Builder()
     x, dx, w = p.buffer("input", "x", (ROWS, IN)), p.workspace("dx", ROWS, IN), p.weight("w", WORDS, IN)
-    targets, count = p.buffer("input", "targets", (ROWS,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss, logits = p.buffer("output", "loss", (1,)), p.workspace("logits", 2, WORDS)
+    targets, count = p.buffer("input", "targets", (ROWS,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss, logits = p.buffer("output", "loss", (1,), "statistic"), p.workspace("logits", 2, WORDS)
     reads = {"x": x, "weight": w, "targets": targets, "count": count}
     outputs = {"loss": write(loss), "dx": write(dx), "dweight": write(p.gradient(w)), "logits": write(logits)}
     p.classifier.backward(**outputs, **reads)
@@ -846,8 +851,8 @@ def frozen_first(*, dx: bool = False, drelu: bool = False, dweight: bool = False
     w1, w2 = p.weight("one.weight", IN, HIDDEN), p.weight("two.weight", HIDDEN, IN)
     dw1, dw2 = p.workspace("one.dweight", IN, HIDDEN), p.gradient(w2)
     x, table = p.buffer("input", "x", (ROWS, IN)), p.buffer("constant", "table", (7, IN))
-    targets, count = p.buffer("input", "targets", (ROWS,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss = p.buffer("output", "loss", (1,))
+    targets, count = p.buffer("input", "targets", (ROWS,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
     h, a, da, dh = (p.workspace(name, ROWS, HIDDEN) for name in ("h", "a", "da", "dh"))
     y, dy = p.workspace("y", ROWS, IN), p.workspace("dy", ROWS, IN)
     with p.phase("zero"):

@@ -79,9 +79,9 @@ def test_a_statistic_is_not_used_as_if_it_had_a_gradient() -> None:
     table = p.weight("table", 3)
     p.gradient(table)
     x, y, z, dz = p.buffer("input", "x", (3, 3)), *(p.workspace(name, 3, 3) for name in ("y", "z", "dz"))
-    mean, rstd, other, other2 = (p.workspace(name, 3) for name in ("mean", "rstd", "other", "other2"))
-    targets, count = p.buffer("input", "targets", (3,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss, words = p.buffer("output", "loss", (1,)), p.buffer("constant", "words", (4, 3))
+    mean, rstd, other, other2 = (p.workspace(name, 3, role="statistic") for name in ("mean", "rstd", "other", "other2"))
+    targets, count = p.buffer("input", "targets", (3,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss, words = p.buffer("output", "loss", (1,), "statistic"), p.buffer("constant", "words", (4, 3))
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))
     p.layernorm.forward(y=write(y), mean=write(mean), rstd=write(rstd), x=x, weight=w, bias=b, eps=1e-5)
@@ -114,8 +114,12 @@ def two_steps(
     p = Builder()
     words, table, w = p.weight("words", 5, 2), p.weight("table", 6, 2), p.weight("w", 2, 2)
     p.gradient(words), p.buffer("gradient", "dtable", (rows, 2)), p.gradient(w)
-    tokens, targets = (p.buffer("input", name, (2, 3), "int64") for name in ("tokens", "targets"))
-    count, loss, goal = p.buffer("input", "count", (1,), "float64"), p.buffer("output", "loss", (1,)), (5, 2)
+    tokens, targets = (p.buffer("input", name, (2, 3), "index") for name in ("tokens", "targets"))
+    count, loss, goal = (
+        p.buffer("input", "count", (1,), "scalar"),
+        p.buffer("output", "loss", (1,), "statistic"),
+        (5, 2),
+    )
     goals = p.buffer("constant", "goals", goal)
     x, y, dy, other = (p.workspace(name, 2, 3, 2) for name in ("x", "y", "dy", "other"))
     back = p.workspace("back", *dx)

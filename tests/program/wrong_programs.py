@@ -63,11 +63,11 @@ def shared_bias() -> Program:
     one, two, bias, other = p.weight("one", 2, 2), p.weight("two", 2, 2), p.weight("bias", 2), p.weight("other", 2)
     done, dtwo, dbias, dother = (p.gradient(weight) for weight in (one, two, bias, other))
     x, goals = p.buffer("input", "x", (3, 2)), p.buffer("constant", "goals", (3, 2))
-    targets, count = p.buffer("input", "targets", (3,), "int64"), p.buffer("input", "count", (1,), "float64")
-    limit, lr = (p.buffer("input", name, (1,), "float64") for name in ("limit", "lr"))
+    targets, count = p.buffer("input", "targets", (3,), "index"), p.buffer("input", "count", (1,), "scalar")
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     loss, norm, scale = (
-        p.buffer("output", "loss", (1,)),
-        *(p.buffer("output", name, (1,), "float64") for name in ("norm", "scale")),
+        p.buffer("output", "loss", (1,), "statistic"),
+        *(p.buffer("output", name, (1,), "scalar") for name in ("norm", "scale")),
     )
     h, a, y, z, dz, dy, da, dh = (p.workspace(name, 3, 2) for name in ("h", "a", "y", "z", "dz", "dy", "da", "dh"))
     gradients, weights = p.region("gradient", "gradients"), p.region("weight", "weights")
@@ -266,9 +266,9 @@ def forward_only(_: Program) -> Program:
     table, words = p.weight("table", 4, 2), p.weight("words", 5, 2)
     p.gradient(table), p.gradient(words)
     x, dx = p.workspace("x", 1, 3, 2), p.workspace("dx", 1, 3, 2)
-    tokens, targets = (p.buffer("input", name, (1, 3), "int64") for name in ("tokens", "targets"))
-    place, count = p.buffer("input", "at", (1,), "int64"), p.buffer("input", "count", (1,), "float64")
-    loss = p.buffer("output", "loss", (1,))
+    tokens, targets = (p.buffer("input", name, (1, 3), "index") for name in ("tokens", "targets"))
+    place, count = p.buffer("input", "at", (1,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))
     p.embedding.forward(y=write(x), tokens=tokens, weight=words)

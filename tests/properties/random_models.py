@@ -73,7 +73,7 @@ def made(configuration: Configuration, **options: Any) -> tuple[Model, Array, Ar
     )  # fmt: skip
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
-    return model, inputs.astype(model.dtype) if model.config.features else inputs, targets
+    return model, inputs.astype(model.precision.name) if model.config.features else inputs, targets
 
 
 def copied(model: Model) -> dict[str, Array]:

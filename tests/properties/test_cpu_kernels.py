@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.lockstep import compare
 from tapeless.check.ops import forms_of
 from tapeless.kernels.cpu import blas
@@ -25,6 +25,8 @@ from tapeless.program.builder import Builder
 from tapeless.program.call import Call, add, update, write
 from tests.properties.random_ops import EDGES, LARGE, SMALL, Inputs, forward, random_dys, random_inputs
 from tests.random_cases import cases
+
+cpu = backend_named("cpu")
 
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
 every_kernel = pytest.mark.parametrize(("name", "direction"), DIRECTIONS, ids=map(".".join, DIRECTIONS))
@@ -88,7 +90,7 @@ def call_of(inputs: Inputs, direction: str, adding: bool, without: frozenset[str
     for argument in signature.arguments:
         if {argument, argument.removeprefix("d")} & optional or argument in without:
             continue
-        buffer = p.buffer("input", argument, inputs.shape(argument), spec.dtype(argument))
+        buffer = p.buffer("input", argument, inputs.shape(argument), spec.roles.get(argument))
         if argument in signature.updates:
             values[argument] = update(buffer)
         elif argument in signature.writes:
@@ -112,7 +114,7 @@ def arrays_of(inputs: Inputs, call: Call, rng: np.random.Generator) -> dict[str,
             array = rng.normal(size=inputs.shape(argument.name))
         else:
             array = known[argument.name]
-        if inputs.spec.dtype(argument.name) == "float":
+        if inputs.spec.is_number(argument.name):
             array = array.astype(np.float32)
             array = among_columns(array, PARTS[argument.name]) if is_part(inputs, argument.name) else array
         arrays[argument.name] = array.copy() if array.base is None else array

@@ -30,9 +30,9 @@ class Configuration:
     seed: int = 1
     spread: float = 0.5  # of the random weights
 
-    def model(self, dtype: str) -> Model:
+    def model(self, precision: str) -> Model:
         return Model(
-            self.preset, batch=self.batch, time=self.time, dtype=dtype, backend="reference", optimizer=None,
+            self.preset, batch=self.batch, time=self.time, precision=precision, backend="reference", optimizer=None,
             **self.fields,
         )  # fmt: skip
 

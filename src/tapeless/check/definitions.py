@@ -158,29 +158,38 @@ def clip(norm: Array, limit: Array) -> Outputs:
     return {"scale": np.array([1.0 if norm[0] <= limit[0] else limit[0] / norm[0]])}
 
 
-def sgd(weights: Array, gradients: Array, scale: Array, lr: Array) -> Outputs:
-    return {"weights": _each(weights.shape, lambda n: weights[n] - lr[0] * scale[0] * gradients[n])}
+def sgd(weights: Array, gradients: Array, scale: Array, lr: Array, master: Array | None = None) -> Outputs:
+    full = weights if master is None else master
+    return _with_master(_each(full.shape, lambda n: full[n] - lr[0] * scale[0] * gradients[n]), master)
 
 
-def momentum(weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float) -> Outputs:
+def _with_master(stepped: Array, master: Array | None) -> Outputs:
+    return {"weights": stepped} if master is None else {"weights": stepped, "master": stepped}
+
+
+def momentum(
+    weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float, master: Array | None = None
+) -> Outputs:
+    full = weights if master is None else master
     moved = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
-    return {"weights": _each(m.shape, lambda n: weights[n] - lr[0] * moved[n]), "m": moved}
+    return {**_with_master(_each(m.shape, lambda n: full[n] - lr[0] * moved[n]), master), "m": moved}
 
 
 def adamw(
     weights: Array, m: Array, v: Array, gradients: Array, scale: Array, lr: Array, step: Array,
     beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
+    master: Array | None = None,
 ) -> Outputs:  # fmt: skip
-    t = int(step[0])
+    t, full = int(step[0]), weights if master is None else master
     first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
     second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
 
     def stepped(n: int) -> float:
         kept = 1 - lr[0] * decay if any(start <= n < stop for start, stop in decayed) else 1.0
         mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
-        return float(weights[n] * kept - lr[0] * mean / (sqrt(size) + eps))
+        return float(full[n] * kept - lr[0] * mean / (sqrt(size) + eps))
 
-    return {"weights": _each(weights.shape, stepped), "m": first, "v": second}
+    return {**_with_master(_each(full.shape, stepped), master), "m": first, "v": second}
 
 
 def sinusoid(positions: int, channels: int) -> Array:

@@ -33,7 +33,7 @@ def import_(
     Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
     """
     config = hugging_face.read_config(folder)
-    model = Model(config, backend="reference", dtype="float32", time=1, optimizer=None)
+    model = Model(config, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.read_weights(folder, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
     if tokenizer is not None:
@@ -46,7 +46,7 @@ def import_(
         if tokenizer is not None:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
         state = {"step": 0, "from": str(folder)}
-        checkpoint.save(made.checkpoints, 0, {"weights": dict(model.params)}, state, best=True)
+        checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
     if json:
         print_json({"run": str(made.folder), "parameters": model.parameters, "tokenizer": tokenizer is not None})
         return
@@ -76,7 +76,9 @@ def export(
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
     """
     opened = open_run(run)
-    model, found, messages = opened.model("newest" if newest else "best", backend="reference", dtype="float32", time=1)
+    model, found, messages = opened.model(
+        "newest" if newest else "best", backend="reference", precision="float32", time=1
+    )
     spec = opened.tokenizer_spec()
     has_tokenizer = spec is not None
     config, params = _trained(model, opened.window())
@@ -98,7 +100,7 @@ def export(
 
 def _trained(model: Model, positions: int) -> tuple[Config, Mapping[str, Array]]:
     """Without the positions that it was never trained on: whoever loads it would write there."""
-    params = dict(model.params)
+    params = model.weights()
     if "positions.weight" in params:
         params["positions.weight"] = params["positions.weight"][:positions]
     return model.config.override(context=positions), params

@@ -64,7 +64,10 @@ def declare_block(
     """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence."""
 
     def stream(part: str, positions: int) -> Buffer:
-        return p.workspace(f"{name}.{part}", batch, positions, c.channels)
+        return p.workspace(f"{name}.{part}", batch, positions, c.channels, role="stream")
+
+    def normed(part: str) -> Buffer:
+        return p.workspace(f"{name}.{part}", batch, 1, c.channels)
 
     one = 1 if last else time
     # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
@@ -80,9 +83,7 @@ def declare_block(
         sum2=stream("sum2", one),
         dsum1=stream("dsum1", one),
         dsum2=stream("dsum2", one),
-        last=Last(stream("last", 1), stream("norm1.last", 1), stream("norm1.dlast", 1), stream("dx", time))
-        if last
-        else None,
+        last=Last(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", time)) if last else None,
     )
 
 

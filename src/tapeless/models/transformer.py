@@ -47,7 +47,7 @@ class Net:
 def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) -> Net:
     """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
     scheme = scheme_of(c)
-    position = p.buffer("input", "position", (1,), "int64") if cached else None
+    position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
         tokens = (
             None if c.features else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, decay=True)
@@ -58,7 +58,7 @@ def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) 
         positions = (
             p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
             if learned
-            else p.buffer("constant", "positions.table", (c.context, c.channels))
+            else p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
         )
         dpositions = p.gradient(positions) if learned else None
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
@@ -83,24 +83,24 @@ def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) 
         config=c,
         inputs=p.buffer("input", "features", (batch, time, c.features))
         if c.features
-        else p.buffer("input", "tokens", (batch, time), "int64"),
+        else p.buffer("input", "tokens", (batch, time), "index"),
         tokens=tokens,
         dtokens=dtokens,
         project=project,
         positions=positions,
         dpositions=dpositions,
         position=position,
-        x=p.workspace("x", batch, time, c.channels),
+        x=p.workspace("x", batch, time, c.channels, role="stream"),
         blocks=tuple(blocks),
         norm=norm,
         head=head,
         dhead=p.gradient(head),
-        dstream=p.workspace("dstream", batch, final, c.channels),
+        dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
         logits=p.workspace("logits", min(c.chunk, batch * final), c.vocab),
-        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "int64"),
-        count=p.buffer("input", "count", (1,), "float64"),
-        class_weights=p.buffer("constant", "class_weights", (c.vocab,)) if c.class_weights else None,
-        loss=p.buffer("output", "loss", (1,)),
+        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
+        count=p.buffer("input", "count", (1,), "scalar"),
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if c.class_weights else None,
+        loss=p.buffer("output", "loss", (1,), "statistic"),
     )
 
 
@@ -170,8 +170,9 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
         )
 
 
-def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> Program:
-    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients."""
+def training(c: Config, batch: int, time: int, optimizer: Optimizer | None, master: bool = False) -> Program:
+    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
+    update steps is a copy of the weights in a wider type."""
     p = Builder(c.frozen)
     n = declare(p, c, batch, time)
     check_frozen(p.weights, c.frozen)
@@ -186,7 +187,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         dx = stack_backward(p, n.blocks, inputs, dx)
         front_backward(p, n, dx)
     if optimizer is not None:
-        write_update(p, optimizer, gradients)
+        write_update(p, optimizer, gradients, master)
     return p.verified()
 
 
@@ -202,29 +203,30 @@ def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
-def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
+def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, master: bool) -> None:
     """Clip by the global norm, then one pass over all weights. What changes each step is an input."""
     weights = p.region("weight", "weights")
-    norm, scale = (p.buffer("output", name, (1,), "float64") for name in ("gradient_norm", "scale"))
-    limit, lr = (p.buffer("input", name, (1,), "float64") for name in ("limit", "lr"))
+    full = p.buffer("master", "master", weights.shape) if master else None
+    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     with p.phase("clip"):
         p.global_norm.forward(norm=write(norm), gradients=gradients)
         p.clip.forward(scale=write(scale), norm=norm, limit=limit)
     with p.phase("update"):
         if optimizer.name == "sgd":
-            p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+            p.sgd.forward(weights=update(weights), master=update(full), gradients=gradients, scale=scale, lr=lr)
             return
         m = p.buffer("state", "m", weights.shape)
         if optimizer.name == "momentum":
             p.momentum.forward(
-                weights=update(weights), m=update(m), gradients=gradients, scale=scale, lr=lr,
+                weights=update(weights), m=update(m), master=update(full), gradients=gradients, scale=scale, lr=lr,
                 momentum=optimizer.momentum,
             )  # fmt: skip
             return
         decays = optimizer.name == "adamw"
         p.adamw.forward(
             weights=update(weights), m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "int64"),
+            master=update(full), gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
             beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
             decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
         )  # fmt: skip

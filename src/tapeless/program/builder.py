@@ -14,10 +14,11 @@ from typing import Any
 
 from tapeless.errors import ProgramError, unknown
 from tapeless.ops import OPS
-from tapeless.ops.contract import Shape
+from tapeless.ops.contract import ROLES, Shape
 from tapeless.program.adjoints import gradient_takers
 from tapeless.program.call import (
     PHASES,
+    ROLE_OF,
     Argument,
     Buffer,
     Call,
@@ -46,15 +47,18 @@ class Builder:
         self._frozen_names = frozen  # patterns over the names of weights
         self._active: set[str] = set()  # the buffers that depend on a trained weight
 
-    def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
-        return self._declare(Buffer(name, kind, shape, dtype))
+    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
+        role = role or ROLE_OF.get(kind, "activation")
+        if role not in ROLES:
+            raise unknown("role", role, ROLES)
+        return self._declare(Buffer(name, kind, shape, role))
 
-    def workspace(self, name: str, *shape: int) -> Buffer:
-        return self.buffer("workspace", name, shape)
+    def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
+        return self.buffer("workspace", name, shape, role)
 
     def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
         kind = "frozen" if any(fnmatchcase(name, pattern) for pattern in self._frozen_names) else "weight"
-        weight = Weight(name, kind, shape, initial=initial, decay=decay, section=self._section)
+        weight = Weight(name, kind, shape, "weight", initial=initial, decay=decay, section=self._section)
         self._declare(weight)
         return weight
 
@@ -72,7 +76,7 @@ class Builder:
     def region(self, kind: str, name: str) -> Buffer:
         """All buffers of a kind as one vector. Declare the buffers first."""
         members = tuple(buffer for buffer in self._buffers.values() if buffer.kind == kind)
-        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), members=members))
+        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), ROLE_OF[kind], members))
 
     def active(self, target: Buffer | View) -> bool:
         """Whether it depends on a trained weight. Only then does a gradient go back to it."""

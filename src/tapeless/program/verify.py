@@ -45,10 +45,12 @@ def check_call(call: Call) -> None:
                 f"wrong columns: {argument.name} of {call.at} takes columns {view.start} to {view.stop} "
                 f"of {view.buffer.name}, which has {width}."
             )
-        wanted, found = call.spec.dtype(argument.name), argument.view.buffer.dtype
-        if wanted != found:
+        role = argument.view.buffer.role
+        if not call.spec.accepts(argument.name, role):
+            wanted = call.spec.roles.get(argument.name, "a number")
             raise ProgramError(
-                f"wrong type: {argument.view.name} holds {found}, but {argument.name} of {call.at} must be {wanted}."
+                f"wrong role: {argument.view.name} is of role {role}, but {argument.name} of {call.at} "
+                f"must be {wanted}."
             )
         signature = call.signature
         allowed: tuple[str, ...] = ("read",)

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import UnwritableError, read_regular, write_whole
+from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
-from tapeless.files.plain import parse_json
+from tapeless.files.plain import parse_json, read_plain
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.program.call import Call, member_offsets
+from tapeless.program.call import Call, gradient_name, member_offsets
 from tapeless.train.believed import is_line
 
 FILE = "metrics.jsonl"
@@ -33,7 +32,7 @@ def gradient_norms(model: Model) -> dict[str, float]:
     """The norm of each layer's gradients, as they are before clipping; summed in float64."""
     squares: dict[str, float] = {}
     for weight in (each for each in model.program.weights if each.name in model.grads):
-        flat, layer = model.grads[weight.name].reshape(-1), weight.section
+        flat, layer = model.read(gradient_name(weight.name)).reshape(-1), weight.section
         total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
         squares[layer] = squares.get(layer, 0.0) + total
     return {layer: sqrt(total) for layer, total in squares.items()}
@@ -47,7 +46,7 @@ def update_ratios(model: Model, lr: float) -> dict[str, float]:
     """
     call = model.program.phase("update")[0]
     region = call["weights"].buffer
-    weights = model.arena.array(region)
+    weights = model.engine.read(region)
     layers = {weight.name: weight.section for weight in model.program.weights}
     moved: dict[str, float] = {}
     before: dict[str, float] = {}
@@ -66,15 +65,15 @@ def _step(model: Model, call: Call, piece: slice, lr: float) -> Array:
     """What the update added to these weights, in float64: the ops' formulas, solved for the difference."""
 
     def state(name: str) -> Array:
-        array: Array = model.arena.array(call[name])[piece].astype(np.float64)
+        array: Array = model.engine.read(call[name])[piece].astype(np.float64)
         return array
 
     if call.op == "sgd":
-        return -lr * float(model.arena.array(call["scale"])[0]) * state("gradients")
+        return -lr * float(model.engine.read(call["scale"])[0]) * state("gradients")
     if call.op == "momentum":
         return -lr * state("m")
     constants = dict(call.scalars)
-    number = int(model.arena.array(call["step"])[0])
+    number = int(model.engine.read(call["step"])[0])
     size = np.sqrt(state("v") / (1 - constants["beta2"] ** number)) + constants["eps"]
     step: Array = -lr / (1 - constants["beta1"] ** number) * state("m") / size
     for start, stop in constants["decayed"]:
@@ -98,14 +97,13 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
         raise TapelessError(
             f"dead units are counted over whole batches of {model.batch}, not over inputs of shape {inputs.shape}."
         )
-    bound = bind(calls, model.arena, model.backend_module)
     targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
     active: dict[str, Array] = {}
     for start in range(0, len(inputs), model.batch):
         model.feed(inputs[start : start + model.batch], targets)
-        for call in execute(bound):
+        for call in model.engine.walk("forward"):
             if call.op == "relu":
-                rows = model.arena.array(call["y"]).reshape(-1, call["y"].shape[-1])
+                rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])
                 awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
                 awake |= (rows > 0).any(axis=0)
     return {layer: float(1 - awake.mean()) for layer, awake in active.items()}
@@ -162,7 +160,7 @@ class Recorder:
 
             self._events = Events(folder / "tensorboard")
         if self._path.exists():
-            lines, content = read_metrics(folder), read_regular(self._path)
+            lines, content = read_metrics(folder), read_plain(self._path)
             if content and not content.endswith(b"\n"):  # torn by a kill: the next line must not be glued to it
                 self._rewrite(lines)
 
@@ -225,7 +223,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         if path.stat().st_size > LARGEST:
             raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
-        content = read_regular(path)
+        content = read_plain(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
     except OSError as error:

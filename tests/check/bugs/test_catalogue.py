@@ -11,7 +11,7 @@ import typer
 
 import tapeless.generate as generating
 from tapeless import Model
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
@@ -34,6 +34,8 @@ from tapeless.program.builder import Builder
 from tapeless.tasks.data import batches
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import Schedule
+
+cpu = backend_named("cpu")
 
 NAMED = 0.95  # the least share that the report names rightly
 PATCHED = (

@@ -62,9 +62,9 @@ def _unscaled_square(a: Any) -> Any:
 def _clipped_afterwards(self: Model, lr: float, *, clip: float | None = None) -> float:
     """The scale that the update reads is that of the step before."""
     self.prepare_update(lr, clip)
-    for run in (*self._update, *self._clip):
-        run()
-    return float(self._array("gradient_norm")[0])
+    self.engine.run("update")
+    self.engine.run("clip")
+    return float(self.read("gradient_norm")[0])
 
 
 def _clipped_by_tensor(self: Model, lr: float, *, clip: float | None = None) -> float:

@@ -48,7 +48,7 @@ class Case:
         c = self.configuration
         optimizer = Optimizer("adamw", beta1=0.9, beta2=0.999, eps=1e-8, decay=0.01)
         made = {"batch": c.batch, "time": c.time, **c.fields}
-        model = Model(c.preset, backend=self.backend, dtype=dtype, optimizer=optimizer, **made)
+        model = Model(c.preset, backend=self.backend, precision=dtype, optimizer=optimizer, **made)
         for name, weight in self.weights.items():
             model.params[name][...] = weight
         return model

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.configurations import Configuration
 from tapeless.check.lockstep import Difference
-from tapeless.check.own.walk import Kernel, Speed, Swap, drift, losses, swapped, walk
+from tapeless.check.own.walk import Kernel, Speed, Swap, Swapped, drift, losses, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
 from tapeless.errors import TapelessError, unknown
 from tapeless.model import Model
@@ -127,10 +127,10 @@ def kernel(
     made = Configuration(config.name, config.name, batch=batch, time=time, spread=SPREAD)
     batches = [made.batch_of(rng, model) for _ in range(BATCHES)]
     made.scramble(rng, model)
-    yours = swapped(ours, swap)
+    yours = Swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
-        off, allowed = nan, DRIFT[model.dtype]
+        off, allowed = nan, DRIFT[model.precision.name]
         if steps and not faults:  # a kernel that writes where it should not could break anything
             without = losses(make(), ours, batches, steps)
             off = drift(losses(make(), yours, batches, steps), without)

@@ -87,7 +87,7 @@ def declare_attention(
         w_proj=w_proj,
         qkv=p.workspace(f"{name}.qkv", batch, time, 3 * width),
         mix=p.workspace(f"{name}.mix", batch, one, width),
-        lse=p.workspace(f"{name}.lse", batch, c.heads, one),
+        lse=p.workspace(f"{name}.lse", batch, c.heads, one, role="statistic"),
         proj=p.workspace(f"{name}.proj", batch, one, width),
         dqkv=p.workspace(f"{name}.dqkv", batch, time, 3 * width),
         dmix=p.workspace(f"{name}.dmix", batch, one, width),
@@ -99,7 +99,11 @@ def declare_attention(
         )
         if last
         else None,
-        cache=Cache(p.buffer("state", f"{name}.keys", cached), p.buffer("state", f"{name}.values", cached), position)
+        cache=Cache(
+            p.buffer("state", f"{name}.keys", cached, "activation"),
+            p.buffer("state", f"{name}.values", cached, "activation"),
+            position,
+        )
         if position
         else None,
     )

@@ -34,8 +34,8 @@ def declare_norm(
         dweight=p.gradient(weight),
         dbias=p.gradient(bias),
         y=p.workspace(name, batch, time, channels),
-        mean=p.workspace(f"{name}.mean", batch, time),
-        rstd=p.workspace(f"{name}.rstd", batch, time),
+        mean=p.workspace(f"{name}.mean", batch, time, role="statistic"),
+        rstd=p.workspace(f"{name}.rstd", batch, time, role="statistic"),
         dy=p.workspace(gradient_name(name), batch, time, channels),
     )
 

@@ -7,14 +7,14 @@ from math import sqrt
 import numpy as np
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 65536
 
 
-def forward(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, decayed) -> list[Run]:
+def forward(weights, m, v, master, gradients, scale, lr, step, beta1, beta2, eps, decay, decayed) -> list[Native]:
     pieces = _pieces(weights.size, decayed)
     return [ADAMW.bind(weights.size, weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, pieces)]
 

@@ -12,6 +12,8 @@ Decay shrinks the weights directly, not through the gradient, and before (2):
 
 (3)  weights ← weights − lr · decay · weights        on the spans `decayed` only
 
+Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
+
 `decayed` names the matrices. Norms, biases and positions are never decayed: pulling them to zero does not
 make a simpler model, only a worse one.
 """
@@ -26,6 +28,7 @@ SPEC = Spec(
     name="adamw",
     shapes={
         "weights": "N",
+        "master": "N",
         "m": "N",
         "v": "N",
         "gradients": "N",
@@ -33,16 +36,19 @@ SPEC = Spec(
         "lr": "1",
         "step": "1",
     },
-    dtypes={"scale": "float64", "lr": "float64", "step": "int64"},
+    rounded={"weights": "master"},
+    roles={"scale": "scalar", "lr": "scalar", "step": "index"},
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
             "m": "β₁·m + (1 − β₁)·scale·gradients",
             "v": "β₂·v + (1 − β₂)·(scale·gradients)²",
+            "master": "the same as weights, which are its rounding",
         },
         reads=("gradients", "scale", "lr", "step"),
         scalars=("beta1", "beta2", "eps", "decay", "decayed"),
-        updates=("weights", "m", "v"),
+        updates=("weights", "m", "v", "master"),
+        optional=("master",),
     ),
 )
 
@@ -51,6 +57,7 @@ def forward(
     weights: Array,
     m: Array,
     v: Array,
+    master: Array | None,
     gradients: Array,
     scale: Array,
     lr: Array,
@@ -61,15 +68,18 @@ def forward(
     decay: float,
     decayed: tuple[tuple[int, int], ...],
 ) -> None:
+    full = weights if master is None else master
     for start, stop in decayed:
-        weights[start:stop] *= 1 - lr[0] * decay  # (3)
+        full[start:stop] *= 1 - lr[0] * decay  # (3)
     g = scale[0] * gradients
     m += (1 - beta1) * (g - m)  # (1)
     v *= beta2
     v += (1 - beta2) * g * g
     correction = 1 - beta1 ** int(step[0])
     size = np.sqrt(v) / np.sqrt(1 - beta2 ** int(step[0])) + eps
-    weights -= lr[0] / correction * m / size  # (2)
+    full -= lr[0] / correction * m / size  # (2)
+    if master is not None:
+        weights[...] = master
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

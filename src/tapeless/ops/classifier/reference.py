@@ -44,7 +44,7 @@ SPEC = Spec(
         "count": "1",
         "class_weights": "V",
     },
-    dtypes={"targets": "int64", "count": "float64"},
+    roles={"loss": "statistic", "targets": "index", "count": "scalar", "class_weights": "statistic"},
     forward=Signature(
         writes={
             "loss": "Σ_R (log Σ_V exp z − z[target]) / count, z = x @ weightᵀ",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 
 
-def forward(scale, norm, limit) -> list[Run]:
+def forward(scale, norm, limit) -> list[Native]:
     return [CLIP.bind(1, scale, norm, limit)]
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from math import sqrt
 
-import numpy as np
 from numba import float64, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Native, Scratch
 
 BLOCK = 65536
 
 
-def forward(norm, gradients) -> list[Run]:
-    partial = np.empty(blocks(gradients.size, BLOCK))
-    return [GLOBAL_NORM.bind(gradients.size, norm, gradients, partial)]
+def forward_scratch(call) -> list[Scratch]:
+    """The sum of every block."""
+    return [Scratch((blocks(call.dims["N"], BLOCK),), "float64")]
+
+
+def forward(norm, gradients, scratch) -> list[Native]:
+    return [GLOBAL_NORM.bind(gradients.size, norm, gradients, *scratch)]
 
 
 def global_norm(norm, gradients, partial):

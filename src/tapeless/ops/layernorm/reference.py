@@ -29,6 +29,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, a
 SPEC = Spec(
     name="layernorm",
     shapes={"y": "R C", "mean": "R", "rstd": "R", "x": "R C", "weight": "C", "bias": "C"},
+    roles={"mean": "statistic", "rstd": "statistic"},
     forward=Signature(
         writes={
             "y": "(x − mean)·rstd·weight + bias",

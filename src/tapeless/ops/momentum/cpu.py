@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 65536
 
 
-def forward(weights, m, gradients, scale, lr, momentum) -> list[Run]:
+def forward(weights, m, master, gradients, scale, lr, momentum) -> list[Native]:
     return [MOMENTUM.bind(weights.size, weights, m, gradients, scale, lr, momentum)]
 
 

@@ -2,6 +2,8 @@
 
 (1)  m ← momentum · m + scale · gradients
 (2)  weights ← weights − lr · m
+
+Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
 """
 
 from typing import Any
@@ -12,21 +14,32 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 
 SPEC = Spec(
     name="momentum",
-    shapes={"weights": "N", "m": "N", "gradients": "N", "scale": "1", "lr": "1"},
-    dtypes={"scale": "float64", "lr": "float64"},
+    shapes={"weights": "N", "master": "N", "m": "N", "gradients": "N", "scale": "1", "lr": "1"},
+    rounded={"weights": "master"},
+    roles={"scale": "scalar", "lr": "scalar"},
     forward=Signature(
-        writes={"weights": "weights − lr·m", "m": "momentum·m + scale·gradients"},
+        writes={
+            "weights": "weights − lr·m",
+            "m": "momentum·m + scale·gradients",
+            "master": "the same as weights, which are its rounding",
+        },
         reads=("gradients", "scale", "lr"),
         scalars=("momentum",),
-        updates=("weights", "m"),
+        updates=("weights", "m", "master"),
+        optional=("master",),
     ),
 )
 
 
-def forward(weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float) -> None:
+def forward(
+    weights: Array, m: Array, master: Array | None, gradients: Array, scale: Array, lr: Array, momentum: float
+) -> None:
+    full = weights if master is None else master
     m *= momentum  # (1)
     m += scale[0] * gradients
-    weights -= lr[0] * m  # (2)
+    full -= lr[0] * m  # (2)
+    if master is not None:
+        weights[...] = master
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

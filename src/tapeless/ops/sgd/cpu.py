@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 65536
 
 
-def forward(weights, gradients, scale, lr) -> list[Run]:
+def forward(weights, master, gradients, scale, lr) -> list[Native]:
     return [SGD.bind(weights.size, weights, gradients, scale, lr)]
 
 

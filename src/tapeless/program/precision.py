@@ -1,0 +1,69 @@
+"""Which type each role has.
+
+bfloat16 is float32 with 16 bits fewer: the same range, three digits. What is only multiplied and passed on can have it;
+what is added to again and again (the stream, gradients, state, the master copy that updates step) or divided by
+(statistics) keeps float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.ops.contract import FIXED
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A type for every role; an index and a scalar have the same in all of them."""
+
+    name: str
+    activation: str
+    stream: str  # the residual stream and its gradient, to which every block adds
+    weight: str
+    gradient: str
+    statistic: str  # mean, rstd, log-sum-exp, loss
+    state: str
+    master: str  # of the weights that the update computes with, where the working weights are narrower
+
+    def dtype(self, role: str) -> str:
+        found: str = FIXED.get(role) or getattr(self, role)
+        return found
+
+    def itemsize(self, role: str) -> int:
+        dtype = self.dtype(role)
+        return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+    @property
+    def has_master(self) -> bool:
+        return self.master != self.weight
+
+
+def _uniform(name: str) -> Precision:
+    return Precision(name, *[name] * 7)
+
+
+PRECISIONS = {name: _uniform(name) for name in ("float32", "float64", "complex128")}
+PRECISIONS["bfloat16"] = Precision(
+    "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", gradient="float32", statistic="float32",
+    state="float32", master="float32",
+)  # fmt: skip
+
+
+def numpy_type(name: str) -> Any:
+    """NumPy's own type of this name, or the one that ml_dtypes gives it."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError:
+        raise TapelessError("bfloat16 in NumPy needs ml_dtypes: pip install ml_dtypes.") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def largest(name: str) -> float:
+    """The largest finite number of a type."""
+    return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)
