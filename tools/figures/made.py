@@ -22,7 +22,7 @@ from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.complex_step import run_backward
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.examples import examples_of
-from tapeless.check.ops import long_examples
+from tapeless.check.ops import call_alone, forms_of, long_examples
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
@@ -86,12 +86,13 @@ def _results() -> tuple[int, int]:
     for c in models:
         calls = _program(c, Optimizer(PRESETS[c.preset].override(**c.fields).optimizer)).calls
         found += sum(a.name != "logits" for call in calls for a in call.writes)
-    for name in OPS:
+    for name, op in OPS.items():
         for example in (*examples_of(name), *long_examples(name)):
             for direction in _directions(name):
-                signature = OPS[name].SPEC.signature(direction)
-                given = [w for w in signature.writes if w not in signature.optional or w.removeprefix("d") in example]
-                found += (1 + bool(signature.adds)) * sum(w != "logits" for w in given)
+                signature = op.SPEC.signature(direction)
+                for without in forms_of(signature, example):
+                    call, _ = call_alone(name, direction, example, without=without)
+                    found += (1 + bool(signature.adds)) * sum(a.name != "logits" for a in call.writes)
     return found, len(models) + len(OPS)
 
 
