@@ -32,6 +32,7 @@ from tapeless.program.call import Call, Program, View, gradient_name, member_off
 from tapeless.program.precision import Precision
 
 DEFAULT_BACKEND = "cpu"
+GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model:
@@ -76,9 +77,10 @@ class Model:
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Array] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
-        self.state: Mapping[str, Array] = MappingProxyType({each.name: self.engine.view(each) for each in state})
+        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
+        self.state: Mapping[str, Array] = MappingProxyType(moments)
         self._masters = _masters(self.program)
-        self.steps = 0
+        self._run_number = 0  # of the lists that write a loss or a norm
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -90,6 +92,8 @@ class Model:
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
         if self.config.class_weights:
             self.write("class_weights", self.config.class_weights)
+        if self.optimizer is not None:  # which squares gradients in their own type
+            self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
     def read(self, name: str) -> Array:
         """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
@@ -111,6 +115,15 @@ class Model:
     def parameters(self) -> int:
         return self.program.parameters
 
+    @property
+    def steps(self) -> int:
+        """Updates made. The list of calls counts them itself."""
+        return 0 if self.optimizer is None else int(self.read("step")[0])
+
+    @steps.setter
+    def steps(self, made: int) -> None:
+        self.write("step", made)
+
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
@@ -121,42 +134,50 @@ class Model:
         tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
         self.feed(inputs, targets, count)
-        if not accumulate:
-            self.engine.run("zero")
-        self.engine.run("forward", "recompute", "backward")
-        return self._loss()
+        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS).loss
 
     def loss(self, inputs: Any, targets: Any) -> float:
-        """The loss alone; gradients stay as they are."""
+        """The loss alone; gradients, and what an update needs to know, stay as they are."""
         self.feed(inputs, targets)
         self._evaluation.run()
-        return self._loss()
-
-    def _loss(self) -> float:
-        """A complex number where the model is complex, for the complex step; else a float."""
-        loss: float = self.read("loss")[0].item()
+        loss: float = self._evaluation.read("evaluated")[0].item()
         return loss
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
         """One optimizer step with the gradients as they are; returns their global norm before clipping.
 
-        Gradients that are not finite, or too large to be squared, are refused: nothing has changed then.
+        Gradients that are not finite, or too large to be squared, are refused, and so is a loss that is not: nothing
+        has changed then.
         """
         self.prepare_update(lr, clip)
-        self.engine.run("clip")
-        norm = float(self.read("gradient_norm")[0])
-        if not norm * float(self.read("scale")[0]) < self._largest_norm:
-            self.steps -= 1
-            raise NonFiniteError(
-                f"the gradients have a norm of {norm:g} in {self.precision.gradient}: the weights were not changed."
-            )
-        self.engine.run("update")
-        return norm
+        made = self._ran(*UPDATE)
+        if not made.finite:
+            raise NonFiniteError(f"{made.refusal}.")
+        return made.norm
 
-    @property
-    def _largest_norm(self) -> float:
-        """Adam squares gradients in their own type."""
-        return float(np.sqrt(np.finfo(self.precision.gradient).max))
+    def step(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        lr: float,
+        clip: float | None = None,
+        accumulate: bool = False,
+        count: float | None = None,
+    ) -> Stepped:
+        """`forward_backward` and `update` as one list, from the first call to the last, without a look at any number.
+
+        Where the loss or the gradients are not finite nothing is updated, and what is returned says so.
+        """
+        self._check_update(lr, clip)
+        self.feed(inputs, targets, count)
+        self.prepare_update(lr, clip)
+        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
+
+    def _ran(self, *phases: str) -> Stepped:
+        self._run_number += 1
+        self.engine.run(*phases)
+        return Stepped(self, self._run_number)
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
@@ -166,11 +187,8 @@ class Model:
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""
         self._check_update(lr, clip)
-        self.steps += 1
         self.write("lr", lr)
         self.write("limit", inf if clip is None else clip)
-        if "step" in self.plan.placements:
-            self.write("step", self.steps)
 
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
@@ -205,7 +223,8 @@ class Model:
         self.feed(inputs, targets)
         if lr is not None:
             self.prepare_update(lr, None)
-        phases = ("zero", "forward", "recompute", "backward", *(("clip", "update") if lr is not None else ()))
+        phases = ("zero", *GRADIENTS, *(UPDATE if lr is not None else ()))
+        self._run_number += 1
         return ((call, self.engine.arguments(call)) for call in self.engine.walk(*phases))
 
     def weigh(self, targets: Any) -> float:
@@ -234,6 +253,42 @@ def _masters(program: Program) -> dict[str, View]:
         for master, region in zip(found, regions, strict=False)
         for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
     }
+
+
+class Stepped:
+    """What came of a run of the model. It is read from the model's memory when it is asked for: before the model runs
+    again."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        self._model, self._number = model, number
+
+    def _read(self, name: str) -> Any:
+        if self._number != self._model._run_number:
+            raise TapelessError("the model has run again since: ask for what came of a step before the next.")
+        return self._model.read(name)[0].item()
+
+    @property
+    def loss(self) -> float:
+        """A complex number where the model is complex, for the complex step; else a float."""
+        loss: float = self._read("loss")
+        return loss
+
+    @property
+    def norm(self) -> float:
+        """Of all gradients, before clipping."""
+        return float(self._read("gradient_norm"))
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update was made."""
+        return bool(self._read("finite"))
+
+    @property
+    def refusal(self) -> str:
+        """Why it was not."""
+        loss = self.loss
+        what = f"the gradients have a norm of {self.norm:g} in {self._model.precision.gradient}"
+        return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"
 
 
 def plans(

@@ -92,7 +92,7 @@ def test_scores_are_those_of_the_whole_sequence(name, backend):
 
 
 def test_a_complex_model_decodes_too():
-    model = small_model("pre-norm", "reference", dtype="complex128")
+    model = small_model("pre-norm", "reference", precision="complex128")
     tokens = tokens_for(model, 6)
     decoder = Decoder(model)
     decoder.read(tokens[:-1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import exp, fsum, log, pi, prod, sqrt, tanh
+from math import exp, fsum, isinf, isnan, log, pi, prod, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -150,46 +150,73 @@ def zero(y: Shape) -> Outputs:
     return {"y": np.zeros(y)}
 
 
-def global_norm(gradients: Array) -> Outputs:
-    return {"norm": np.array([sqrt(fsum(g * g for g in gradients))])}
+def _lengths(values: Array, sections: tuple[int, ...]) -> Array:
+    ends = (*sections[1:], len(values))
+    return np.array([sqrt(fsum(v * v for v in values[a:b])) for a, b in zip(sections, ends, strict=True)])
 
 
-def clip(norm: Array, limit: Array) -> Outputs:
-    return {"scale": np.array([1.0 if norm[0] <= limit[0] else limit[0] / norm[0]])}
+def global_norm(gradients: Array, norms: Shape, sections: tuple[int, ...]) -> Outputs:
+    return {"norm": np.array([sqrt(fsum(g * g for g in gradients))]), "norms": _lengths(gradients, sections)}
 
 
-def sgd(weights: Array, gradients: Array, scale: Array, lr: Array, master: Array | None = None) -> Outputs:
+def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
+    scale = 1.0 if not norm[0] > limit[0] else float(limit[0]) / float(norm[0])
+    bad = isnan(loss[0]) or isinf(loss[0]) or isnan(norm[0]) or isinf(norm[0]) or norm[0] * scale >= largest[0]
+    return {"scale": np.array([scale]), "finite": np.array([0 if bad else 1])}
+
+
+def _update(
+    moments: Outputs, weights: Array, master: Array | None, change: Array, step: Array, finite: Array,
+    sections: tuple[int, ...],
+) -> Outputs:  # fmt: skip
+    """What an update leaves, by what it takes away; where it must not be made, all as it was. A master copy steps in
+    place of the weights, which become the same."""
     full = weights if master is None else master
-    return _with_master(_each(full.shape, lambda n: full[n] - lr[0] * scale[0] * gradients[n]), master)
+    stepped = _each(full.shape, lambda n: full[n] - change[n]) if finite[0] else None
+    moved = _lengths(change, sections) if finite[0] else np.zeros(len(sections))
+    counted = np.array([step[0] + 1 if finite[0] else step[0]])
+    lengths = {"moved": moved, "norms": _lengths(full, sections)}
+    copies = {"weights": weights if stepped is None else stepped}
+    if master is not None:
+        copies["master"] = master if stepped is None else stepped
+    return {**copies, "step": counted, **lengths, **(moments if finite[0] else {})}
 
 
-def _with_master(stepped: Array, master: Array | None) -> Outputs:
-    return {"weights": stepped} if master is None else {"weights": stepped, "master": stepped}
+def sgd(
+    weights: Array, step: Array, moved: Shape, norms: Shape, gradients: Array, scale: Array, finite: Array, lr: Array,
+    sections: tuple[int, ...], master: Array | None = None,
+) -> Outputs:  # fmt: skip
+    change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
+    return _update({}, weights, master, change, step, finite, sections)
 
 
 def momentum(
-    weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float, master: Array | None = None
-) -> Outputs:
-    full = weights if master is None else master
-    moved = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
-    return {**_with_master(_each(m.shape, lambda n: full[n] - lr[0] * moved[n]), master), "m": moved}
+    weights: Array, m: Array, step: Array, moved: Shape, norms: Shape,
+    gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
+    master: Array | None = None,
+) -> Outputs:  # fmt: skip
+    summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
+    change = _each(m.shape, lambda n: lr[0] * summed[n])
+    return {"m": m} | _update({"m": summed}, weights, master, change, step, finite, sections)
 
 
 def adamw(
-    weights: Array, m: Array, v: Array, gradients: Array, scale: Array, lr: Array, step: Array,
+    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
+    gradients: Array, scale: Array, finite: Array, lr: Array,
     beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
-    master: Array | None = None,
+    sections: tuple[int, ...], master: Array | None = None,
 ) -> Outputs:  # fmt: skip
-    t, full = int(step[0]), weights if master is None else master
+    t, full = int(step[0]) + 1, weights if master is None else master
     first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
     second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
 
-    def stepped(n: int) -> float:
-        kept = 1 - lr[0] * decay if any(start <= n < stop for start, stop in decayed) else 1.0
+    def change(n: int) -> float:
+        lost = lr[0] * decay * full[n] if any(start <= n < stop for start, stop in decayed) else 0.0
         mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
-        return float(full[n] * kept - lr[0] * mean / (sqrt(size) + eps))
+        return float(lost + lr[0] * mean / (sqrt(size) + eps))
 
-    return {**_with_master(_each(full.shape, stepped), master), "m": first, "v": second}
+    made = _update({"m": first, "v": second}, weights, master, _each(m.shape, change), step, finite, sections)
+    return {"m": m, "v": v} | made
 
 
 def sinusoid(positions: int, channels: int) -> Array:

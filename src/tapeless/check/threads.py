@@ -98,7 +98,7 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
-    arrays = {key: narrowed(array, CPU.default_precision) for key, array in true.items()}
+    arrays = narrowed(call, true, CPU.default_precision)
     before = {key: array.copy() for key, array in arrays.items()}
     with on_threads(1):
         differences = list(compare(call, arrays, true, CPU))

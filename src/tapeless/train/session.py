@@ -275,6 +275,7 @@ def _identity(request: Request, config: Config, task: Task) -> dict[str, Any]:
     Its data may move, and must stay what they were."""
     found = {name: getattr(request.settings, name) for name in FIXED if name != "data"}
     found |= {name: getattr(config, name) for name in OVERRIDABLE}
+    found["frozen"] = list(config.frozen)
     if config.class_weights is not None:
         found["class_weights"] = [float(weight) for weight in config.class_weights]
     return found | task.identity()

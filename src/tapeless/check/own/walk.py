@@ -177,7 +177,8 @@ def _faults(ground: _Ground, number: int, call: Call, kernel: Kernel, repeats: i
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
     add = added if _takes_add(kernel) else NONE  # a kernel that only overwrites is watched while it overwrites
     filled = [each.name for each in call.writes if each.mode == "write" or each.name in added - add]
-    filled = [name for name in filled if name != "logits"]  # scratch, of which a kernel may use a part
+    # Not scratch, of which a kernel may use a part, nor what has no NaN.
+    filled = [name for name in filled if name != "logits" and arrays[name].dtype.kind == "f"]
     before, returned = ground.whole.copy(), None
 
     def result(fill: float) -> dict[str, Array]:
@@ -299,5 +300,6 @@ def losses(model: Model, backend: Backend, batches: list[Batch], steps: int, sha
         model.feed(*batches[step % len(batches)])
         model.prepare_update(LEARNING_RATE, CLIP)
         engine.run()
-        found.append(float(engine.read("loss")[0]))
+        # What is not finite is not updated with, and the next loss would be none the worse for it.
+        found.append(float(engine.read("loss")[0]) if engine.read("finite")[0] else inf)
     return found

@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
-from numba import float32, prange
+from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
-from tapeless.kernels.native import Native
-
-BLOCK = 65536
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
+from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(weights, master, gradients, scale, lr) -> list[Native]:
-    return [SGD.bind(weights.size, weights, gradients, scale, lr)]
+def forward_scratch(call) -> list[Scratch]:
+    return piece_sums(call)
 
 
-def sgd(weights, gradients, scale, lr):
-    for block in prange(blocks(weights.size, BLOCK)):
-        a, b = block * BLOCK, block * BLOCK + BLOCK
-        _sgd(weights[a:b], gradients[a:b], float32(lr[0] * scale[0]))
+def forward(weights, master, step, moved, norms, gradients, scale, finite, lr, sections, scratch) -> list[Native]:
+    pieces, firsts = cut(weights.size, sections)
+    written, read = (weights, step, moved, norms), (gradients, scale, finite, lr)
+    return [SGD.bind(weights.size, *written, *read, pieces, firsts, *scratch)]
+
+
+def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares):
+    rate = float32(lr[0] * scale[0])
+    for piece in prange(pieces.shape[0]):
+        a, b = pieces[piece, 0], pieces[piece, 1]
+        if finite[0]:
+            squares[0, piece], squares[1, piece] = _sgd(weights[a:b], gradients[a:b], rate)
+        else:
+            squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
+    step[0] += finite[0]
+    roots(moved, squares[0], firsts)
+    roots(norms, squares[1], firsts)
 
 
 @inlined
 def _sgd(w, g, rate):
+    """Σ (rate · g)² and Σ w²."""
+    change, size = 0.0, 0.0
+    for start in range(0, w.size, RUN):
+        near, here = _run(w[start : start + RUN], g[start : start + RUN], rate)
+        change += near
+        size += here
+    return change * float64(rate) ** 2, size
+
+
+@inlined
+def _run(w, g, rate):
+    change, size = float32(0), float32(0)
     for i in range(w.size):
+        change = plus(change, g[i] * g[i])
+        size = plus(size, w[i] * w[i])
         w[i] -= rate * g[i]
+    return float64(change), float64(size)
 
 
 SGD = Kernel(sgd)

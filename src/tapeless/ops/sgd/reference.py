@@ -1,45 +1,93 @@
 """Stochastic gradient descent: one step against the gradient.
 
 (1)  weights ← weights − lr · scale · gradients
+(2)  step ← step + 1
 
 Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
+Where `finite` is 0 none of this is done. On the way it is told how far each section of the model was moved, and how
+large it was before:
+
+(3)  moved[l] = √(Σ (lr · scale · gradients)²),   norms[l] = √(Σ weights²)   over section l
 """
 
 from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
 
 SPEC = Spec(
     name="sgd",
-    shapes={"weights": "N", "master": "N", "gradients": "N", "scale": "1", "lr": "1"},
+    shapes={
+        "weights": "N",
+        "master": "N",
+        "step": "1",
+        "moved": "L",
+        "norms": "L",
+        "gradients": "N",
+        "scale": "1",
+        "finite": "1",
+        "lr": "1",
+    },
     rounded={"weights": "master"},
-    roles={"scale": "scalar", "lr": "scalar"},
+    roles={
+        **dict.fromkeys(("step", "finite"), "index"),
+        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
+    },
     forward=Signature(
-        writes={"weights": "weights − lr·scale·gradients", "master": "the same, of which weights are the rounding"},
-        reads=("gradients", "scale", "lr"),
-        updates=("weights", "master"),
+        writes={
+            "weights": "weights − lr·scale·gradients",
+            "master": "the same, of which weights are the rounding",
+            "step": "step + finite",
+            "moved": "√(Σ (lr·scale·gradients)²) by section",
+            "norms": "√(Σ weights²) by section, before",
+        },
+        reads=("gradients", "scale", "finite", "lr"),
+        scalars=("sections",),
+        updates=("weights", "master", "step"),
         optional=("master",),
     ),
+    refuse=refuse_sections,
 )
 
 
-def forward(weights: Array, master: Array | None, gradients: Array, scale: Array, lr: Array) -> None:
+def forward(
+    weights: Array,
+    master: Array | None,
+    step: Array,
+    moved: Array,
+    norms: Array,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    sections: tuple[int, ...],
+) -> None:
     full = weights if master is None else master
-    full -= lr[0] * (scale[0] * gradients)  # (1)
-    if master is not None:
-        weights[...] = master
+    norms[...] = norms_by_section(full, sections)  # (3)
+    moved[...] = 0
+    if finite[0]:
+        change = lr[0] * (scale[0] * gradients)
+        moved[...] = norms_by_section(change, sections)
+        full -= change  # (1)
+        step += 1  # (2)
+        if master is not None:
+            weights[...] = master
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return 3 * dims["N"]
+    return 7 * dims["N"]
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "weights": rng.normal(size=9),
+        "step": np.array([2]),
+        "moved": (3,),
+        "norms": (3,),
         "gradients": rng.normal(size=9),
         "scale": np.array([0.5]),
+        "finite": np.array([1]),
         "lr": np.array([0.1]),
+        "sections": (0, 2, 6),
     }
