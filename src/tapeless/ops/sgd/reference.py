@@ -13,24 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import (
+    UPDATE_READS,
+    UPDATE_ROLES,
+    UPDATE_SHAPES,
+    Array,
+    Dims,
+    Scalars,
+    Signature,
+    Spec,
+    norms_by_section,
+    refuse_sections,
+)
 
 SPEC = Spec(
     name="sgd",
-    shapes={
-        "weights": "N",
-        "step": "1",
-        "moved": "L",
-        "norms": "L",
-        "gradients": "N",
-        "scale": "1",
-        "finite": "1",
-        "lr": "1",
-    },
-    roles={
-        **dict.fromkeys(("step", "finite"), "index"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
-    },
+    shapes={"weights": "N", **UPDATE_SHAPES},
+    roles=UPDATE_ROLES,
     forward=Signature(
         writes={
             "weights": "weights − lr·scale·gradients",
@@ -38,7 +37,7 @@ SPEC = Spec(
             "moved": "√(Σ (lr·scale·gradients)²) by section",
             "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "finite", "lr"),
+        reads=UPDATE_READS,
         scalars=("sections",),
         updates=("weights", "step"),
     ),
@@ -47,16 +46,9 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array,
-    step: Array,
-    moved: Array,
-    norms: Array,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    sections: tuple[int, ...],
-) -> None:
+    weights: Array, step: Array, moved: Array, norms: Array, gradients: Array, scale: Array, finite: Array,
+    lr: Array, sections: tuple[int, ...],
+) -> None:  # fmt: skip
     norms[...] = norms_by_section(weights, sections)  # (3)
     moved[...] = 0
     if finite[0]:
