@@ -78,6 +78,9 @@ class Model:
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
         self.state: Mapping[str, Array] = MappingProxyType({each.name: self.engine.view(each) for each in state})
         self._masters = _masters(self.program)
+        for name in self._masters:  # only `write` keeps a weight and its master copy together
+            if isinstance(weights[name], np.ndarray):
+                weights[name].flags.writeable = False
         self.steps = 0
         self._initialise(seed)
 

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
@@ -70,7 +71,8 @@ class Run:
         request, config = _read(self.folder)
         settings = request.settings
         batch, time = settings.batch or 1, settings.time or config.context
-        return transformer.training(config, batch, time, settings.optimizer(config.optimizer))
+        precision = precision_for(backend_named(settings.backend), settings.precision)
+        return transformer.training(config, batch, time, settings.optimizer(config.optimizer), precision.has_master)
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
