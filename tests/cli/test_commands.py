@@ -183,7 +183,7 @@ MISTAKES = {
     ("plan", "gpt2-4x256", "--heads", "3"): "heads=3",
     ("plan", "gpt2-4x256", "--activation", "geluu"): "did you mean 'gelu'",
     ("plan", "gpt2-4x256", "-B", "0"): "batch must be",
-    ("plan", "gpt2-4x256", "--dtype", "float8"): "float8",
+    ("plan", "gpt2-4x256", "--precision", "float8"): "float8",
     ("plan", "gpt2-4x256", "--backend", "refrence"): "did you mean 'reference'",
     ("check", "opps-102k"): "did you mean 'ops-102k'",
     ("train", "sunfish"): "reads features",
