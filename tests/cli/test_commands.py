@@ -107,7 +107,12 @@ def test_check_proves_and_reports_worst_first():
     report = result_of("check", "ops-102k", "cllm")
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
-    assert report["configs"] == 10
+    assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
+    assert report["models"]["models"] == 10
+    assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
+    assert not any(wiring["refusal"] for wiring in report["wiring"])
+    assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})
+    assert report["tensors"] == report["ops"]["gradients"] + report["models"]["gradients"]
     assert report["tensors"] == len(report["report"])
     assert report["elements"] == sum(entry["elements"] for entry in report["report"])
     errors = [entry["error"] for entry in report["report"]]

@@ -74,6 +74,8 @@ class Spec:
     roles: Mapping[str, str] = field(default_factory=dict)
     # Inputs whose gradient is, as it is, that of an output: one buffer serves both, and no call is needed.
     passes: Mapping[str, str] = field(default_factory=dict)
+    # Outputs that are, as they are stored, the rounding of another: working weights of their master copy.
+    rounded: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
     fused: bool = False
