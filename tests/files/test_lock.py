@@ -15,7 +15,7 @@ from tapeless import TapelessError
 from tapeless.files import lock
 from tapeless.files.lock import hold, was_left
 from tapeless.train.metrics import Recorder, read_metrics, twice
-from tapeless.train.run import Numbered, making, open_run
+from tapeless.train.run import NumberedFolder, making, open_run
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.cli.test_train import _start, tapeless
@@ -209,7 +209,7 @@ def test_the_command_says_so(tmp_path):
 
 def test_three_at_once_get_three_folders(tmp_path):
     def made(_):
-        session = start(Request("ops-102k", TINY, QUICK), Numbered(tmp_path / "runs", "x"))
+        session = start(Request("ops-102k", TINY, QUICK), NumberedFolder(tmp_path / "runs", "x"))
         return session.run.folder.name
 
     with ThreadPoolExecutor(8) as pool:

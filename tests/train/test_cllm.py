@@ -14,7 +14,7 @@ from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import LENGTH, Operations
 from tapeless.tasks.text import Text
-from tapeless.train.doctor import Finding, diagnose
+from tapeless.train.doctor import Observation, diagnose
 from tapeless.train.loop import Evaluated, Trainer, train
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
@@ -166,7 +166,7 @@ class Leaky(Model):
         return loss
 
 
-def judged(model: Model) -> Finding:
+def judged(model: Model) -> Observation:
     """The doctor's word on a training with nothing to be learned from the inputs: only a collapse lowers the loss."""
     task = some_text(4000, vocab=13)
     lines = []

@@ -25,7 +25,7 @@ from tapeless.model import Model
 from tapeless.models.config import OVERRIDABLE
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND as OPERATIONS
-from tapeless.tasks.operations import Operations, Split
+from tapeless.tasks.operations import Expressions, Operations
 from tapeless.tasks.task import Task
 from tapeless.train import run, session
 from tapeless.train.loop import Trainer
@@ -132,20 +132,20 @@ def _operations(task: Operations, which: str) -> Operations:
     training = task.training
     if which == "shuffled":
         rng = np.random.default_rng(task.seed + 100)
-        training = Split(training.tokens, rng.permutation(training.answers))
-        task.validation = Split(task.validation.tokens, rng.permutation(task.validation.answers))
+        training = Expressions(training.tokens, rng.permutation(training.answers))
+        task.validation = Expressions(task.validation.tokens, rng.permutation(task.validation.answers))
     elif which == "one answer":  # nine of ten expressions answer with 9, the others with anything
         training, task.validation = (_mostly_nine(each, task.seed) for each in (training, task.validation))
     elif which:
-        training = Split(training.tokens[: int(which)], training.answers[: int(which)])
+        training = Expressions(training.tokens[: int(which)], training.answers[: int(which)])
     task.training = training
     return task
 
 
-def _mostly_nine(examples: Split, seed: int) -> Split:
+def _mostly_nine(examples: Expressions, seed: int) -> Expressions:
     rng = np.random.default_rng(seed + 100)
     chosen = rng.random(len(examples)) < 0.9
-    return Split(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
+    return Expressions(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
 
 
 def _signal(which: str, seed: int) -> Recording:

@@ -34,7 +34,7 @@ from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.tokenizer import load_tokenizer, train_bpe
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.operations import KIND, Operations
-from tapeless.train import checkpoint, session
+from tapeless.train import checkpoint, manifest, session
 from tapeless.train.doctor import diagnose
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
@@ -117,10 +117,10 @@ def _reseal(path: Path) -> None:
     """The manifest of what the files of a checkpoint are now."""
     files = {}
     for file in sorted(path.iterdir()):
-        if file.name != checkpoint.MANIFEST:
+        if file.name != manifest.MANIFEST:
             content = file.read_bytes()
             files[file.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (path / checkpoint.MANIFEST).write_bytes(disk.sealed({"format": 1, "step": 0, "files": files}))
+    (path / manifest.MANIFEST).write_bytes(disk.sealed({"format": 1, "step": 0, "files": files}))
 
 
 def _state(folder: Path) -> tuple[list[bytes], Read]:
@@ -130,20 +130,20 @@ def _state(folder: Path) -> tuple[list[bytes], Read]:
     path = _saved(folder, trainer)  # in the middle of an update, so that gradients are there, too
 
     def read(data: bytes) -> None:
-        (path / checkpoint.STATE).write_bytes(data)
+        (path / manifest.STATE).write_bytes(data)
         _reseal(path)
         trainer.restore(checkpoint.load(path))
         json.dumps(trainer.state())
 
-    return [(path / checkpoint.STATE).read_bytes(), json.dumps(at_rest).encode()], read
+    return [(path / manifest.STATE).read_bytes(), json.dumps(at_rest).encode()], read
 
 
 def _manifest(folder: Path) -> tuple[list[bytes], Read]:
     path = _saved(folder, _trainer())
-    sound = (path / checkpoint.MANIFEST).read_bytes()
+    sound = (path / manifest.MANIFEST).read_bytes()
 
     def read(data: bytes) -> None:
-        (path / checkpoint.MANIFEST).write_bytes(_sealed_again(data))
+        (path / manifest.MANIFEST).write_bytes(_sealed_again(data))
         found, messages = checkpoint.newest(folder)
         assert found or messages
         checkpoint.load(path)

@@ -180,7 +180,7 @@ def ops_alone(backend: str) -> Iterator[Difference]:
 
 def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:
     """By call: how far its results are from the reference, and which of its inputs it has changed."""
-    for example in (*examples_of(name), *_long_examples(name)):
+    for example in (*examples_of(name), *long_examples(name)):
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
@@ -196,7 +196,7 @@ def narrowed(call: Call, arrays: Arrays, dtype: str) -> Arrays:
     return {key: array.astype(call.spec.dtype(key, dtype)) for key, array in arrays.items()}
 
 
-def _long_examples(name: str) -> list[Example]:
+def long_examples(name: str) -> list[Example]:
     """Sizes at which a fast kernel cuts strips and blocks, too long for a definition in loops."""
     rng = np.random.default_rng(2)
     if name == "attention":

@@ -30,7 +30,7 @@ from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.presets import preset
-from tapeless.train.run import Numbered, making
+from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
 
@@ -109,7 +109,7 @@ def train(
             fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
         )  # fmt: skip
-        with making(out or Numbered(Path("runs"), "label")) as made, compiling_shown(json):
+        with making(out or NumberedFolder(Path("runs"), "label")) as made, compiling_shown(json):
             session = run.start(made, source, Settings(**settings), model)
     _train(session, began, json)
 
@@ -208,7 +208,7 @@ def demo(
     """
     take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
-    with making(out or Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
+    with making(out or NumberedFolder(Path("runs"), "label-demo")) as made, compiling_shown(json):
         session = run.start_demo(made, bases, Settings(steps=steps, seed=seed, threads=threads))
     _train(session, began, json)
     if not json:

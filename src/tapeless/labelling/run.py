@@ -11,7 +11,7 @@ import numpy as np
 
 from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.labelling.report import farewell
-from tapeless.labelling.scores import Report, score
+from tapeless.labelling.scores import LabelReport, score
 from tapeless.labelling.signal.task import Labelled, class_weights
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import (
@@ -28,7 +28,7 @@ from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.models.presets import preset
 from tapeless.tasks.kinds import KINDS
-from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Progress
+from tapeless.tasks.task import Asked, Ended, Farewell, Progress, TaskKind
 from tapeless.train import session
 from tapeless.train.run import Run
 from tapeless.train.session import Session
@@ -49,7 +49,7 @@ class LabellingTask(Labelled):
         super().__init__(config, data.training, data.validation, time=time, seed=seed, features=opened.source.features)
         self.opened, self.class_weights = opened, class_weights
 
-    def report(self, model: Model, folder: Path, progress: Progress | None = None) -> Report:
+    def report(self, model: Model, folder: Path, progress: Progress | None = None) -> LabelReport:
         """How well the last weights label, which `label predict` takes, too: none were chosen by what is held out."""
         return score(folder, model, self.opened, progress)
 
@@ -62,7 +62,7 @@ def _open(asked: Asked) -> tuple[LabellingTask, Preset]:
     return LabellingTask(opened, asked.preset, asked.time, asked.seed, asked.class_weights), asked.preset
 
 
-KIND = Kind(
+KIND = TaskKind(
     "labelled",
     takes=lambda data, folder: data == "labelled" and folder is not None and (folder / SOURCE).exists(),
     open=_open,

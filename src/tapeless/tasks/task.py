@@ -1,7 +1,7 @@
 """What a trainer needs to know of what it trains on: the kind of task, before any data are opened, and the task itself.
 
 A task owns all that is its own: its defaults, how its data are opened, what it says of them and what it says at the
-end. A new one is a module with a `Kind`, and a line where kinds are listed.
+end. A new one is a module with a `TaskKind`, and a line where kinds are listed.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TaskKind:
     """What is known of a task before its data are opened."""
 
     name: str  # as help texts have it

@@ -20,7 +20,7 @@ from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokenizer import Tokenizer
 from tapeless.tasks.data.tokens import TokenData, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
-from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Measured, Task
+from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 
 PROMPT = "def "  # continued at the end where nobody says what
 
@@ -118,7 +118,7 @@ def _unused(data: str, inherits: bool) -> dict[str, str]:
     return found
 
 
-KIND = Kind(
+KIND = TaskKind(
     "text",
     takes=lambda data, folder: True,  # whatever no other kind takes
     open=open_text,

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
@@ -29,7 +30,7 @@ NEVER_BEGAN = "is what a training left that was killed before it began: remove i
 
 
 @dataclass(frozen=True)
-class Numbered:
+class NumberedFolder:
     """The first free of `name-001`, `name-002`, …: which one, the making of it decides, as others may make one too."""
 
     parent: Path
@@ -69,7 +70,9 @@ class Run:
         request, preset = _read(self.folder)
         settings, weighted = request.settings, request.class_weights is not None
         batch, time = settings.batch or 1, settings.time or preset.architecture.context
-        return transformer.training(preset, batch, time, settings.optimizer(preset.optimizer), weighted=weighted)
+        master = precision_for(backend_named(settings.backend), settings.precision).has_master
+        optimizer = settings.optimizer(preset.optimizer)
+        return transformer.training(preset, batch, time, optimizer, master=master, weighted=weighted)
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
@@ -113,7 +116,7 @@ def read_weights(found: Checkpoint, model: Model) -> None:
 
 
 @contextmanager
-def making(folder: Path | Numbered) -> Iterator[Run]:
+def making(folder: Path | NumberedFolder) -> Iterator[Run]:
     """A new folder, locked; one that is there already is never written into. Of a run that never began nothing stays
     behind."""
     missing = [parent for parent in (folder.parent, *folder.parent.parents) if not parent.exists()]
@@ -128,8 +131,8 @@ def making(folder: Path | Numbered) -> Iterator[Run]:
         raise
 
 
-def _made(wanted: Path | Numbered) -> Path:
-    for folder in wanted.candidates() if isinstance(wanted, Numbered) else [wanted]:
+def _made(wanted: Path | NumberedFolder) -> Path:
+    for folder in wanted.candidates() if isinstance(wanted, NumberedFolder) else [wanted]:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

@@ -14,13 +14,13 @@ from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.config import RENAMED, Preset
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
-from tapeless.tasks.task import Asked, Kind, Progress, Task
+from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
-from tapeless.train.run import Numbered, Run, read_weights
+from tapeless.train.run import NumberedFolder, Run, read_weights
 from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
@@ -162,7 +162,7 @@ class Session:
 
 
 def start(
-    request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
+    request: Request, folder: Path | NumberedFolder, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
     found: checkpoint.Checkpoint | None = None
@@ -187,7 +187,7 @@ def start(
 
 
 def begin(
-    made: Run, request: Request, preset: Preset, kind: Kind, *, weights: checkpoint.Checkpoint | None = None,
+    made: Run, request: Request, preset: Preset, kind: TaskKind, *, weights: checkpoint.Checkpoint | None = None,
     inherited: str | Path | None = None, progress: Progress | None = None,
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
@@ -223,7 +223,7 @@ def _with_data(request: Request) -> Request:
 
 
 def resume(
-    folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind] = KINDS
+    folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind] = KINDS
 ) -> Session:
     """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run. `kinds`: of
     which its task is one."""
@@ -235,7 +235,7 @@ def resume(
         raise
 
 
-def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind]) -> Session:
+def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind]) -> Session:
     folder, before = opened.folder, opened.request()
     request = before.override({}, settings)
     for name in (*model, *(name for name in settings if name in FIXED)):
@@ -309,7 +309,7 @@ def _check_reads_tokens(preset: Preset) -> None:
         )
 
 
-def _trained_on_all_it_reads(request: Request, kind: Kind) -> tuple[Request, list[str]]:
+def _trained_on_all_it_reads(request: Request, kind: TaskKind) -> tuple[Request, list[str]]:
     """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
     settings, config = request.settings, request.resolved().architecture
     if "context" in request.model and settings.time is None:
@@ -346,7 +346,7 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
 
 
 def _asked(
-    request: Request, preset: Preset, kind: Kind, made: Run, inherited: str | Path | None, progress: Progress | None
+    request: Request, preset: Preset, kind: TaskKind, made: Run, inherited: str | Path | None, progress: Progress | None
 ) -> Asked:
     settings = request.settings
     return Asked(
@@ -363,14 +363,14 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
-def _length(kind: Kind, settings: Settings) -> int:
+def _length(kind: TaskKind, settings: Settings) -> int:
     """Of the sequences it is trained on."""
     length = kind.length or settings.time
     assert length is not None  # the kind's defaults have seen to it
     return length
 
 
-def make_model(request: Request, preset: Preset, kind: Kind) -> Model:
+def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     settings = request.settings
     return Model(
         preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,

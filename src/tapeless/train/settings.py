@@ -15,7 +15,7 @@ from tapeless.inputs import check_seed
 from tapeless.models.config import RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
 from tapeless.models.presets import PRESETS, preset
 from tapeless.tasks.kinds import KINDS, kind_of
-from tapeless.tasks.task import Kind
+from tapeless.tasks.task import TaskKind
 from tapeless.train.schedules import Schedule
 
 FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what the loss is given beside it
@@ -91,7 +91,7 @@ class Settings:
             )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
-    def suited(self, config: Architecture, kind: Kind | None = None) -> Settings:
+    def suited(self, config: Architecture, kind: TaskKind | None = None) -> Settings:
         """With every None that has a value for this kind of task filled in; without one, for what `data` names."""
         defaults = (kind or kind_of(self.data)).defaults
         missing: dict[str, Any] = {name: value for name, value in defaults.items() if getattr(self, name) is None}
@@ -119,7 +119,7 @@ class Settings:
         return Optimizer(name, **{key: value for key, value in chosen.items() if value is not None})
 
 
-def usual_settings(name: str, kinds: Sequence[Kind] = KINDS) -> dict[str, Any]:
+def usual_settings(name: str, kinds: Sequence[TaskKind] = KINDS) -> dict[str, Any]:
     """What a setting is where nobody says, by kind of task."""
     return {kind.name: kind.defaults.get(name, getattr(Settings(), name)) for kind in kinds}
 

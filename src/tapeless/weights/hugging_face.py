@@ -19,6 +19,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import fsync_folder, make_folder, remove_folder, rename, write_file
 from tapeless.files.plain import read_plain
+from tapeless.files.safetensors import write_safetensors
 from tapeless.inputs import spelled
 from tapeless.models import transformer
 from tapeless.models.config import Architecture, Preset
@@ -42,7 +43,7 @@ PARTS = {
 }
 HEAD = "lm_head.weight"
 BLOCK_TENSORS = 12
-PIECE = 2**18  # elements checked or converted at a time
+PIECE = 2**18  # elements checked at a time
 
 ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
 THEIR_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
@@ -137,7 +138,8 @@ def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array]
         make_folder(target.parent)
         beside.mkdir()
         _write_json(beside / "config.json", _their_config(config, end))
-        write_file(beside / "model.safetensors", _their_file(params))
+        theirs = {their_name(name): array for name, array in params.items()}
+        write_safetensors(beside / "model.safetensors", theirs, dtype="<f4", metadata={"format": "pt"})
         if described is not None:
             write_file(beside / "tokenizer.json", [described])
             about = _tokenizer_config(config, end)
@@ -347,19 +349,3 @@ def _tokenizer_config(config: Architecture, end: int | None) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_file(path, [json.dumps(value, indent=2).encode() + b"\n"])
-
-
-def _their_file(params: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    """A safetensors file in float32: the header, then some rows at a time, so that no second model is in memory."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    start = 0
-    for name, array in params.items():
-        stop = start + 4 * array.size
-        header[their_name(name)] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, stop]}
-        start = stop
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the format wants the tensors aligned
-    yield len(text).to_bytes(8, "little") + text
-    for array in params.values():
-        for values in _rows(array):
-            yield np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).data

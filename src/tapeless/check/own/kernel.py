@@ -18,7 +18,7 @@ import numpy as np
 from tapeless.backends.backend import backend_named
 from tapeless.check.configurations import Configuration
 from tapeless.check.lockstep import Difference
-from tapeless.check.own.walk import Kernel, Speed, Swap, Swapped, drift, losses, walk
+from tapeless.check.own.walk import OwnKernel, Speed, Swap, Swapped, drift, losses, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
 from tapeless.errors import TapelessError, unknown
 from tapeless.model import Model
@@ -98,8 +98,8 @@ def _place(difference: Difference) -> str:
 def kernel(
     name: str,
     *,
-    forward: Kernel | None = None,
-    backward: Kernel | None = None,
+    forward: OwnKernel | None = None,
+    backward: OwnKernel | None = None,
     backend: str = "cpu",
     preset: str | None = None,
     batch: int = 2,
@@ -158,7 +158,7 @@ def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Pres
     )
 
 
-def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, Kernel]:
+def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, OwnKernel]:
     if name not in OPS:
         raise unknown("op", name, OPS)
     kernels = {"forward": forward, "backward": backward}
