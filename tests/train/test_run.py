@@ -33,11 +33,3 @@ def test_a_program_comes_from_a_run_and_allocates_nothing(request_made, tmp_path
     assert [call.scalars for call in found.calls] == [call.scalars for call in trained.calls]
     assert found.buffers == trained.buffers
     assert found.partners == trained.partners
-
-
-def test_a_run_whose_precision_was_called_dtype_still_opens(tmp_path):
-    request = Request("ops-102k", {"layers": 1}, Settings(batch=5, steps=2, backend="reference", precision="float32"))
-    start(request, tmp_path / "run").run.release()
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace('precision = "float32"', 'dtype = "float32"'))
-    assert open_run(tmp_path / "run").request().settings.precision == "float32"
