@@ -6,7 +6,7 @@ import pytest
 
 from tapeless.train.run import open_run
 from tapeless.train.session import start
-from tapeless.train.settings import Request, Settings
+from tapeless.train.settings import Request, Settings, request_from, upgraded
 
 TEXT = Settings(data="text.txt", batch=3, time=16, steps=2, eval_batches=1)
 TINY = {"layers": 1, "channels": 16, "heads": 2}
@@ -33,3 +33,8 @@ def test_a_program_comes_from_a_run_and_allocates_nothing(request_made, tmp_path
     assert [call.scalars for call in found.calls] == [call.scalars for call in trained.calls]
     assert found.buffers == trained.buffers
     assert found.partners == trained.partners
+
+
+def test_a_run_whose_precision_was_called_dtype_is_read():
+    document = {"preset": "ops-102k", "dtype": "float64", "backend": "reference"}
+    assert request_from(upgraded(document), "config.toml").settings.precision == "float64"
