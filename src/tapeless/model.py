@@ -87,6 +87,9 @@ class Model:
         moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
         self.state: Mapping[str, Array] = MappingProxyType(moments)
         self._masters = _masters(self.program)
+        for name in self._masters:  # only `write` keeps a weight and its master copy together
+            if isinstance(weights[name], np.ndarray):
+                weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
         self._initialise(seed)
 

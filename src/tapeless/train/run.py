@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
@@ -69,7 +70,9 @@ class Run:
         request, preset = _read(self.folder)
         settings, weighted = request.settings, request.class_weights is not None
         batch, time = settings.batch or 1, settings.time or preset.architecture.context
-        return transformer.training(preset, batch, time, settings.optimizer(preset.optimizer), weighted=weighted)
+        master = precision_for(backend_named(settings.backend), settings.precision).has_master
+        optimizer = settings.optimizer(preset.optimizer)
+        return transformer.training(preset, batch, time, optimizer, master=master, weighted=weighted)
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""

@@ -13,9 +13,10 @@ Decay shrinks the weights directly, not through the gradient, and before (2):
 (3)  weights ← weights − lr · decay · weights        on the spans `decayed` only
 
 Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
-`decayed` names the matrices: pulling norms, biases and positions to zero makes no simpler model, only a worse one.
-Where `finite` is 0 nothing is changed. On the way it is told how far each section of the model was moved, by what (2)
-and (3) take away together, and how large it was before:
+
+`decayed` names the matrices. Norms, biases and positions are never decayed: pulling them to zero does not
+make a simpler model, only a worse one. Where `finite` is 0 nothing is changed. On the way it is told how far each
+section of the model was moved, by what (2) and (3) take away together, and how large it was before:
 
 (4)  moved[l] = √(Σ change²),   norms[l] = √(Σ weights²)   over section l
 """
@@ -39,7 +40,7 @@ from tapeless.ops.contract import (
 
 SPEC = Spec(
     name="adamw",
-    shapes={"weights": "N", "master": "N", "m": "N", "v": "N", **UPDATE_SHAPES},
+    shapes={"weights": "N", "m": "N", "v": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
     roles=UPDATE_ROLES,
     forward=Signature(

@@ -29,7 +29,7 @@ from tapeless.ops.contract import (
 
 SPEC = Spec(
     name="momentum",
-    shapes={"weights": "N", "master": "N", "m": "N", **UPDATE_SHAPES},
+    shapes={"weights": "N", "m": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
     roles=UPDATE_ROLES,
     forward=Signature(
