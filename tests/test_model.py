@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = SHAPE | {"backend": "reference"}
 
 
 def small(name="gpt2-4x256", **changes):
-    features = {"features": 3} if PRESETS[name].features else {}
+    features = {"features": 3} if PRESETS[name].architecture.features else {}
     return Model(name, **(SMALL | features | changes))
 
 

@@ -90,7 +90,7 @@ MODELS = {
     "heads do not divide": (lambda: gpt(heads=3), "channels=8", "heads=3", "heads that divides the channels"),
     "more heads than channels": (lambda: gpt(heads=16), "channels=8", "heads=16"),
     "longer than its positions": (lambda: gpt(time=7), "time=7", "6 positions", "at most 6", "override context"),
-    "one token too long": (lambda: Model("gpt2-4x256", time=1025), "time=1025", "1024 positions", "gpt2-4x256"),
+    "one token too long": (lambda: Model("gpt2-4x256", time=1025), "time=1025", "1024 positions", "this model"),
     "tied with features": (lambda: labeller(tied=True), "tied=True", "features=3", "token embedding"),
     "tied by default": (lambda: gpt(features=5), "tied=True", "features=5", "token embedding"),
     "embeddings of features": (lambda: labeller(loss="squared_error"), "loss='squared_error'", "features=3"),
@@ -130,7 +130,7 @@ def test_a_model_is_refused(label):
 
 CHOSEN = CHOICES | {"backend": ("reference",), "precision": ("float32", "float64", "complex128")}
 NEARLY = {
-    "norm": ("prenorm", "pre"),
+    "placement": ("prenorm", "pre"),
     "activation": ("geluu", "gelu"),
     "positions": ("sinusoid", "sinusoidal"),
     "readout": ("lasts", "last"),

@@ -11,7 +11,7 @@ import numpy as np
 from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import as_array, check_seed, spelled
-from tapeless.models.config import Config, check_size
+from tapeless.models.config import Architecture, check_size
 from tapeless.models.decoding import CHUNK, check_decodable, decoding, reading
 from tapeless.ops.contract import Array
 from tapeless.program.arena import make_plan
@@ -96,7 +96,7 @@ class Decoder:
         backend = model.engine.backend
         plans = [
             make_plan(program, model.precision, backend.scratch, lent=True)
-            for program in (reading(config, self.chunk), decoding(config))
+            for program in (reading(model.preset, self.chunk), decoding(model.preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
         # there is written anew each time a program runs.
@@ -181,7 +181,7 @@ def _nucleus(scores: Array, masses: Array, share: float) -> Array:
     return found[: int(np.searchsorted(np.cumsum(masses[found]), wanted)) + 1]
 
 
-def checked_prompt(config: Config, tokens: Any) -> list[int]:
+def checked_prompt(config: Architecture, tokens: Any) -> list[int]:
     array = as_array("tokens", tokens)
     if array.ndim != 1 or array.size == 0:
         raise TapelessError(f"tokens must be one sequence of at least one id, not of shape {spelled(array.shape)}.")
@@ -194,13 +194,13 @@ def checked_window(model: Model, window: Any) -> int:
     check_size("window", window)
     if window > model.config.context:
         raise TapelessError(
-            f"window={window} is longer than the {model.config.context} positions of {model.config.name}: "
+            f"window={window} is longer than the {model.config.context} positions of this model: "
             f"use at most {model.config.context}."
         )
     return int(window)
 
 
-def checked_stop(config: Config, stop: Any) -> frozenset[int]:
+def checked_stop(config: Architecture, stop: Any) -> frozenset[int]:
     if stop is None:
         return frozenset()
     array = as_array("stop", list(stop) if isinstance(stop, Set) else stop)
@@ -209,7 +209,7 @@ def checked_stop(config: Config, stop: Any) -> frozenset[int]:
     return frozenset(_checked_ids(config, "stop", array))
 
 
-def _checked_ids(config: Config, what: str, array: Array) -> list[int]:
+def _checked_ids(config: Architecture, what: str, array: Array) -> list[int]:
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise TapelessError(f"{what} must be integers, not {array.dtype}.")
     outside = array[(array < 0) | (array >= config.vocab)]

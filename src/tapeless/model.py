@@ -23,7 +23,7 @@ from tapeless.inputs import (
     inputs_name,
 )
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -40,25 +40,29 @@ class Model:
 
     def __init__(
         self,
-        name: str | Config,
+        name: str | Preset,
         *,
         batch: int = 1,
         time: int | None = None,
         backend: str | Backend = DEFAULT_BACKEND,
         precision: str | None = None,
         optimizer: str | Optimizer | None = "preset",
+        class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
         **fields: Any,
     ) -> None:
+        """`class_weights`: how much each class counts in the loss, where rare ones are to count for more."""
         if "dtype" in fields:
             raise unknown("field", "dtype", ("precision",))
-        self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
+        self.preset = (name if isinstance(name, Preset) else preset(name)).override(**fields)
+        self.config = self.preset.architecture
+        self.class_weights = checked_class_weights(self.config, class_weights)
         time = self.config.context if time is None else time
         check_shape(self.config, batch, time)
         self.batch, self.time = int(batch), int(time)
         check_seed(seed)
         if optimizer == "preset":
-            optimizer = self.config.optimizer
+            optimizer = self.preset.optimizer
         if not isinstance(optimizer, Optimizer | None):
             optimizer = Optimizer(optimizer)
         self.optimizer = optimizer
@@ -66,7 +70,10 @@ class Model:
         self.backend = kind.name
         self.precision = precision_for(kind, precision)
 
-        self.plan, evaluation = plans(self.config, self.batch, self.time, self.optimizer, self.precision, kind)
+        weighted = self.class_weights is not None
+        self.plan, evaluation = plans(
+            self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted=weighted
+        )
         self.program = self.plan.program
         self.engine = Engine(self.plan, kind)
         self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
@@ -80,6 +87,9 @@ class Model:
         moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
         self.state: Mapping[str, Array] = MappingProxyType(moments)
         self._masters = _masters(self.program)
+        for name in self._masters:  # only `write` keeps a weight and its master copy together
+            if isinstance(weights[name], np.ndarray):
+                weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
         self._initialise(seed)
 
@@ -90,8 +100,8 @@ class Model:
                 self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
-        if self.config.class_weights:
-            self.write("class_weights", self.config.class_weights)
+        if self.class_weights:
+            self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
@@ -199,7 +209,7 @@ class Model:
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.config, batch, time)
+            program = transformer.readout(self.preset, batch, time)
             plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
             self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
         engine = self._readout[1]
@@ -231,7 +241,7 @@ class Model:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
         valid = np.asarray(targets)
         valid = valid[valid >= 0]
-        weights = self.config.class_weights
+        weights = self.class_weights
         return float(len(valid)) if weights is None else float(np.asarray(weights)[valid].sum())
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
@@ -292,8 +302,16 @@ class Stepped:
 
 
 def plans(
-    config: Config, batch: int, time: int, optimizer: Optimizer | None, precision: Precision, backend: Backend
+    preset: Preset,
+    batch: int,
+    time: int,
+    optimizer: Optimizer | None,
+    precision: Precision,
+    backend: Backend,
+    *,
+    weighted: bool = False,
 ) -> tuple[Plan, Plan]:
     """Of the training step and of the evaluation that shares its memory."""
-    training = transformer.training(config, batch, time, optimizer, precision.has_master)
-    return make_plans(training, transformer.evaluation(config, batch, time), precision, backend.scratch)
+    training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
+    evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
+    return make_plans(training, evaluation, precision, backend.scratch)

@@ -78,6 +78,15 @@ def test_a_step_moves_the_master_copy_and_the_weights_are_its_rounding(name: str
         assert np.array_equal(full.astype(numpy_type("bfloat16")), model.params[weight]), weight
 
 
+def test_weights_are_written_with_their_master_copy_or_not_at_all() -> None:
+    model = made(named("gpt2-4x256"))
+    with pytest.raises(ValueError, match="read-only"):
+        model.params["norm.weight"][...] = 2
+    model.write("norm.weight", np.full(model.params["norm.weight"].shape, 1.001))
+    assert (model.params["norm.weight"].astype(float) == 1.0).all()
+    assert (model.read("norm.weight") == np.float32(1.001)).all()
+
+
 def test_a_step_smaller_than_a_rounding_is_not_lost() -> None:
     """What the master copy is for: 1 + 2⁻¹² is 1 in bfloat16, but sixteen such steps are not."""
     model = made(named("gpt2-4x256"), optimizer="sgd")

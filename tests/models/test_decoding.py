@@ -31,7 +31,7 @@ CONTEXT, CHUNK = 11, 4  # a context that is no multiple of the chunk
 SMALL: dict[str, Any] = {"layers": 2, "channels": 12, "heads": 2, "vocab": 40, "context": CONTEXT}
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "pre-norm": ("gpt2-4x256", {}),
-    "post-norm": ("gpt2-4x256", {"norm": "post"}),
+    "post-norm": ("gpt2-4x256", {"placement": "post"}),
     "sinusoidal": ("gpt2-4x256", {"positions": "sinusoidal"}),
     "untied": ("gpt2-4x256", {"tied": False}),
     "relu without attention bias": ("gpt2-4x256", {"activation": "relu", "attention_bias": False}),
@@ -222,9 +222,10 @@ def test_reading_computes_no_more_than_the_cache_needs():
 @pytest.mark.parametrize("name", ["gpt2-124m", "cllm"])
 def test_memory(name):
     """The cache, and beside it little: a chunk of activations or a row of scores. The model lends the weights."""
-    config = preset(name)
+    made = preset(name)
+    config = made.architecture
     read, decode = (
-        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(config, 64), decoding(config))
+        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(made, 64), decoding(made))
     )
     cache = 4 * 2 * config.layers * config.context * config.channels
     for plan in (read, decode):

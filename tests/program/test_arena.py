@@ -16,7 +16,7 @@ from tapeless.backends.engine import Arena, Engine
 from tapeless.check.configurations import small
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import CHOICES, Config, Optimizer
+from tapeless.models.config import CHOICES, Architecture, Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 from tapeless.ops.positions.reference import sinusoid
@@ -33,19 +33,19 @@ DTYPES = ("float32", "float64", "complex128")
 
 # Every preset in small form, and both norms with their inside kept and recomputed.
 SMALL_MODELS = {name: PRESETS[name].override(**small(name)) for name in PRESETS} | {
-    f"{norm}-norm, {'recomputed' if recompute else 'kept'}": PRESETS["gpt2-4x256"].override(
-        **small("gpt2-4x256", norm=norm, recompute=recompute)
+    f"{placement}-norm, {'recomputed' if recompute else 'kept'}": PRESETS["gpt2-4x256"].override(
+        **small("gpt2-4x256", placement=placement, recompute=recompute)
     )
-    for norm in ("pre", "post")
+    for placement in ("pre", "post")
     for recompute in (False, True)
 }
 
 
-def training(config: Config, optimizer: str | None = None) -> Program:
+def training(config: Preset, optimizer: str | None = None) -> Program:
     return transformer.training(config, BATCH, TIME, Optimizer(optimizer or config.optimizer))
 
 
-def batch_of(config: Config, batch: int = BATCH, time: int = TIME) -> tuple[Array, Array]:
+def batch_of(config: Architecture, batch: int = BATCH, time: int = TIME) -> tuple[Array, Array]:
     rng = np.random.default_rng(7)
     inputs = rng.integers(0, config.vocab, (batch, time))
     targets = rng.integers(0, config.vocab, (batch,) if config.readout == "last" else (batch, time))
@@ -64,7 +64,8 @@ def fill_weights(arena: Arena) -> None:
 class Driver:
     """A program run by hand in an arena of its own, call by call."""
 
-    def __init__(self, config: Config, program: Program, plan: Plan, *, poisoned: bool = False) -> None:
+    def __init__(self, preset: Preset, program: Program, plan: Plan, *, poisoned: bool = False) -> None:
+        config = preset.architecture
         self.config, self.program, self.plan, self.poisoned = config, program, plan, poisoned
         self.engine = Engine(plan, reference)
         fill_weights(self.engine)
@@ -261,7 +262,7 @@ def test_bytes_by_kind() -> None:
     assert kinds["state"] == 2 * plan.placements["weights"].bytes
     assert kinds["workspace"] == plan.peak_bytes - plan.workspace_offset
     assert sum(kinds.values()) <= plan.peak_bytes
-    assert set(kinds) == {*PERSISTENT, "workspace"} - {"constant"}
+    assert set(kinds) == {*PERSISTENT, "workspace"} - {"constant", "frozen", "master"}
 
 
 def test_saved_and_scratch() -> None:
@@ -366,8 +367,10 @@ def test_the_evaluation_fits_beside_the_training(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_full_size_evaluations_fit(name: str) -> None:
     config = PRESETS[name]
-    plan = make_plan(transformer.training(config, 2, config.context, None), PRECISIONS["float32"])
-    evaluation = make_plan(transformer.evaluation(config, 2, config.context), PRECISIONS["float32"], beside=plan)
+    plan = make_plan(transformer.training(config, 2, config.architecture.context, None), PRECISIONS["float32"])
+    evaluation = make_plan(
+        transformer.evaluation(config, 2, config.architecture.context), PRECISIONS["float32"], beside=plan
+    )
     assert max(p.offset + p.bytes for p in leaves(evaluation)) <= plan.peak_bytes
 
 
@@ -420,7 +423,7 @@ def act(model: Model, *, poisoned: bool) -> dict[str, Any]:
     return results
 
 
-def assert_poison_does_not_matter(config: Config, batch: int, time: int, dtype: str) -> None:
+def assert_poison_does_not_matter(config: Preset, batch: int, time: int, dtype: str) -> None:
     clean, dirty = (
         act(Model(config, batch=batch, time=time, precision=dtype, backend="reference"), poisoned=poisoned)
         for poisoned in (False, True)
@@ -441,10 +444,10 @@ def test_poisoned_memory_gives_the_same_bits(name: str, dtype: str) -> None:
 # Recomputation
 
 
-@pytest.mark.parametrize("norm", CHOICES["norm"])
+@pytest.mark.parametrize("placement", CHOICES["placement"])
 @pytest.mark.parametrize("layers", [2, 4])
-def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int) -> None:
-    config = PRESETS["gpt2-4x256"].override(**small("gpt2-4x256", norm=norm, layers=layers))
+def test_recomputation_gives_the_same_bits_in_less_memory(placement: str, layers: int) -> None:
+    config = PRESETS["gpt2-4x256"].override(**small("gpt2-4x256", placement=placement, layers=layers))
     again = config.override(recompute=True)
     results, workspaces, peaks = [], [], []
     for each in (config, again):
@@ -459,9 +462,9 @@ def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int
         assert workspaces[1] < 0.75 * workspaces[0]
 
 
-@pytest.mark.parametrize("norm", CHOICES["norm"])
-def test_recomputation_saves_where_it_counts(norm: str) -> None:
-    config = PRESETS["gpt2-124m"].override(norm=norm)
+@pytest.mark.parametrize("placement", CHOICES["placement"])
+def test_recomputation_saves_where_it_counts(placement: str) -> None:
+    config = PRESETS["gpt2-124m"].override(placement=placement)
     kept, again = (
         make_plan(transformer.training(c, 1, 1024, None), PRECISIONS["float32"])
         for c in (config, config.override(recompute=True))
@@ -476,12 +479,12 @@ def test_recomputation_saves_where_it_counts(norm: str) -> None:
 
 
 @st.composite
-def models(draw: st.DrawFn) -> tuple[Config, int, int]:
+def models(draw: st.DrawFn) -> tuple[Preset, int, int]:
     heads = draw(st.integers(1, 3))
     features = draw(st.sampled_from([0, 0, 3]))
     loss = "cross_entropy" if features else draw(st.sampled_from(CHOICES["loss"]))
     time = draw(st.integers(1, 4))
-    config = Config(
+    config = Preset.of(
         "any",
         layers=draw(st.integers(1, 3)),
         channels=heads * draw(st.integers(1, 4)),
@@ -489,7 +492,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
         vocab=draw(st.integers(2, 20)),
         context=time + draw(st.integers(0, 2)),
         hidden=draw(st.sampled_from([None, 1, 7])),
-        norm=draw(st.sampled_from(CHOICES["norm"])),
+        placement=draw(st.sampled_from(CHOICES["placement"])),
         activation=draw(st.sampled_from(CHOICES["activation"])),
         positions=draw(st.sampled_from(CHOICES["positions"])),
         causal=draw(st.booleans()),
@@ -508,7 +511,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
 
 @cases(60)
 @given(models(), st.sampled_from(["float32", "float64"]))
-def test_any_model_is_sound_in_memory(drawn: tuple[Config, int, int], dtype: str) -> None:
+def test_any_model_is_sound_in_memory(drawn: tuple[Preset, int, int], dtype: str) -> None:
     config, batch, time = drawn
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
     plan = make_plan(program, PRECISIONS[dtype])

@@ -11,22 +11,22 @@ import numpy as np
 from tapeless.backends.backend import backend_named
 from tapeless.backends.engine import Engine
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset
 from tapeless.program.arena import make_plan
 from tapeless.program.call import Argument, Buffer, Call, Program, gradient_name
 from tapeless.program.precision import PRECISIONS
 
 reference = backend_named("reference")
 
-BASE = Config("small", layers=2, channels=4, heads=2, vocab=5, context=3, hidden=4, chunk=4)
+BASE = Preset.of("small", layers=2, channels=4, heads=2, vocab=5, context=3, hidden=4, chunk=4)
 CHANGES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 1},
     "recomputed": {"recompute": True},
-    "post-norm": {"norm": "post", "activation": "relu", "tied": False, "positions": "sinusoidal", "causal": False},
-    "post-norm recomputed": {"norm": "post", "recompute": True, "layers": 1},
+    "post-norm": {"placement": "post", "activation": "relu", "tied": False, "positions": "sinusoidal", "causal": False},
+    "post-norm recomputed": {"placement": "post", "recompute": True, "layers": 1},
     "one answer": {"readout": "last", "layers": 1, "tied": False},
-    "one answer post-norm": {"readout": "last", "norm": "post", "causal": False, "layers": 2, "recompute": True},
-    "signal": {"features": 4, "tied": False, "layers": 1, "class_weights": (0.5, 1.0, 1.0, 1.5, 1.0)},
+    "one answer post-norm": {"readout": "last", "placement": "post", "causal": False, "layers": 2, "recompute": True},
+    "signal": {"features": 4, "tied": False, "layers": 1},
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.
@@ -35,7 +35,8 @@ BATCH, TIME = 2, 3
 
 
 def right(name: str) -> Program:
-    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer(OPTIMIZERS.get(name, "sgd")))
+    optimizer = Optimizer(OPTIMIZERS.get(name, "sgd"))
+    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, optimizer, weighted=name == "signal")
 
 
 @dataclass(frozen=True)

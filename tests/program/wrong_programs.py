@@ -54,7 +54,9 @@ def base(name: str) -> Program:
         return shared_bias()
     if name == "gpt":
         return transformer.training(BASE.override(context=5, layers=1), BATCH, TIME, Optimizer("adamw"))
-    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"))
+    return transformer.training(
+        BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"), weighted=name == "signal"
+    )
 
 
 def shared_bias() -> Program:

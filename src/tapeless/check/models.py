@@ -77,7 +77,7 @@ def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array
 def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model)
     values = plain.forward(model.config, model.params, inputs)
-    expected = np.array([plain.loss(model.config, model.params, values, targets)])
+    expected = np.array([plain.loss(model.config, model.params, values, targets, model.class_weights)])
     last_writer = {call.writes[0].view.name: call for call in model.program.phase("forward")}
     for call, arrays in model.trace(inputs, targets):
         written = call.writes[0]

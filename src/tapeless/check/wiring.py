@@ -31,9 +31,9 @@ class Wiring:
 
 def check_wiring(name: str) -> Wiring:
     """Of the whole training step, over the longest context."""
-    config = PRESETS[name]
+    preset = PRESETS[name]
     try:
-        program = transformer.training(config, BATCH, config.context, Optimizer(config.optimizer))
+        program = transformer.training(preset, BATCH, preset.architecture.context, Optimizer(preset.optimizer))
     except ProgramError as refusal:
         return Wiring(name, 0, 0, 0, (), str(refusal))
     used = {call.op for call in program.calls}

@@ -30,7 +30,7 @@ from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.presets import preset
-from tapeless.train.run import Numbered, making
+from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
 
@@ -48,8 +48,8 @@ Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002,
 
 def _option(name: str, text: str, *flags: str) -> Any:
     """With what it is where nobody says: of the model's fields, the preset's."""
-    plain = preset(run.PRESET)
-    usual = getattr(plain, name) if hasattr(plain, name) else usual_settings(name, [run.KIND])[run.KIND.name]
+    plain = preset(run.PRESET).values()
+    usual = plain[name] if name in plain else usual_settings(name, [run.KIND])[run.KIND.name]
     return typer.Option(*flags, help=with_default(text, {run.KIND.name: usual}))
 
 
@@ -109,7 +109,7 @@ def train(
             fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
         )  # fmt: skip
-        with making(out or Numbered(Path("runs"), "label")) as made, compiling_shown(json):
+        with making(out or NumberedFolder(Path("runs"), "label")) as made, compiling_shown(json):
             session = run.start(made, source, Settings(**settings), model)
     _train(session, began, json)
 
@@ -208,7 +208,7 @@ def demo(
     """
     take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
-    with making(out or Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
+    with making(out or NumberedFolder(Path("runs"), "label-demo")) as made, compiling_shown(json):
         session = run.start_demo(made, bases, Settings(steps=steps, seed=seed, threads=threads))
     _train(session, began, json)
     if not json:

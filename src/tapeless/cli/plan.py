@@ -48,12 +48,12 @@ def plan(
 
     Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute
     """
-    config = preset(name).override(**changes)
-    refuse_idle_fields(changes, config, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
-    time = config.context if time is None else time
-    check_shape(config, batch, time)
+    wanted = preset(name).override(**changes)
+    refuse_idle_fields(changes, wanted, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
+    time = wanted.architecture.context if time is None else time
+    check_shape(wanted.architecture, batch, time)
     kind = backend_named(backend)
-    planned = plans(config, batch, time, Optimizer(config.optimizer), precision_for(kind, precision), kind)[0]
+    planned = plans(wanted, batch, time, Optimizer(wanted.optimizer), precision_for(kind, precision), kind)[0]
     if json:
         print_json({"preset": name} | listing.planned(planned))
     else:

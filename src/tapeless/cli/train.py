@@ -37,7 +37,7 @@ from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.loop import Evaluated, Finished
-from tapeless.train.run import Numbered, open_run
+from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
@@ -111,7 +111,7 @@ def _assemble(
             refuse_other_preset(Path(name), started_from)
         refuse_idle(settings, request, changes, base=started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
-        folder = out or Numbered(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
+        folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):
             session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
@@ -125,7 +125,7 @@ def _assemble(
 def announce(session: Session, told: str) -> None:
     model = session.model
     about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
-    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
+    console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
 

@@ -158,6 +158,12 @@ def given(writes: Collection[str], *names: str) -> int:
     return sum(name in writes for name in names)
 
 
+# What every update has besides weights and moments: its number, how far it went, what it reads.
+UPDATE_SHAPES = {"step": "1", "moved": "L", "norms": "L", "gradients": "N", "scale": "1", "finite": "1", "lr": "1"}
+UPDATE_ROLES = dict.fromkeys(("step", "finite"), "index") | dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar")
+UPDATE_READS = ("gradients", "scale", "finite", "lr")
+
+
 def norms_by_section(values: Array, sections: tuple[int, ...]) -> list[float]:
     """The norm of each section of a region, in float64; `sections` says where each begins."""
     size = np.abs(values).astype(np.float64)

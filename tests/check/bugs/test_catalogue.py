@@ -166,10 +166,10 @@ def test_every_configuration_walks(configuration):
 
 
 def test_what_is_walked_has_every_choice():
-    configs = [configuration.model("float64").config for configuration in WALKED]
-    for field in ("norm", "activation", "positions", "readout", "loss", "causal", "recompute", "tied"):
-        assert len({getattr(config, field) for config in configs}) > 1, field
-    assert {config.activation for config in configs} == {"gelu", "relu", "tanh"}
+    made = [configuration.model("float64").preset.values() for configuration in WALKED]
+    for field in ("placement", "activation", "positions", "readout", "loss", "causal", "recompute", "tied"):
+        assert len({values[field] for values in made}) > 1, field
+    assert {values["activation"] for values in made} == {"gelu", "relu", "tanh"}
 
 
 def test_every_op_has_a_definition_and_every_example_is_of_an_op():

@@ -380,4 +380,4 @@ def test_the_preset_is_one_that_uses_the_op_and_fields_can_change_it():
     assert all(report.ok for report in found)
     assert norms == ["blocks.0.mlp.act", "blocks.0.mlp.act"]
     assert len(found[0].differences) > 1
-    assert PRESETS["ops-102k"].activation == "relu"
+    assert PRESETS["ops-102k"].architecture.activation == "relu"

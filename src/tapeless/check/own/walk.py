@@ -22,7 +22,7 @@ from tapeless.ops.contract import NONE, Array
 from tapeless.program.arena import ALIGNMENT
 from tapeless.program.call import Call
 
-Kernel = Callable[..., Any]
+OwnKernel = Callable[..., Any]
 Batch = tuple[Array, Array]
 
 TURNS, TURN_SECONDS = 9, 0.005  # of the race beside our own kernel
@@ -36,7 +36,7 @@ class Swap:
     """The kernels under test, by direction, and the op they are for."""
 
     name: str
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, OwnKernel]
 
     def has(self, call: Call) -> bool:
         return call.op == self.name and call.direction in self.kernels
@@ -58,7 +58,7 @@ class Speed:
         )
 
 
-def torch_kernel(function: Kernel) -> Kernel:
+def torch_kernel(function: OwnKernel) -> OwnKernel:
     """A kernel written for torch tensors: it sees the same memory as tensors, and writes into them."""
     import torch
 
@@ -84,7 +84,7 @@ class Swapped:
         return [partial(_run_yours, self._swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
 
 
-def _run_yours(function: Kernel, call: Call, arguments: list[Any], add: frozenset[str]) -> Any:
+def _run_yours(function: OwnKernel, call: Call, arguments: list[Any], add: frozenset[str]) -> Any:
     """Call the kernel; if it cannot add, let it overwrite something else and add that."""
     takes_add = _takes_add(function)
     places = [call.signature.arguments.index(name) for name in add]
@@ -106,7 +106,7 @@ def _run_yours(function: Kernel, call: Call, arguments: list[Any], add: frozense
     return returned
 
 
-def _takes_add(function: Kernel) -> bool:
+def _takes_add(function: OwnKernel) -> bool:
     try:
         return "add" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled: nobody wrote a signature
@@ -170,7 +170,7 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()
 
 
-def _faults(ground: _Ground, number: int, call: Call, kernel: Kernel, repeats: int) -> list[str]:
+def _faults(ground: _Ground, number: int, call: Call, kernel: OwnKernel, repeats: int) -> list[str]:
     """What is wrong with the way it writes: past its outputs, not all of them, or not the same every time."""
     arrays = ground.arena.arguments(call)
     arguments = [arrays.get(name) for name in call.signature.arguments] + [value for _, value in call.scalars]

@@ -25,28 +25,24 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import (
+    UPDATE_READS,
+    UPDATE_ROLES,
+    UPDATE_SHAPES,
+    Array,
+    Dims,
+    Scalars,
+    Signature,
+    Spec,
+    norms_by_section,
+    refuse_sections,
+)
 
 SPEC = Spec(
     name="adamw",
-    shapes={
-        "weights": "N",
-        "m": "N",
-        "v": "N",
-        "master": "N",
-        "step": "1",
-        "moved": "L",
-        "norms": "L",
-        "gradients": "N",
-        "scale": "1",
-        "finite": "1",
-        "lr": "1",
-    },
+    shapes={"weights": "N", "m": "N", "v": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
-    roles={
-        **dict.fromkeys(("step", "finite"), "index"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
-    },
+    roles=UPDATE_ROLES,
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
@@ -57,7 +53,7 @@ SPEC = Spec(
             "moved": "√(Σ (lr·decay·weights + lr·m̂ / (√v̂ + eps))²) by section",
             "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "finite", "lr"),
+        reads=UPDATE_READS,
         scalars=("beta1", "beta2", "eps", "decay", "decayed", "sections"),
         updates=("weights", "m", "v", "master", "step"),
         optional=("master",),
@@ -67,24 +63,10 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array,
-    m: Array,
-    v: Array,
-    master: Array | None,
-    step: Array,
-    moved: Array,
-    norms: Array,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...],
-) -> None:
+    weights: Array, m: Array, v: Array, master: Array | None, step: Array, moved: Array, norms: Array,
+    gradients: Array, scale: Array, finite: Array, lr: Array, beta1: float, beta2: float, eps: float, decay: float,
+    decayed: tuple[tuple[int, int], ...], sections: tuple[int, ...],
+) -> None:  # fmt: skip
     full = weights if master is None else master
     norms[...] = norms_by_section(full, sections)  # (4)
     moved[...] = 0

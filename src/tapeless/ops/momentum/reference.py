@@ -14,27 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import (
+    UPDATE_READS,
+    UPDATE_ROLES,
+    UPDATE_SHAPES,
+    Array,
+    Dims,
+    Scalars,
+    Signature,
+    Spec,
+    norms_by_section,
+    refuse_sections,
+)
 
 SPEC = Spec(
     name="momentum",
-    shapes={
-        "weights": "N",
-        "m": "N",
-        "master": "N",
-        "step": "1",
-        "moved": "L",
-        "norms": "L",
-        "gradients": "N",
-        "scale": "1",
-        "finite": "1",
-        "lr": "1",
-    },
+    shapes={"weights": "N", "m": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
-    roles={
-        **dict.fromkeys(("step", "finite"), "index"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
-    },
+    roles=UPDATE_ROLES,
     forward=Signature(
         writes={
             "weights": "weights − lr·m",
@@ -44,7 +41,7 @@ SPEC = Spec(
             "moved": "√(Σ (lr·m)²) by section",
             "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "finite", "lr"),
+        reads=UPDATE_READS,
         scalars=("momentum", "sections"),
         updates=("weights", "m", "master", "step"),
         optional=("master",),
@@ -54,19 +51,9 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array,
-    m: Array,
-    master: Array | None,
-    step: Array,
-    moved: Array,
-    norms: Array,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    momentum: float,
-    sections: tuple[int, ...],
-) -> None:
+    weights: Array, m: Array, master: Array | None, step: Array, moved: Array, norms: Array,
+    gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
+) -> None:  # fmt: skip
     full = weights if master is None else master
     norms[...] = norms_by_section(full, sections)  # (3)
     moved[...] = 0
