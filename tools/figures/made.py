@@ -4,6 +4,7 @@ machine, and a test holds the documents to them; of the others it holds what doe
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def tapeless(*arguments: str) -> str:
     """What a command prints, 120 columns wide."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tapeless", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+        wide = os.environ | {"COLUMNS": "120"}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=wide)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
