@@ -27,7 +27,7 @@ lint: .venv/.test
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.
 bench: .venv/.test

@@ -16,6 +16,7 @@ from tapeless.errors import ProgramError, TapelessError
 from tapeless.models import transformer
 from tapeless.models.config import CHOICES, Optimizer, Preset
 from tapeless.models.presets import PRESETS
+from tapeless.ops import OPS
 from tapeless.program.arena import Plan, make_plan, verify_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, update, write
@@ -169,6 +170,14 @@ def test_the_right_program_passes(tiny: Tiny) -> None:
     verify(tiny.program)
     verify(small())
     verify(small(recompute=True))
+
+
+def test_what_is_proven_is_proven_of_these_ops(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same list is not walked twice; but where an op is another, it is another list."""
+    verify(tiny.program)
+    monkeypatch.setattr(OPS["relu"], "SPEC", replace(OPS["relu"].SPEC, backward=None))
+    with pytest.raises((ProgramError, LookupError)):
+        verify(tiny.program)
 
 
 def test_every_call_knows_the_line_that_made_it(tiny: Tiny) -> None:

@@ -81,6 +81,9 @@ class Spec:
     fused: bool = False
     refuse: Callable[[Dims, Scalars], str | None] = lambda dims, scalars: None
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def differentiable(self) -> frozenset[str]:
         """The inputs that a loss may depend on through this op."""
