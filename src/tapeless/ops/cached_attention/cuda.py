@@ -1,0 +1,12 @@
+"""Attention over the cache on the GPU: attention's own kernel, with a cache for keys and values and a place to start
+from that the device reads for itself."""
+
+from __future__ import annotations
+
+from tapeless.kernels.cuda.launch import Run
+from tapeless.ops.attention.cuda import mixed
+
+
+def forward(y, q, keys, values, position) -> list[Run]:
+    strides = [cache.stride()[:3] for cache in (keys, values)]
+    return mixed(y, None, q, keys, values, keys.shape[1], keys.shape[2], *strides, True, position)
