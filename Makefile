@@ -23,6 +23,7 @@ train: .venv/.run
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 test: lint

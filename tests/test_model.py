@@ -386,7 +386,7 @@ def test_a_seed_gives_the_same_model_and_another_seed_another():
 def test_a_seed_gives_the_same_model_in_every_type():
     exact = small(seed=7)
     for dtype in ("float32", "complex128"):
-        model = small(seed=7, dtype=dtype)
+        model = small(seed=7, precision=dtype)
         for name, weight in model.params.items():
             assert weight.dtype == dtype
             assert np.array_equal(weight, exact.params[name].astype(dtype)), f"{dtype} {name}"
@@ -468,7 +468,7 @@ def test_float32_agrees_with_float64(configuration):
 def test_the_reference_computes_in_float64_unless_told_otherwise():
     assert small().params["norm.bias"].dtype == np.float64
     assert small().logits(np.zeros((1, 1), int)).dtype == np.float64
-    assert small(dtype="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
+    assert small(precision="float32").logits(np.zeros((1, 1), int)).dtype == np.float32
 
 
 # The update.

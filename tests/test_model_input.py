@@ -110,7 +110,8 @@ MODELS = {
     "seed float": (lambda: gpt(seed=1.0), "seed", "whole number", "not 1.0"),
     "seed None": (lambda: gpt(seed=None), "seed", "whole number", "not None"),
     "optimizer a list": (lambda: gpt(optimizer=["adam"]), "optimizer", "['adam']"),
-    "dtype empty": (lambda: gpt(dtype=""), "dtype", "''", "float64"),
+    "precision empty": (lambda: gpt(precision=""), "precision", "''", "float64"),
+    "dtype": (lambda: gpt(dtype="float64"), "dtype", "precision"),
     "beta1 of 1": (lambda: Optimizer("adam", beta1=1.0), "beta1", "below 1", "not 1.0"),
     "beta2 NaN": (lambda: Optimizer("adam", beta2=nan), "beta2", "below 1", "not nan"),
     "momentum below 0": (lambda: Optimizer("momentum", momentum=-0.1), "momentum", "at least 0", "not -0.1"),
@@ -127,7 +128,7 @@ def test_a_model_is_refused(label):
     assert_says(refusal(make), *fragments)
 
 
-CHOSEN = CHOICES | {"backend": ("reference",), "dtype": ("float32", "float64", "complex128")}
+CHOSEN = CHOICES | {"backend": ("reference",), "precision": ("float32", "float64", "complex128")}
 NEARLY = {
     "norm": ("prenorm", "pre"),
     "activation": ("geluu", "gelu"),
@@ -137,7 +138,7 @@ NEARLY = {
     "initialisation": ("gpt-2", "gpt2"),
     "optimizer": ("AdamW", "adamw"),
     "backend": ("referense", "reference"),
-    "dtype": ("float46", "float64"),
+    "precision": ("float46", "float64"),
 }
 
 
@@ -288,7 +289,7 @@ def test_features_are_refused(label):
 
 def test_features_that_overflow_the_model_s_type_are_refused():
     # 1e300 is finite in float64, where it is checked, and infinite in float32, where it is used.
-    model = trained(lambda: labeller(dtype="float32"), SIGNAL, IDS)
+    model = trained(lambda: labeller(precision="float32"), SIGNAL, IDS)
     assert_refused_unchanged(model, STEPPING, but(SIGNAL, (1, 0, 2), 1e300), IDS, ("features", "(1, 0, 2)"))
 
 
@@ -352,7 +353,7 @@ def test_learning_rates_are_refused(lr):
 
 @pytest.mark.parametrize("lr", [1e39, 1e300])
 def test_a_learning_rate_that_the_weights_type_cannot_hold_is_refused(lr):
-    model = Model("ops-102k", dtype="float32", backend="reference", batch=1)
+    model = Model("ops-102k", precision="float32", backend="reference", batch=1)
     message = refusal(lambda: model.update(lr))
     assert_says(message, "lr must be at most 3.4e+38, the largest number of float32", f"not {lr!r}")
     assert model.steps == 0

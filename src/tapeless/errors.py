@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 LONGEST_NAME = 80  # comparing what is longer takes long and finds nothing
 MOST_SUGGESTED, MOST_LISTED = 8, 60
+RENAMED = {"dtype": "precision"}  # what was called otherwise before
 _brief = reprlib.Repr()  # a value from a file can be of any length; a sentence cannot
 _brief.maxstring = _brief.maxother = _brief.maxlong = LONGEST_NAME
 
@@ -26,6 +27,8 @@ class NonFiniteError(TapelessError):
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest what may have been meant, else say what there is."""
     names = sorted(known, key=_natural)
+    if isinstance(value, str) and RENAMED.get(value) in names:
+        return TapelessError(f"unknown {what} {value!r}: it is called {RENAMED[value]!r} now.")
     near = _meant(value.lower(), names) if isinstance(value, str) else []
     hint = f"did you mean {near[0]!r}?" if len(near) == 1 else "choose one of " + _listed(near or names) + "."
     if len(names) == 1:

@@ -94,7 +94,8 @@ class Decoder:
         self.context, self.position = config.context, 0
         self.chunk = min(CHUNK, config.context)
         plans = [
-            make_plan(program, model.dtype, lent=True) for program in (reading(config, self.chunk), decoding(config))
+            make_plan(program, model.precision, lent=True)
+            for program in (reading(config, self.chunk), decoding(config))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
         # there is written anew each time a program runs.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, arguments_of, backend_named, bind, dtype_for, execute
-from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.backends.execute import Run, arguments_of, backend_named, bind, execute, precision_for
+from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
     check_seed,
@@ -23,7 +23,6 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Config, Optimizer
-from tapeless.models.initialise import initial_value
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -43,11 +42,13 @@ class Model:
         batch: int = 1,
         time: int | None = None,
         backend: str = DEFAULT_BACKEND,
-        dtype: str | None = None,
+        precision: str | None = None,
         optimizer: str | Optimizer | None = "preset",
         seed: int = 0,
         **fields: Any,
     ) -> None:
+        if "dtype" in fields:
+            raise unknown("field", "dtype", ("precision",))
         self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
         time = self.config.context if time is None else time
         check_shape(self.config, batch, time)
@@ -60,24 +61,26 @@ class Model:
         self.optimizer = optimizer
         self.backend_module = backend_named(backend)
         self.backend = backend
-        self.dtype = dtype_for(backend, dtype)
+        self.precision = precision_for(backend, precision)
 
         self.program = transformer.training(self.config, self.batch, self.time, self.optimizer)
-        self.plan: Plan = make_plan(self.program, self.dtype)
+        self.plan: Plan = make_plan(self.program, self.precision)
         self.arena = Arena(self.plan)
         self._zero = self._runs(self.program.phase("zero"), self.arena)
         self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
         self._clip = self._runs(self.program.phase("clip"), self.arena)
         self._update = self._runs(self.program.phase("update"), self.arena)
         evaluation = transformer.evaluation(self.config, self.batch, self.time)
-        plan = make_plan(evaluation, self.dtype, beside=self.plan)
+        plan = make_plan(evaluation, self.precision, beside=self.plan)
         beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
         self._evaluation = self._runs(evaluation.calls, beside)
         self._readout: tuple[Shape, Arena, list[Run]] | None = None
 
         weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
         self.params: Mapping[str, Array] = MappingProxyType(weights)
-        self.grads: Mapping[str, Array] = MappingProxyType({name: self._array(gradient_name(name)) for name in weights})
+        self.grads: Mapping[str, Array] = MappingProxyType(
+            {weight.name: self._array(gradient_name(weight.name)) for weight in self.program.trained}
+        )
         state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
         self.state: Mapping[str, Array] = MappingProxyType({each.name: self.arena.array(each) for each in state})
         self.steps = 0
@@ -86,7 +89,8 @@ class Model:
     def _initialise(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
-            self.params[weight.name][...] = initial_value(self.config, weight, rng)
+            if weight.initial is not None:
+                self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
         if self.config.positions == "sinusoidal":
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
         if self.config.class_weights:
@@ -139,20 +143,20 @@ class Model:
         if not norm * float(self._array("scale")[0]) < self._largest_norm:
             self.steps -= 1
             raise NonFiniteError(
-                f"the gradients have a norm of {norm:g} in {self.dtype}: the weights were not changed."
+                f"the gradients have a norm of {norm:g} in {self.precision.gradient}: the weights were not changed."
             )
         _run(self._update)
         return norm
 
     @property
     def _largest_norm(self) -> float:
-        """Adam squares gradients in the model's own type."""
-        return float(np.sqrt(np.finfo(self.dtype).max))
+        """Adam squares gradients in their own type."""
+        return float(np.sqrt(np.finfo(self.precision.gradient).max))
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it has gradients but no update.")
-        check_update(lr, clip, self.dtype)
+        check_update(lr, clip, self.precision.master)
 
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""
@@ -169,11 +173,11 @@ class Model:
         Any batch, any time up to the context. For squared-error models: minus the squared distance to every
         embedding. Runs in memory of its own (the scores can be larger than the model); weights are shared.
         """
-        array = checked_inputs(self.config, inputs, None, self.dtype)
+        array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
             program = transformer.readout(self.config, batch, time)
-            arena = Arena(make_plan(program, self.dtype, lent=True), lender=self.arena)
+            arena = Arena(make_plan(program, self.precision, lent=True), lender=self.arena)
             self._readout = (batch, time), arena, self._runs(program.calls, arena)
         _, arena, runs = self._readout
         _named(arena, inputs_name(self.config))[...] = array
@@ -210,7 +214,7 @@ class Model:
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
-        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.dtype)
+        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.precision.activation)
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
         self._array(inputs_name(self.config))[...] = array

@@ -449,7 +449,7 @@ def test_a_seed_on_the_kink_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> N
     model, probe, inputs, targets = complex_step._pair(named("ops-102k"))
     assert len(calls) >= 3
     assert complex_step._distance_to_kink(model, inputs, targets) > KINK
-    assert probe.dtype == "complex128"
+    assert probe.precision.name == "complex128"
     for name, weight in model.params.items():
         assert np.array_equal(probe.params[name], weight.astype(complex))
 

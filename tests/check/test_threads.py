@@ -7,9 +7,9 @@ import pytest
 
 from tapeless.backends import cpu
 from tapeless.backends.execute import bind_call
-from tapeless.check import order
-from tapeless.check.alone import call_alone, check_backend_alone, narrowed
+from tapeless.check import parallel_order as order
 from tapeless.check.bugs.races import BUGS
+from tapeless.check.ops import call_alone, check_backend_alone, narrowed
 from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads, single
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS

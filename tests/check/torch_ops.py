@@ -104,7 +104,7 @@ def torch_results(case: Case) -> dict[str, Array] | None:
     tensors = {
         key: torch.tensor(array.astype(np.float32), requires_grad=backward and f"d{key}" in written)
         for key, array in numbers.items()
-        if case.trial.spec.dtype(key) == "float"
+        if case.trial.spec.is_number(key)
     }
     outputs = FORWARDS[name](tensors, case)
     found = {key: output.detach() for key, output in outputs.items() if key in written}

@@ -14,8 +14,8 @@ from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.labelling.genome.output import Cut
 from tapeless.labelling.genome.scores import Score as BaseScore
+from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
 from tapeless.labelling.run import resume as resume_labelling
-from tapeless.labelling.run import start
 from tapeless.labelling.scores import (
     Answered,
     Report,
@@ -200,14 +200,19 @@ def test_the_cut_is_the_one_whose_stretches_fit_best():
 def test_a_chosen_cut_is_kept_for_what_is_labelled_later(tmp_path, genome, monkeypatch):
     monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, 60, 100))
     session, opened = started(tmp_path / "run", genome[1], steps=1)
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     assert report.cut == Cut(report.threshold or 0, 60, 100) == read_cut(tmp_path / "run")
 
 
 def started(folder, source, **settings):
     with run.making(folder) as made:
-        labelling = start(made, source, Settings(time=32, batch=4, **settings), TINY)
-    return labelling.session, labelling.opened
+        session = start(made, source, Settings(time=32, batch=4, **settings), TINY)
+    return session, opened_by(session)
+
+
+def opened_by(session):
+    assert isinstance(session.trainer.task, LabellingTask)
+    return session.trainer.task.opened
 
 
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, tones):
@@ -216,7 +221,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, tones):
     stopped, _ = started(tmp_path / "stopped", tones, steps=6)
     list(stopped.walk(lambda: "enough" if stopped.trainer.step == 3 else None))
     assert stopped.trainer.step == 3
-    going_on = resume(tmp_path / "stopped", {}, {})
+    going_on = resume(tmp_path / "stopped", {}, {}, EVERY_KIND)
     list(going_on.walk(lambda: None))
     for name, weight in whole.model.params.items():
         assert np.array_equal(weight, going_on.model.params[name]), name
@@ -229,7 +234,7 @@ def test_more_than_two_classes(tmp_path):
     np.save(tmp_path / "l.npy", labels)
     source = source_of(signal=tmp_path / "s.npy", labels=tmp_path / "l.npy", scales=(3, 10))
     session, opened = started(tmp_path / "run", source, steps=1, validation=0.5)
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     assert session.model.config.vocab == 3
     assert report.threshold is None
     assert [each.positions for each in report.classes] == [np.sum(labels[400:] == number) for number in range(3)]
@@ -248,7 +253,7 @@ def test_more_than_two_classes(tmp_path):
 def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monkeypatch):
     monkeypatch.setattr(labelled_scores, "choose_threshold", lambda *_: 0.3)
     session, opened = started(tmp_path / "run", tones, steps=2)
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     held = opened.data.validation[0]
     said = np.concatenate(list(probabilities(session.model, held.signal, WAVELETS)))[:, 1].astype(np.float32) >= 0.3
     right = np.sum(said & (held.labels == 1))
@@ -272,7 +277,7 @@ def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
 
     monkeypatch.setattr(labelled_scores, "probabilities", truth)
     monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     assert report.stretches is not None
     for strand in (*STRANDS, "both"):
         assert report.stretches[strand].exact.f1 == 1, strand
@@ -384,7 +389,7 @@ def test_statistics_are_learned_where_the_model_is_and_nowhere_else(genome, tmp_
 
 def test_every_run_on_a_genome_is_scored_beside_simple_rules(tmp_path, genome):
     session, opened = started(tmp_path / "run", genome[1], steps=1)
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     held_out = by_name(opened.data.parts)
     shortest = open_frames.fit(*by_name(opened.data.training_parts))
     expected = {
@@ -414,11 +419,11 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
     list(stopped.walk(lambda: "enough" if stopped.trainer.step == 2 else None))
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))  # a run keeps its own
     going_on = resume_labelling(tmp_path / "stopped", {}, {})
-    list(going_on.session.walk(lambda: None))
+    list(going_on.walk(lambda: None))
     for name, weight in whole.model.params.items():
-        assert np.array_equal(weight, going_on.session.model.params[name]), name
+        assert np.array_equal(weight, going_on.model.params[name]), name
     assert whole.model.config.features == source.features.width
-    report = score(going_on.session.run, going_on.session.model, going_on.opened)
+    report = score(going_on.run.folder, going_on.model, opened_by(going_on))
     assert report.baselines is not None
 
 
@@ -461,7 +466,7 @@ def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeyp
 
     monkeypatch.setattr(labelled_scores, "probabilities", finds_all)
     monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
-    report = score(session.run, session.model, opened)
+    report = score(session.run.folder, session.model, opened)
     assert report.classes[1].f1 == 1
     assert report.stretches is not None
     assert report.stretches["both"].exact.predicted == 4

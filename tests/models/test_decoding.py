@@ -23,6 +23,7 @@ from tapeless.ops import OPS
 from tapeless.program.arena import make_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
+from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
 
 CONTEXT, CHUNK = 11, 4  # a context that is no multiple of the chunk
@@ -55,7 +56,7 @@ def small_chunks(monkeypatch):
 def small_model(name, backend, dtype=None, **changes):
     """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
     base, fields = CONFIGURATIONS[name]
-    model = Model(base, backend=backend, dtype=dtype, time=1, optimizer=None, **(SMALL | fields | changes))
+    model = Model(base, backend=backend, precision=dtype, time=1, optimizer=None, **(SMALL | fields | changes))
     rng = np.random.default_rng(3)
     for weight in model.params.values():
         weight[...] = rng.normal(0.2, 0.5, weight.shape)
@@ -221,7 +222,9 @@ def test_reading_computes_no_more_than_the_cache_needs():
 def test_memory(name):
     """The cache, and beside it little: a chunk of activations or a row of scores. The model lends the weights."""
     config = preset(name)
-    read, decode = (make_plan(program, "float32", lent=True) for program in (reading(config, 64), decoding(config)))
+    read, decode = (
+        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(config, 64), decoding(config))
+    )
     cache = 4 * 2 * config.layers * config.context * config.channels
     for plan in (read, decode):
         kinds = plan.bytes_by_kind()
@@ -251,7 +254,7 @@ def run_op(name, arrays, backend, signature_order):
     spec, p, values = OPS[name].SPEC, Builder(), {}
     for argument in signature_order:
         array = arrays[argument]
-        buffer = p.buffer("input", argument, array.shape, spec.dtype(argument))
+        buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         mode = update if argument in spec.forward.updates else write
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
     p.call(name, "forward", values, ("here",))
@@ -271,7 +274,7 @@ def test_remember_and_attend_are_attention_over_the_whole_sequence(backend, seed
     seen = position + time
     held, channels = seen + int(rng.integers(0, 6)), heads * width
     module: ModuleType = backend_named(backend)
-    past = rng.normal(size=(3, batch, seen, channels)).astype(module.DEFAULT_DTYPE)
+    past = rng.normal(size=(3, batch, seen, channels)).astype(module.DEFAULT_PRECISION)
     keys, values = (np.full((batch, heads, held, width), np.nan, past.dtype) for _ in range(2))
     for cache, whole in ((keys, past[1]), (values, past[2])):
         cache[:, :, :position] = whole[:, :position].reshape(batch, position, heads, width).swapaxes(1, 2)
@@ -310,7 +313,7 @@ def test_positions_start_where_they_are_told(backend, adding):
     y = np.full((2, 3, 2), 100, np.float32)
     p = Builder()
     buffers = {"y": p.buffer("input", "y", y.shape), "table": p.buffer("input", "table", table.shape)}
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     p.positions_at.forward(y=(add if adding else write)(buffers["y"]), table=buffers["table"], position=at)
     (call,) = p.build().calls
     list(execute([bind_call(call, {"y": y, "table": table, "position": np.array([2])}, backend)]))
@@ -330,7 +333,7 @@ def test_shapes_that_do_not_fit_are_refused(op, shapes, message):
     p = Builder()
     keys, values = (p.buffer("state", name, shapes["cache"]) for name in ("keys", "values"))
     new, y = (p.buffer("input", name, shapes["new"]) for name in ("new", "y"))
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     values_of = {
         "remember": {"keys": update(keys), "values": update(values), "k": new, "v": new, "position": at},
         "cached_attention": {"y": write(y), "q": new, "keys": keys, "values": values, "position": at},
@@ -342,7 +345,7 @@ def test_shapes_that_do_not_fit_are_refused(op, shapes, message):
 def test_more_positions_than_the_table_has_are_refused():
     p = Builder()
     y, table = p.buffer("input", "y", (1, 5, 2)), p.buffer("input", "table", (4, 2))
-    at = p.buffer("input", "position", (1,), "int64")
+    at = p.buffer("input", "position", (1,), "index")
     with pytest.raises(ProgramError, match="T=5 positions but the table holds only P=4"):
         p.positions_at.forward(y=write(y), table=table, position=at)
 

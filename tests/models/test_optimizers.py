@@ -45,7 +45,7 @@ PAIRS: dict[str, tuple[str | Optimizer, Any, dict[str, Any]]] = {
 def made(optimizer: str | Optimizer | None, seed: int = 0, **fields: Any) -> Model:
     model = Model(
         CONFIGURATION.preset, batch=CONFIGURATION.batch, time=CONFIGURATION.time, backend="reference",
-        dtype="float64", optimizer=optimizer, seed=seed, **{**CONFIGURATION.fields, **fields},
+        precision="float64", optimizer=optimizer, seed=seed, **{**CONFIGURATION.fields, **fields},
     )  # fmt: skip
     CONFIGURATION.scramble(np.random.default_rng(seed), model)
     return model
@@ -137,7 +137,7 @@ def test_accumulation_adds_where_a_gradient_has_many_parts():
 def trained(seed: int) -> dict[str, Array]:
     """The weights after a few steps, from the model's own first values."""
     model = Model(
-        "gpt2-4x256", batch=2, time=4, backend="reference", dtype="float64", seed=seed, **CONFIGURATION.fields
+        "gpt2-4x256", batch=2, time=4, backend="reference", precision="float64", seed=seed, **CONFIGURATION.fields
     )
     rng = np.random.default_rng(3)
     for step in range(5):

@@ -26,6 +26,7 @@ from tapeless.ops.contract import (
     product_flops,
     store,
 )
+from tapeless.ops.linear import reference as linear
 
 BOTH_WAYS = [
     pytest.param(name, direction, id=f"{name}.{direction}")
@@ -52,6 +53,7 @@ LEFT_OUT = [
     for direction in ("forward", "backward")
     if direction == "forward" or op.SPEC.backward is not None
     for argument in op.SPEC.signature(direction).optional
+    if argument not in op.SPEC.signature(direction).needed_by
 ]
 # Sums of a handful of numbers of size 1 to 10, in one order or the other: a few units in the last place of 10.
 ROUNDING = 1e-14
@@ -91,13 +93,12 @@ class Case:
         self.without = without
 
     def _typed(self, name: str, value: Array, dtype: Any) -> Array:
-        wanted = self.op.SPEC.dtype(name)
-        return value.astype(dtype if wanted == "float" else wanted)
+        return value.astype(self.op.SPEC.dtype(name, dtype))
 
     def _nan(self, name: str, dtype: Any) -> Array:
         spec: Spec = self.op.SPEC
         shape = tuple(int(x) if x.isdigit() else self.dims[x] for x in spec.letters(name))
-        return np.full(shape, np.nan, dtype if spec.dtype(name) == "float" else spec.dtype(name))
+        return np.full(shape, np.nan, spec.dtype(name, dtype))
 
     def run(self, add: frozenset[str] = NONE) -> dict[str, Array]:
         given = {k: None if k == self.without else v for k, v in (self.outputs | self.reads).items()}
@@ -186,11 +187,13 @@ def test_a_backward_writes_gradients_of_inputs(name: str) -> None:
     assert set(spec.backward.writes) & gradients
     known = {*spec.forward.arguments, *(f"d{write}" for write in spec.forward.writes)}
     assert set(spec.backward.reads) <= known
-    # A bias may be absent, and a gradient nobody needs; never the loss, or all that a backward is for.
+    # A bias may be absent, a gradient nobody needs, and what is needed for such a gradient alone; never the loss.
     assert set(spec.forward.optional) <= set(spec.forward.reads)
-    left_out = set(spec.backward.optional) - set(spec.forward.optional)
+    left_out = set(spec.backward.optional) - set(spec.forward.optional) - set(spec.backward.needed_by)
     assert left_out <= {write for write in spec.backward.writes if write in gradients}
-    assert set(spec.backward.optional) != gradients  # something is left to compute
+    for read, outputs in spec.backward.needed_by.items():
+        assert read in spec.backward.reads
+        assert set(outputs) <= left_out
     assert spec.backward.scalars == () or spec.backward.scalars == spec.forward.scalars
 
 
@@ -200,8 +203,8 @@ def test_every_letter_is_in_the_legend(name: str) -> None:
     for argument, letters in spec.shapes.items():
         for letter in letters.split():
             assert letter in LEGEND or letter.isdigit(), f"{letter} of {argument}"
-    assert set(spec.dtypes) <= set(spec.shapes)
-    assert set(spec.dtypes.values()) <= {"float", "float64", "int64"}
+    assert set(spec.roles) <= set(spec.shapes)
+    assert set(spec.roles.values()) <= {"statistic", "index", "scalar"}
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -277,14 +280,20 @@ def test_what_is_optional_can_be_left_out(name: str, direction: str, argument: s
             assert np.array_equal(value, whole[other]) == (argument in whole)
 
 
+def test_without_dweight_a_linear_needs_no_x() -> None:
+    whole, case = Case("linear", "backward"), Case("linear", "backward")
+    whole.run()
+    linear.backward(case.outputs["dx"], None, case.outputs["dbias"], case.reads["dy"], None, case.reads["weight"])
+    assert all(np.array_equal(case.outputs[name], whole.outputs[name]) for name in ("dx", "dbias"))
+
+
 @pytest.mark.parametrize(("name", "direction"), BOTH_WAYS)
 def test_float32_in_float32_out(name: str, direction: str) -> None:
     double, single = Case(name, direction), Case(name, direction, np.float32)
     double.run()
     single.run()
     for output, value in single.outputs.items():
-        wanted = double.op.SPEC.dtype(output)
-        assert value.dtype == (np.float32 if wanted == "float" else wanted)
+        assert value.dtype == double.op.SPEC.dtype(output, "float32")
         assert scaled_error(value, double.outputs[output]) <= FLOAT32, output
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tapeless.backends import reference
 from tapeless.backends.execute import bind, execute
 from tapeless.check.configurations import small
-from tapeless.errors import ProgramError, TapelessError
+from tapeless.errors import ProgramError
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import CHOICES, Config, Optimizer
@@ -24,6 +24,7 @@ from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import ALIGNMENT, Arena, Placement, Plan, make_plan
 from tapeless.program.builder import Builder
 from tapeless.program.call import PERSISTENT, Program, gradient_name, write
+from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
 
 BATCH, TIME = 2, 4
@@ -141,7 +142,7 @@ def assert_ranges_cover_all_uses(plan: Plan) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_buffer_is_aligned(name: str, dtype: str) -> None:
-    arena = Arena(make_plan(training(SMALL_MODELS[name]), dtype))
+    arena = Arena(make_plan(training(SMALL_MODELS[name]), PRECISIONS[dtype]))
     assert ALIGNMENT == 64
     assert arena.block.ctypes.data % 64 == 0
     assert len(arena.block) % 64 == 0
@@ -159,7 +160,7 @@ def test_every_buffer_is_aligned(name: str, dtype: str) -> None:
 def test_weights_gradients_and_state_lie_in_the_same_order(name: str, dtype: str) -> None:
     """An element's place in its region is the same in all four: one index serves the whole update."""
     program = training(SMALL_MODELS[name], "adamw")
-    plan = make_plan(program, dtype)
+    plan = make_plan(program, PRECISIONS[dtype])
     place, itemsize = plan.placements, np.dtype(dtype).itemsize
     regions = [place[region] for region in ("weights", "gradients", "m", "v")]
     assert len({(region.bytes, region.dtype) for region in regions}) == 1
@@ -192,7 +193,7 @@ def test_a_layer_is_one_stretch() -> None:
 
 def test_a_region_is_its_members() -> None:
     """Zeroing is one fill: writing through the region is writing to the members, and nothing else."""
-    arena = Arena(make_plan(training(SMALL_MODELS["ops-102k"]), "float64"))
+    arena = Arena(make_plan(training(SMALL_MODELS["ops-102k"]), PRECISIONS["float64"]))
     place = arena.plan.placements
     arena.array(place["gradients"].buffer)[...] = 3.0
     for weight in arena.plan.program.weights:
@@ -201,7 +202,7 @@ def test_a_region_is_its_members() -> None:
 
 
 def test_columns_are_views() -> None:
-    arena = Arena(make_plan(training(SMALL_MODELS["gpt2-124m"]), "float64"))
+    arena = Arena(make_plan(training(SMALL_MODELS["gpt2-124m"]), PRECISIONS["float64"]))
     qkv = arena.plan.placements["blocks.0.attn.qkv"].buffer
     arena.array(qkv)[...] = 0
     arena.array(qkv.columns(6, 12))[...] = 5
@@ -230,7 +231,7 @@ def test_planning_allocates_nothing(name: str) -> None:
         program = transformer.training(config, 8, 1024, Optimizer("adamw"))
     tracemalloc.start()
     try:
-        plan = make_plan(program or transformer.training(config, 8, 1024, Optimizer("adamw")), "float32")
+        plan = make_plan(program or transformer.training(config, 8, 1024, Optimizer("adamw")), PRECISIONS["float32"])
         _, used = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -240,14 +241,9 @@ def test_planning_allocates_nothing(name: str) -> None:
     assert used < 64 * 2**20
 
 
-def test_unknown_type() -> None:
-    with pytest.raises(TapelessError, match="unsupported dtype 'float16': choose one of float32, float64"):
-        make_plan(training(SMALL_MODELS["ops-102k"]), "float16")
-
-
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_live_bytes(name: str) -> None:
-    plan = make_plan(training(SMALL_MODELS[name]), "float32")
+    plan = make_plan(training(SMALL_MODELS[name]), PRECISIONS["float32"])
     count = len(plan.program.calls)
     by_hand = [sum(p.bytes for p in leaves(plan) if live_at(p, call)) for call in range(count)]
     assert plan.live_bytes == by_hand
@@ -258,7 +254,7 @@ def test_live_bytes(name: str) -> None:
 
 
 def test_bytes_by_kind() -> None:
-    plan = make_plan(training(SMALL_MODELS["gpt2-124m"], "adamw"), "float32")
+    plan = make_plan(training(SMALL_MODELS["gpt2-124m"], "adamw"), PRECISIONS["float32"])
     kinds = plan.bytes_by_kind()
     assert kinds["weight"] == kinds["gradient"] == 4 * plan.parameters
     assert kinds["state"] == 2 * plan.placements["weights"].bytes
@@ -270,8 +266,8 @@ def test_bytes_by_kind() -> None:
 def test_saved_and_scratch() -> None:
     """Saved is what the forward leaves for the backward. Recomputing turns what is inside a block to scratch."""
     inside = ("blocks.0.attn.qkv", "blocks.0.mlp.up", "blocks.0.attn.lse")
-    kept = make_plan(training(SMALL_MODELS["pre-norm, kept"]), "float32").placements
-    again = make_plan(training(SMALL_MODELS["pre-norm, recomputed"]), "float32").placements
+    kept = make_plan(training(SMALL_MODELS["pre-norm, kept"]), PRECISIONS["float32"]).placements
+    again = make_plan(training(SMALL_MODELS["pre-norm, recomputed"]), PRECISIONS["float32"]).placements
     assert {kept[name].kind for name in inside} == {"saved"}
     assert {again[name].kind for name in inside} == {"scratch"}
     assert {kept[name].kind for name in ("dstream", "logits", "blocks.0.mlp.act", "blocks.0.norm1")} == {"scratch"}
@@ -293,7 +289,7 @@ def test_a_buffer_written_in_parts_lives_from_the_first() -> None:
         p.relu.forward(y=write(whole), x=wide)
     p.relu.forward(y=write(wide), x=whole)
     p.relu.forward(y=write(whole), x=wide)
-    plan = make_plan(p.build(), "float64")
+    plan = make_plan(p.build(), PRECISIONS["float64"])
     assert plan.placements["wide"].ranges == ((0, 7), (8, 9))
     assert plan.placements["whole"].ranges == ((3, 3), (7, 8), (9, 9))
     assert_sound(plan)
@@ -302,7 +298,7 @@ def test_a_buffer_written_in_parts_lives_from_the_first() -> None:
 def test_columns_written_by_one_call_can_make_a_whole() -> None:
     """dq, dk and dv fill dqkv together, so nothing is kept of it from the block before."""
     program = training(SMALL_MODELS["gpt2-124m"])
-    plan = make_plan(program, "float64")
+    plan = make_plan(program, PRECISIONS["float64"])
     backward = [index for index, call in enumerate(program.calls) if call.title == "attention.backward"]
     assert [plan.placements[f"blocks.{n}.attn.dqkv"].first_call for n in (1, 0)] == backward
 
@@ -312,14 +308,14 @@ def test_columns_written_by_one_call_can_make_a_whole() -> None:
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_nothing_overlaps_while_it_lives(name: str) -> None:
-    assert_sound(make_plan(training(SMALL_MODELS[name]), "float32"))
-    assert_sound(make_plan(training(SMALL_MODELS[name]), "float64", share=False))
+    assert_sound(make_plan(training(SMALL_MODELS[name]), PRECISIONS["float32"]))
+    assert_sound(make_plan(training(SMALL_MODELS[name]), PRECISIONS["float64"], share=False))
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_sharing_saves_memory(name: str) -> None:
     program = training(SMALL_MODELS[name])
-    shared, unshared = make_plan(program, "float64"), make_plan(program, "float64", share=False)
+    shared, unshared = make_plan(program, PRECISIONS["float64"]), make_plan(program, PRECISIONS["float64"], share=False)
     assert not any(share_bytes(one, two) for one, two in combinations(leaves(unshared), 2))
     assert any(share_bytes(one, two) for one, two in combinations(leaves(shared), 2))
     assert shared.workspace_offset == unshared.workspace_offset
@@ -332,7 +328,9 @@ def test_the_shared_layout_gives_the_same_bits(name: str) -> None:
     """Loss, gradients, norm, m, v and weights of three steps, against a layout in which nothing is shared."""
     config = SMALL_MODELS[name]
     program = training(config)
-    runs = [Driver(config, program, make_plan(program, "float64", share=s)).training() for s in (True, False)]
+    runs = [
+        Driver(config, program, make_plan(program, PRECISIONS["float64"], share=s)).training() for s in (True, False)
+    ]
     assert runs[0] == runs[1]
     assert runs[0][0]["loss"] != runs[0][1]["loss"] != runs[0][2]["loss"]  # it did step
     assert np.isfinite(np.frombuffer(b"".join(runs[0][2].values()))).all()
@@ -343,8 +341,8 @@ def test_the_shared_layout_gives_the_same_bits(name: str) -> None:
 def test_evaluation_and_readout_in_shared_and_poisoned_memory(name: str, write_program: Any) -> None:
     config = SMALL_MODELS[name]
     program = write_program(config, BATCH, TIME)
-    clean = Driver(config, program, make_plan(program, "float64", share=False))
-    dirty = Driver(config, program, make_plan(program, "float64"), poisoned=True)
+    clean = Driver(config, program, make_plan(program, PRECISIONS["float64"], share=False))
+    dirty = Driver(config, program, make_plan(program, PRECISIONS["float64"]), poisoned=True)
     answer = "loss" if write_program is transformer.evaluation else "scores"
     assert clean.run()[answer] == dirty.run()[answer]
     assert np.isfinite(dirty.array(answer)).all()
@@ -353,8 +351,8 @@ def test_evaluation_and_readout_in_shared_and_poisoned_memory(name: str, write_p
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_the_evaluation_fits_beside_the_training(name: str) -> None:
     config = SMALL_MODELS[name]
-    plan = make_plan(training(config), "float64")
-    evaluation = make_plan(transformer.evaluation(config, BATCH, TIME), "float64", beside=plan)
+    plan = make_plan(training(config), PRECISIONS["float64"])
+    evaluation = make_plan(transformer.evaluation(config, BATCH, TIME), PRECISIONS["float64"], beside=plan)
     assert_sound(evaluation)
     assert evaluation.peak_bytes == plan.peak_bytes
     for placement in leaves(evaluation):
@@ -367,17 +365,17 @@ def test_the_evaluation_fits_beside_the_training(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_full_size_evaluations_fit(name: str) -> None:
     config = PRESETS[name]
-    plan = make_plan(transformer.training(config, 2, config.context, None), "float32")
-    evaluation = make_plan(transformer.evaluation(config, 2, config.context), "float32", beside=plan)
+    plan = make_plan(transformer.training(config, 2, config.context, None), PRECISIONS["float32"])
+    evaluation = make_plan(transformer.evaluation(config, 2, config.context), PRECISIONS["float32"], beside=plan)
     assert max(p.offset + p.bytes for p in leaves(evaluation)) <= plan.peak_bytes
 
 
 def test_a_program_that_does_not_fit_beside_another() -> None:
     config = SMALL_MODELS["gpt2-124m"].override(vocab=500, chunk=1)
-    plan = make_plan(transformer.training(config, BATCH, TIME, None), "float64")
+    plan = make_plan(transformer.training(config, BATCH, TIME, None), PRECISIONS["float64"])
     wide = transformer.evaluation(config.override(chunk=8), BATCH, TIME)
     with pytest.raises(ProgramError, match=r"needs [\d,]+ bytes does not fit into an arena of [\d,]+"):
-        make_plan(wide, "float64", beside=plan)
+        make_plan(wide, PRECISIONS["float64"], beside=plan)
 
 
 # Poison
@@ -387,7 +385,7 @@ def test_a_program_that_does_not_fit_beside_another() -> None:
 def test_poison_is_nan_in_every_type(dtype: str) -> None:
     """A pattern that is NaN in one type can be a large number in another."""
     config = SMALL_MODELS["cllm"]
-    arena = Arena(make_plan(training(config), dtype))
+    arena = Arena(make_plan(training(config), PRECISIONS[dtype]))
     fill_weights(arena)
     before = arena.array(arena.plan.placements["weights"].buffer).tobytes()
     arena.poison()
@@ -423,7 +421,7 @@ def act(model: Model, *, poisoned: bool) -> dict[str, Any]:
 
 def assert_poison_does_not_matter(config: Config, batch: int, time: int, dtype: str) -> None:
     clean, dirty = (
-        act(Model(config, batch=batch, time=time, dtype=dtype, backend="reference"), poisoned=poisoned)
+        act(Model(config, batch=batch, time=time, precision=dtype, backend="reference"), poisoned=poisoned)
         for poisoned in (False, True)
     )
     assert clean.keys() == dirty.keys()
@@ -450,7 +448,7 @@ def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int
     results, workspaces, peaks = [], [], []
     for each in (config, again):
         program = training(each, "momentum")
-        plan = make_plan(program, "float64")
+        plan = make_plan(program, PRECISIONS["float64"])
         results.append(Driver(each, program, plan).training())
         workspaces.append(plan.peak_bytes - plan.workspace_offset)
         peaks.append(plan.peak_bytes)
@@ -464,7 +462,8 @@ def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int
 def test_recomputation_saves_where_it_counts(norm: str) -> None:
     config = PRESETS["gpt2-124m"].override(norm=norm)
     kept, again = (
-        make_plan(transformer.training(c, 1, 1024, None), "float32") for c in (config, config.override(recompute=True))
+        make_plan(transformer.training(c, 1, 1024, None), PRECISIONS["float32"])
+        for c in (config, config.override(recompute=True))
     )
     assert again.peak_bytes < kept.peak_bytes
     saved = [sum(p.bytes for p in leaves(plan) if p.kind == "saved") for plan in (kept, again)]
@@ -511,7 +510,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
 def test_any_model_is_sound_in_memory(drawn: tuple[Config, int, int], dtype: str) -> None:
     config, batch, time = drawn
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
-    plan = make_plan(program, dtype)
+    plan = make_plan(program, PRECISIONS[dtype])
     assert_sound(plan)
-    assert_sound(make_plan(transformer.evaluation(config, batch, time), dtype, beside=plan))
+    assert_sound(make_plan(transformer.evaluation(config, batch, time), PRECISIONS[dtype], beside=plan))
     assert_poison_does_not_matter(config, batch, time, dtype)

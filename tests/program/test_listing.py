@@ -15,6 +15,7 @@ from tapeless.models.presets import PRESETS
 from tapeless.program.arena import make_plan
 from tapeless.program.call import Program
 from tapeless.program.listing import listing, planned
+from tapeless.program.precision import PRECISIONS
 
 HOME = Path(tapeless.__file__).parents[1]
 
@@ -71,7 +72,7 @@ def test_a_refusal_names_the_user_of_a_part() -> None:
 
 def test_both_are_plain_data() -> None:
     made = program("gpt2-4x256")
-    plan = make_plan(made, "float32")
+    plan = make_plan(made, PRECISIONS["float32"])
     calls, places = listing(made), planned(plan)
     assert json.loads(json.dumps(calls)) == calls
     assert json.loads(json.dumps(places)) == places

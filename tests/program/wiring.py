@@ -14,6 +14,7 @@ from tapeless.models import transformer
 from tapeless.models.config import Config, Optimizer
 from tapeless.program.arena import Arena, make_plan
 from tapeless.program.call import Argument, Buffer, Call, Program, gradient_name
+from tapeless.program.precision import PRECISIONS
 
 BASE = Config("small", layers=2, channels=4, heads=2, vocab=5, context=3, hidden=4, chunk=4)
 CHANGES: dict[str, dict[str, Any]] = {
@@ -104,7 +105,7 @@ def _alike(program: Program, argument: Argument) -> list[Buffer]:
     """Other buffers that would fit: up to three of each kind."""
     found: dict[str, list[Buffer]] = {}
     for buffer in program.buffers:
-        fits = (buffer.shape, buffer.dtype) == (argument.view.shape, argument.view.buffer.dtype)
+        fits = (buffer.shape, buffer.role) == (argument.view.shape, argument.view.buffer.role)
         if fits and buffer != argument.view.buffer:
             found.setdefault(buffer.kind, []).append(buffer)
     return [buffer for group in found.values() for buffer in group[:3]]
@@ -133,7 +134,7 @@ def is_derivative(program: Program) -> bool:
 
 
 def _prepared(program: Program, dtype: str, rng: np.random.Generator) -> tuple[Arena, dict[str, Any]]:
-    plan = make_plan(program, dtype)
+    plan = make_plan(program, PRECISIONS[dtype])
     arena = Arena(plan)
     arena.poison()
     for name in sorted(plan.placements):
@@ -162,7 +163,7 @@ def _start(buffer: Buffer, rng: np.random.Generator) -> Any:
     fixed: dict[str, Any] = {"count": 6.0, "limit": 0.7, "lr": 0.3, "step": 3}
     if buffer.name in fixed:
         return fixed[buffer.name]
-    if buffer.dtype == "int64":
+    if buffer.role == "index":
         return rng.integers(0, 5, buffer.shape)
     values = rng.choice([-1.0, 1.0], buffer.shape) * rng.uniform(0.2, 1.2, buffer.shape)
     return np.abs(values) if buffer.kind == "state" or buffer.name == "class_weights" else values

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from tapeless.check.configurations import Configuration
 from tapeless.model import Model
+from tapeless.models import transformer
 from tapeless.models.config import CHOICES
+from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 
 # A preset gives the family: pre-norm GPT, post-norm encoder, CLLM, and the encoder that reads features.
@@ -46,6 +50,20 @@ def configurations(draw: st.DrawFn, /, family: str, **fixed: Any) -> Configurati
     return Configuration("random", family, fields | fixed, batch, time, seed)
 
 
+@st.composite
+def partly_frozen(draw: st.DrawFn, /, family: str) -> Configuration:
+    """Any weights of it frozen, but not all; mostly whole blocks, as people do."""
+    configuration = draw(configurations(family))
+    config = PRESETS[family].override(**configuration.fields)
+    names = [weight.name for weight in transformer.evaluation(config, 1, 1).weights]
+    fronts = [name for name in names if not name.startswith("blocks.")]
+    blocks = [f"blocks.{n}.*" for n in range(config.layers)]
+    frozen = draw(st.lists(st.sampled_from([*fronts, *blocks, *names]), max_size=len(names), unique=True))
+    while all(any(fnmatchcase(name, pattern) for pattern in frozen) for name in names):
+        frozen = frozen[1:]
+    return replace(configuration, fields={**configuration.fields, "frozen": tuple(frozen)})
+
+
 def made(configuration: Configuration, **options: Any) -> tuple[Model, Array, Array]:
     """The model with random weights and a batch of its own, float64 on the reference unless told otherwise."""
     rng = np.random.default_rng(configuration.seed)
@@ -55,7 +73,7 @@ def made(configuration: Configuration, **options: Any) -> tuple[Model, Array, Ar
     )  # fmt: skip
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
-    return model, inputs.astype(model.dtype) if model.config.features else inputs, targets
+    return model, inputs.astype(model.precision.name) if model.config.features else inputs, targets
 
 
 def copied(model: Model) -> dict[str, Array]:

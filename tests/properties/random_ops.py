@@ -56,7 +56,7 @@ class Inputs:
 
     def empty(self, argument: str, dtype: Any) -> Array:
         """NaN: what is read before it is written, or never written, shows."""
-        return np.full(self.shape(argument), np.nan, dtype if self.spec.dtype(argument) == "float" else np.float64)
+        return np.full(self.shape(argument), np.nan, self.spec.dtype(argument, dtype))
 
     def replaced(self, **arrays: Array) -> Inputs:
         return Inputs(self.name, self.dims, {**self.arrays, **arrays}, self.scalars)
@@ -115,7 +115,7 @@ def _random_spans(rng: np.random.Generator, size: int) -> tuple[tuple[int, int],
 
 def _random_array(inputs: Inputs, argument: str, rng: np.random.Generator) -> Array:
     shape = inputs.shape(argument)
-    if inputs.spec.dtype(argument) == "int64":
+    if inputs.spec.roles.get(argument) == "index":
         return rng.integers(*INTEGERS[argument](inputs.dims), shape)
     values = away_from_zero(rng, *shape)  # where a ReLU has no derivative
     return np.abs(values) if argument in POSITIVE else values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tapeless.check.configurations import Configuration
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
 from tests.oracles import disagreements, leaves, torch_gradients, torch_loss_and_logits
-from tests.properties.random_models import FAMILIES, configurations, copied, made, zeroed
+from tests.properties.random_models import FAMILIES, configurations, copied, made, partly_frozen, zeroed
 from tests.random_cases import cases
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -38,6 +39,19 @@ def test_complex_step_along_random_directions(family: str, data: st.DataObject) 
     """⟨gradient, v⟩ = the slope of the loss along v, for every weight of any model."""
     for error in check_directions(data.draw(configurations(family))):
         assert error.ok, error
+
+
+@every_family
+@some
+@given(data=st.data())
+def test_whatever_is_frozen_the_rest_has_its_gradient(family: str, data: st.DataObject) -> None:
+    """The verifier has found that nothing is missing and nothing unneeded; the numbers are those of the whole model."""
+    configuration = data.draw(partly_frozen(family))
+    whole = replace(configuration, fields={**configuration.fields, "frozen": ()})
+    (part, inputs, targets), (all_of_it, _, _) = made(configuration), made(whole)
+    assert part.forward_backward(inputs, targets) == all_of_it.forward_backward(inputs, targets)
+    for name, gradient in part.grads.items():
+        assert np.array_equal(gradient, all_of_it.grads[name]), name
 
 
 @every_family

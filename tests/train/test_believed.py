@@ -11,7 +11,7 @@ from tapeless.files import disk
 from tapeless.labelling import source as labelled
 from tapeless.labelling.scores import read_cut
 from tapeless.models.presets import preset
-from tapeless.tasks.operations import Operations
+from tapeless.tasks.operations import KIND, Operations
 from tapeless.train import checkpoint, session
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
@@ -27,7 +27,7 @@ def run(tmp_path):
     config = preset("ops-102k").override(**SMALL)
     settings = Settings(data="operations", backend="reference", steps=5, accumulate=2).suited(config)
     request = Request("ops-102k", SMALL, replace(settings, tokenizer="none"))
-    trainer = Trainer(session.make_model(request, config), Operations(config, 0), request.settings)
+    trainer = Trainer(session.make_model(request, config, KIND), Operations(config, 0), request.settings)
     trainer.batch()
     folder = tmp_path / "run"
     folder.mkdir()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tapeless import TapelessError
-from tapeless.files import disk
+from tapeless.files import disk, safetensors
 from tapeless.train import checkpoint
 from tests.train import crash
 
@@ -113,7 +113,7 @@ def test_the_files_are_what_safetensors_itself_reads_and_writes(tmp_path):
         {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for name, array in tensors.items()},
         tmp_path / "theirs",
     )
-    ours = disk.read_safetensors(tmp_path / "theirs")
+    ours = safetensors.read_safetensors(tmp_path / "theirs")
     for name, array in tensors.items():
         np.testing.assert_array_equal(ours[name].ravel(), array.ravel())
 
@@ -122,8 +122,10 @@ def test_every_tensor_lies_at_a_multiple_of_its_item_size(tmp_path):
     """So that what maps the file can use it in place."""
     path = tmp_path / "model.safetensors"
     for length in range(1, 9):
-        disk.write_safetensors(path, {"n" * length: np.ones(3, np.int8), "h": np.ones(3, np.float16), "d": np.ones(1)})
-        for array in disk.read_safetensors(path).values():
+        safetensors.write_safetensors(
+            path, {"n" * length: np.ones(3, np.int8), "h": np.ones(3, np.float16), "d": np.ones(1)}
+        )
+        for array in safetensors.read_safetensors(path).values():
             assert array.flags.aligned
 
 
@@ -502,7 +504,7 @@ MALFORMED = {
     "length 2^64 − 1": (file_of(ONE, EIGHT, 2**64 - 1), "claims 18,446,744,073,709,551,615 bytes"),
     "length 2^63": (file_of(ONE, EIGHT, 2**63), "claims"),
     "length big-endian": (struct.pack(">Q", 2) + b"{}", "claims"),
-    "header too large": (file_of(b"{" + b" " * disk.LARGEST_HEADER + b"}"), "more than the 16,777,216"),
+    "header too large": (file_of(b"{" + b" " * safetensors.LARGEST_HEADER + b"}"), "more than the 16,777,216"),
     "a pickle": (b"\x80\x04\x95\x1f\x00\x00\x00\x00" + bytes(40), "claims"),
     "a zip": (b"PK\x03\x04" + bytes(60), "claims 67,324,752 bytes"),
     "a pointer to a large file": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "claims"),
@@ -593,7 +595,10 @@ def test_malformed_files_are_refused_in_little_memory(case, tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     messages = []
-    assert allocated_by(lambda: messages.append(refusal(disk.read_safetensors, path))) < 12 * len(content) + MEGABYTE
+    assert (
+        allocated_by(lambda: messages.append(refusal(safetensors.read_safetensors, path)))
+        < 12 * len(content) + MEGABYTE
+    )
     assert messages[0].startswith(f"{path} is not a sound safetensors file: ")
     assert expected in messages[0]
     assert len(messages[0]) < len(str(path)) + 300
@@ -601,16 +606,16 @@ def test_malformed_files_are_refused_in_little_memory(case, tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    assert "No such file" in refusal(disk.read_safetensors, tmp_path / "missing")
-    assert "it is no regular file" in refusal(disk.read_safetensors, tmp_path)
+    assert "No such file" in refusal(safetensors.read_safetensors, tmp_path / "missing")
+    assert "it is a folder, not a plain file" in refusal(safetensors.read_safetensors, tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert "it is no regular file" in refusal(disk.read_safetensors, tmp_path / "pipe")
+    assert "it is a pipe, not a plain file" in refusal(safetensors.read_safetensors, tmp_path / "pipe")
 
 
 def test_sound_files_at_the_edge(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_of({}))
-    assert dict(disk.read_safetensors(path)) == {}
+    assert dict(safetensors.read_safetensors(path)) == {}
     odd = {
         "__metadata__": {"a": "b"},
         "n": entry("U8", [1], [0, 1]),
@@ -618,7 +623,7 @@ def test_sound_files_at_the_edge(tmp_path):
         "": entry(shape=[0, 3], offsets=[9, 9]),
     }
     path.write_bytes(file_of(odd, b"\7" + struct.pack("<2f", 1.5, -2.0)))
-    found = disk.read_safetensors(path)
+    found = safetensors.read_safetensors(path)
     assert (list(found), len(found)) == (["n", "a", ""], 3)
     assert found["a"].tolist() == [1.5, -2.0], "at an odd address"
     assert found[""].shape == (0, 3)
@@ -631,7 +636,7 @@ def test_bfloat16_comes_as_float32(tmp_path):
     stored = np.arange(65536, dtype="<u2").tobytes()
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_of({"w": entry("BF16", [256, 256], [0, len(stored)])}, stored))
-    found = disk.read_safetensors(path)["w"]
+    found = safetensors.read_safetensors(path)["w"]
     assert (str(found.dtype), found.shape) == ("float32", (256, 256))
     for place in range(65536):
         assert struct.pack("<f", found.flat[place])[2:] == stored[2 * place : 2 * place + 2] or np.isnan(

@@ -10,7 +10,7 @@ import pytest
 
 from tapeless import Model
 from tapeless.tasks.data.batches import evaluation_batches
-from tapeless.tasks.data.tokens import Data, Tokens
+from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import LENGTH, Operations
 from tapeless.tasks.text import Text
 from tapeless.train.doctor import Finding, diagnose
@@ -44,7 +44,7 @@ def states_of(model: Model, inputs, targets):
 def some_text(length: int, vocab: int) -> Text:
     rng = np.random.default_rng(0)
     tokens = [Tokens([rng.integers(0, vocab, length)]) for _ in range(2)]
-    return Text(Data(tokens[0], tokens[1], vocab, None, ""), time=8, seed=0)
+    return Text(TokenData(tokens[0], tokens[1], vocab, None, ""), time=8, seed=0)
 
 
 def test_text_is_measured_by_distance():
@@ -138,7 +138,7 @@ def test_cllm_learns_the_operations():
 def test_cllm_learns_text():
     """A text whose next byte is certain: the nearest embedding is right everywhere but at the start of a window."""
     tokens = Tokens([np.resize(np.frombuffer(b"do not go gentle ", np.uint8), 4000)])
-    task = Text(Data(tokens, tokens, 256, None, ""), time=16, seed=0)
+    task = Text(TokenData(tokens, tokens, 256, None, ""), time=16, seed=0)
     model = Model("cllm", batch=8, time=16, layers=2, channels=32, heads=4)
     before = task.evaluate(model, 5)
     trainer = Trainer(model, task, Settings(steps=150, lr=5e-3))

@@ -177,13 +177,13 @@ def test_a_base_trained_further_on_another_time(tmp_path, older, text):
 def test_what_is_imported_keeps_its_positions(tmp_path, text):
     """As `import` makes a run: no training, so no time but the context."""
     config = preset("gpt2-124m").override(layers=1, channels=8, heads=2, vocab=257)
-    model = Model(config, time=1, backend="reference", dtype="float32", optimizer=None)
+    model = Model(config, time=1, backend="reference", precision="float32", optimizer=None)
     made = Run(tmp_path / "imported")
     made.folder.mkdir()
     write_configuration(made, Request("gpt2-124m", {}, Settings(tokenizer="none")), config)
     checkpoint.save(made.checkpoints, 0, {"weights": dict(model.params)}, {"step": 0}, best=True)
     assert made.window() == 1024
-    settings = Settings(steps=1, batch=1, backend="reference", dtype="float32")
+    settings = Settings(steps=1, batch=1, backend="reference", precision="float32")
     session = assembled(tmp_path / "tuned", text, base=made, settings=settings)
     assert (session.model.config.context, session.model.time) == (1024, 1024)
 

@@ -17,7 +17,7 @@ from tapeless.errors import TapelessError
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights
 from tapeless.model import Model
-from tapeless.tasks.data.tokens import Data, Tokens
+from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import Operations
 from tapeless.tasks.text import Text
 from tapeless.train.chance import chance, entropy
@@ -448,7 +448,7 @@ def test_chance_of_the_operations():
 
 def test_chance_of_text_and_of_distances():
     tokens = np.tile(np.array([0, 0, 0, 1], np.uint16), 5000)
-    task = Text(Data(Tokens([tokens]), Tokens([tokens]), 2, None, ""), 8, 0)
+    task = Text(TokenData(Tokens([tokens]), Tokens([tokens]), 2, None, ""), 8, 0)
     fields: dict[str, Any] = {"batch": 4, "time": 8, "layers": 1, "channels": 8, "heads": 2, "vocab": 2, "context": 8}
     found = chance(Model("gpt2-4x256", **fields), task, None)
     assert found["chance_loss"] == pytest.approx(0.5623, abs=2e-3)

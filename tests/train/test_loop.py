@@ -12,7 +12,7 @@ import torch
 from tapeless import Model
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files import disk
-from tapeless.tasks.task import Measured
+from tapeless.tasks.task import Measured, Task
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
 from tapeless.train.metrics import read_metrics
 from tapeless.train.session import NotSaved, Saved, resume, start
@@ -21,10 +21,8 @@ from tapeless.train.settings import Request, Settings
 FIELDS: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6}
 
 
-class Given:
+class Given(Task):
     """A task whose batches, and whose measurements, are given."""
-
-    tokenizer = None
 
     def __init__(self, batches, measured=()):
         self.given, self.measured = batches, list(measured)

@@ -18,17 +18,18 @@ import numpy as np
 
 from tapeless.errors import NonFiniteError
 from tapeless.kernels.cpu import blas
-from tapeless.labelling.run import DEFAULTS as LABELLED_DEFAULTS
+from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.model import Model
 from tapeless.models.presets import preset
+from tapeless.tasks.operations import KIND as OPERATIONS
 from tapeless.tasks.operations import Operations, Split
 from tapeless.tasks.task import Task
 from tapeless.train import run, session
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
-from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
+from tapeless.train.settings import Request, Settings
 
 LIBRARY = Path(os.__file__).parent
 SIGNAL_LENGTH = 24_000
@@ -106,19 +107,18 @@ def _open(trial: Trial, folder: Path) -> session.Session:
     task: Task
     with run.making(folder) as made:
         if kind == "operations":
-            settings = replace(request.settings, data=OPERATIONS).suited(config)
+            settings = replace(request.settings, data=OPERATIONS.name).suited(config)
             task = _operations(Operations(config, settings.seed), which)
         else:
-            chosen = {
-                name: value for name, value in LABELLED_DEFAULTS.items() if getattr(request.settings, name) is None
-            }
-            settings = replace(request.settings, data=LABELLED, tokenizer="none", **chosen)
+            settings = replace(request.settings, data=LABELLED.name, tokenizer="none").suited(config, LABELLED)
             recordings = [_signal(which, settings.seed)]
             config = config.override(class_weights=class_weights(recordings[0].labels, 2), recompute=False)
             training, held_out = hold_out(recordings, 0.2)
             task = Labelled(config, training, held_out, time=settings.time or 1, seed=settings.seed)
         request = replace(request, settings=settings)
-        trainer = Trainer(session.make_model(request, config), task, settings)
+        trainer = Trainer(
+            session.make_model(request, config, OPERATIONS if kind == "operations" else LABELLED), task, settings
+        )
         run.write_configuration(made, request, config)
         return session.Session(made, request, trainer, Recorder(folder), [])
 

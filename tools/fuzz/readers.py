@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.files import disk
-from tapeless.files.disk import read_safetensors
+from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.labelling import source as labelled
 from tapeless.labelling.genome.fasta import read_records
 from tapeless.labelling.genome.gff import labels, read_annotation
@@ -32,7 +32,7 @@ from tapeless.tasks.data.meta import read_meta
 from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.tokenizer import load_tokenizer, train_bpe
 from tapeless.tasks.data.tokens import open_data
-from tapeless.tasks.operations import Operations
+from tapeless.tasks.operations import KIND, Operations
 from tapeless.train import checkpoint, session
 from tapeless.train.doctor import diagnose
 from tapeless.train.loop import Trainer
@@ -77,7 +77,7 @@ def _ops_request(**settings: Any) -> Request:
 
 def _trainer(**settings: Any) -> Trainer:
     request, config = _ops_request(**settings), _ops_config()
-    return Trainer(session.make_model(request, config), Operations(config, 0), request.settings)
+    return Trainer(session.make_model(request, config, KIND), Operations(config, 0), request.settings)
 
 
 def _run_configuration(folder: Path) -> tuple[list[bytes], Read]:
@@ -401,7 +401,7 @@ def _corpus(folder: Path) -> tuple[list[bytes], Read]:
 
 def _safetensors(folder: Path) -> tuple[list[bytes], Read]:
     path = folder / "one.safetensors"
-    disk.write_safetensors(path, {"a": np.zeros((2, 3)), "b": np.ones(3, np.float32), "c": np.zeros(0, np.int8)})
+    write_safetensors(path, {"a": np.zeros((2, 3)), "b": np.ones(3, np.float32), "c": np.zeros(0, np.int8)})
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
@@ -413,7 +413,7 @@ def _safetensors(folder: Path) -> tuple[list[bytes], Read]:
 
 def _gpt2(folder: Path) -> Path:
     small = preset("gpt2-4x256").override(**SMALL, vocab=7, context=5)
-    model = Model(small, backend="reference", dtype="float32", time=1, optimizer=None)
+    model = Model(small, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.write_folder(folder / "gpt2", small, model.params, None)
     return folder / "gpt2"
 

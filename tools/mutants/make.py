@@ -17,9 +17,12 @@ from zlib import crc32
 
 from tools.mutants.changes import changes
 
-SOURCES = ("ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py", "models/blocks.py", "models/transformer.py")
+SOURCES = (
+    "ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py",
+    "models/parts/*.py", "models/blocks.py", "models/transformer.py",
+)  # fmt: skip
 SHARE, CPU_SHARE = 3, 24  # one in so many; those of a kernel must each be compiled
-LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "declare", "declare_block", "declare_norm")
+LEFT_ALONE = ("flops", "pairs", "example", "_refuse")  # and what declares buffers
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it
 
 
@@ -107,7 +110,7 @@ def _owners(top: ast.stmt) -> dict[ast.AST, ast.stmt]:
                 if isinstance(child, ast.AST):
                     visit(child, statement)
 
-    if isinstance(top, ast.FunctionDef) and top.name not in LEFT_ALONE:
+    if isinstance(top, ast.FunctionDef) and not top.name.startswith((*LEFT_ALONE, "declare")):
         for statement in top.body:
             visit(statement, statement)
     elif isinstance(top, ast.Assign) and _is_real(top.value):

@@ -16,8 +16,8 @@ from tapeless.backends.execute import Run
 from tapeless.errors import TapelessError
 from tapeless.program.call import Call
 
-DEFAULT_DTYPE = "float32"
-DTYPES = ("float32",)
+DEFAULT_PRECISION = "float32"
+PRECISIONS = ("float32",)
 
 if find_spec("numba") is None:
     raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take backend='reference'.")

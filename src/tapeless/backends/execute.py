@@ -10,8 +10,9 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.kernels.cpu.scratch import taken_from
 from tapeless.ops.contract import Array
-from tapeless.program.arena import FLOATS, Arena
+from tapeless.program.arena import Arena
 from tapeless.program.call import Call
+from tapeless.program.precision import PRECISIONS, Precision
 
 Run = Callable[[], None]
 Bound = tuple[Call, list[Run]]  # a call, and the native calls that compute it, in order
@@ -24,17 +25,18 @@ def backend_named(name: str) -> ModuleType:
     return import_module(f"tapeless.backends.{name}")
 
 
-def dtype_for(backend: str, dtype: str | None) -> str:
-    """The type a model on this backend has: its own, unless another that it can run is asked for."""
+def precision_for(backend: str, name: str | None) -> Precision:
+    """The precision a model on this backend has: its own, unless another that it can run is asked for."""
     module = backend_named(backend)
-    default: str = module.DEFAULT_DTYPE
-    if dtype is not None and dtype not in FLOATS:
-        raise unknown("dtype", dtype, module.DTYPES)
-    if dtype is not None and dtype not in module.DTYPES:
+    default: str = module.DEFAULT_PRECISION
+    if name is not None and name not in PRECISIONS:
+        raise unknown("precision", name, module.PRECISIONS)
+    if name is not None and name not in module.PRECISIONS:
         raise TapelessError(
-            f"the {backend} backend has no {dtype}: it runs in {' or '.join(module.DTYPES)}; take backend='reference'."
+            f"the {backend} backend has no {name}: it runs in {' or '.join(module.PRECISIONS)}; "
+            f"take backend='reference'."
         )
-    return default if dtype is None else dtype
+    return PRECISIONS[default if name is None else name]
 
 
 def bind(calls: Iterable[Call], arena: Arena, backend: ModuleType) -> list[Bound]:

@@ -9,8 +9,8 @@ from tapeless.backends.execute import Run
 from tapeless.ops import OPS
 from tapeless.program.call import Call
 
-DEFAULT_DTYPE = "float64"
-DTYPES = ("float32", "float64", "complex128")
+DEFAULT_PRECISION = "float64"
+PRECISIONS = ("float32", "float64", "complex128")
 
 
 def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:

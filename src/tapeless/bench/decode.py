@@ -105,7 +105,7 @@ def _hugging_face(work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
     except ImportError:
         raise TapelessError("Hugging Face's GPT-2 needs transformers: pip install 'tapeless[test]'.") from None
     torch.set_num_threads(work.threads)
-    ours = Model(work.preset, batch=1, time=1, backend="reference", dtype="float32", optimizer=None, **work.fields)
+    ours = Model(work.preset, batch=1, time=1, backend="reference", precision="float32", optimizer=None, **work.fields)
     c = ours.config
     gpt2 = GPT2LMHeadModel(
         GPT2Config(n_layer=c.layers, n_embd=c.channels, n_head=c.heads, vocab_size=c.vocab, n_positions=c.context)

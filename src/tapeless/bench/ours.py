@@ -15,6 +15,7 @@ from tapeless.kernels.cpu import blas
 from tapeless.model import Model
 from tapeless.ops.residual.cpu import RESIDUAL
 from tapeless.program.call import Call
+from tapeless.program.listing import local_name
 
 
 def build(work: Work) -> tuple[Model, Any, Any]:
@@ -74,8 +75,7 @@ def _kind(call: Call) -> tuple[Any, ...]:
 
 def _where(call: Call) -> str:
     """One of the buffers it writes, without the number of its block."""
-    name = call.writes[0].view.name
-    return name.split(".", 2)[2] if name.startswith("blocks.") else name
+    return local_name(call.writes[0].view.name, call.section)
 
 
 def _bytes(call: Call, model: Model) -> int:

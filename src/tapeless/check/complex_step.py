@@ -50,7 +50,8 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
     """Every element of every weight."""
     model, probe, inputs, targets = _pair(configuration)
     model.forward_backward(inputs, targets)
-    for name, weight in probe.params.items():
+    for name, gradient in model.grads.items():
+        weight = probe.params[name]
         true = np.empty(weight.size)
         flat = weight.reshape(-1)
         for index in range(weight.size):
@@ -58,7 +59,7 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
             flat[index] = kept + 1j * STEP
             true[index] = _imaginary(probe.loss(inputs, targets)) / STEP
             flat[index] = kept
-        error = relative_error(model.grads[name].reshape(-1), true)
+        error = relative_error(gradient.reshape(-1), true)
         yield TensorError(configuration.name, name, error, weight.size)
 
 
@@ -67,12 +68,12 @@ def check_directions(configuration: Configuration) -> Iterator[TensorError]:
     model, probe, inputs, targets = _pair(configuration)
     model.forward_backward(inputs, targets)
     rng = np.random.default_rng(configuration.seed)
-    for name, weight in probe.params.items():
+    for name, gradient in model.grads.items():
+        weight = probe.params[name]
         direction = rng.normal(size=weight.shape)
         weight.imag[...] = STEP * direction
         true = _imaginary(probe.loss(inputs, targets)) / STEP
         weight.imag[...] = 0
-        gradient = model.grads[name]
         # A random direction sees a gradient of this size on average, whatever the cancellation within it.
         scale = max(float(np.linalg.norm(gradient)), abs(true))
         error = abs(float(np.vdot(gradient, direction)) - true)
@@ -116,17 +117,21 @@ def check_op(name: str) -> Iterator[TensorError]:
     gradients = run_backward(name, example, rng)
     weights = gradients.pop("")  # the random vector that turns the outputs into one number
     for gradient, found in gradients.items():
-        argument = gradient[1:]
-        true = np.empty(found.size)
-        for index in range(found.size):
-            perturbed = example | {argument: example[argument].astype(complex)}
-            perturbed[argument].reshape(-1)[index] += 1j * STEP
-            outputs = run_forward(name, perturbed, np.complex128)
-            total = sum((weights[output] * outputs[output]).sum() for output in weights)
-            true[index] = complex(total).imag / STEP
+        true = op_derivative(name, example, gradient[1:], weights)
         yield TensorError(f"op {name}", gradient, relative_error(found.reshape(-1), true), found.size)
     if not gradients and spec.backward is not None:
         raise TapelessError(f"the backward of {name} yields no gradient to check.")
+
+
+def op_derivative(name: str, example: dict[str, Any], argument: str, weights: dict[str, Any]) -> Array:
+    """Of Σ weights·outputs by every element of one argument, each moved by itself."""
+    true = np.empty(example[argument].size)
+    for index in range(true.size):
+        moved = example[argument].astype(complex)
+        moved.reshape(-1)[index] += 1j * STEP
+        outputs = run_forward(name, example | {argument: moved}, np.complex128)
+        true[index] = _imaginary(sum((weight * outputs[output]).sum() for output, weight in weights.items())) / STEP
+    return true
 
 
 def run_forward(name: str, example: dict[str, Any], dtype: Any) -> dict[str, Array]:
@@ -177,4 +182,4 @@ def _empty(name: str, argument: str, example: dict[str, Any], dtype: Any) -> Arr
         shapes = {k: v if isinstance(v, tuple) else v.shape for k, v in arrays.items()}
         dims = spec.dims(shapes)
         shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
-    return np.full(shape, np.nan, dtype if spec.dtype(argument) == "float" else spec.dtype(argument))
+    return np.full(shape, np.nan, spec.dtype(argument, dtype))

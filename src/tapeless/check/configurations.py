@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.model import Model
+from tapeless.models.initialise import Constant
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 
@@ -29,23 +30,23 @@ class Configuration:
     seed: int = 1
     spread: float = 0.5  # of the random weights
 
-    def model(self, dtype: str) -> Model:
+    def model(self, precision: str) -> Model:
         return Model(
-            self.preset, batch=self.batch, time=self.time, dtype=dtype, backend="reference", optimizer=None,
+            self.preset, batch=self.batch, time=self.time, precision=precision, backend="reference", optimizer=None,
             **self.fields,
         )  # fmt: skip
 
     def scramble(self, rng: np.random.Generator, model: Model) -> None:
         """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
-        for name, weight in model.params.items():
-            centre = 1.3 if "norm" in name and name.endswith("weight") else 0.0
-            weight[...] = rng.normal(centre, self.spread, weight.shape)
+        for weight in model.program.weights:
+            centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
+            model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
 
     def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Array, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""
         config, shape = model.config, (self.batch, self.time)
         inputs: Array = rng.integers(0, config.vocab, shape)
-        inputs[0, :2] = inputs[1, 0] = config.vocab - 1
+        inputs[0, :2] = inputs[1:2, 0] = config.vocab - 1
         if config.features:
             inputs = rng.normal(size=(*shape, config.features))
         wanted = (self.batch,) if config.readout == "last" else shape
@@ -65,6 +66,8 @@ def _variant(label: str, name: str, chunk: int = 4, **changes: Any) -> Configura
     chunk = 2 if (changes.get("readout") or PRESETS[name].readout) == "last" else chunk
     return Configuration(f"{name} {label}", name, small(name, chunk=chunk, **changes), batch=3, time=5)
 
+
+FRONT = ("tokens.*", "positions.*")
 
 CONFIGURATIONS = (
     *(Configuration(name, name, small(name), seed=10 * n) for n, name in enumerate(PRESETS)),
@@ -92,6 +95,10 @@ CONFIGURATIONS = (
     _variant("learned positions", "sunfish", positions="learned", causal=True),
     _variant("pre-norm", "sunfish", norm="pre", activation="tanh"),
     _variant("class weights", "sunfish", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
+    _variant("all but the last block frozen", "gpt2-4x256", frozen=(*FRONT, "blocks.0.*", "norm.*")),
+    _variant("all but the last block frozen", "ops-102k", frozen=(*FRONT[:1], "blocks.0.*", "head.*")),
+    _variant("only norms trained", "gpt2-4x256", recompute=True, frozen=(*FRONT, "blocks.*.attn.*", "blocks.*.mlp.*")),
+    _variant("only biases and the head trained", "sunfish", frozen=("blocks.*.weight", "input.weight")),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 

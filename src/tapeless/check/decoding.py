@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tapeless.check import plain
+from tapeless.check import plain_model as plain
 from tapeless.check.finding import Finding, difference
 from tapeless.generate import Decoder, generate
 from tapeless.model import Model
@@ -31,7 +31,7 @@ def check_decoding() -> Iterator[Finding]:
 def _model(time: int) -> Model:
     """No two positions, and no two weights, are alike."""
     model = Model(
-        "gpt2-4x256", time=time, backend="reference", dtype="float64",
+        "gpt2-4x256", time=time, backend="reference", precision="float64",
         layers=2, channels=6, heads=2, vocab=13, context=CONTEXT,
     )  # fmt: skip
     rng = np.random.default_rng(5)

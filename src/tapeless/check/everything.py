@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tapeless.backends.execute import backend_named
-from tapeless.check.alone import check_alone, check_backend_alone
 from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
+from tapeless.check.models import WALKED, check_program, check_walk
+from tapeless.check.ops import check_alone, check_backend_alone
 from tapeless.check.ranges import check_ranges
 from tapeless.check.steps import check_steps
 from tapeless.check.threads import check_on_threads
 from tapeless.check.training import check_training
-from tapeless.check.walk import WALKED, check_program, check_walk
 from tapeless.ops import OPS
 
 

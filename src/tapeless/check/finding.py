@@ -15,7 +15,7 @@ EXACT = TOLERANCES["definition"]  # float64 beside float64: anything that is not
 
 @dataclass(frozen=True)
 class Finding:
-    """`place` is an op ("layernorm"), an op as a model calls it ("layernorm in blocks"), or a part of the training
+    """`place` is an op ("layernorm"), an op as a model calls it ("layernorm in norm"), or a part of the training
     ("schedule", "loop")."""
 
     place: str

@@ -81,7 +81,7 @@ def compare(
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
         true[argument.name][...] = found[argument.name]
-    dtype = backend.DEFAULT_DTYPE
+    dtype = backend.DEFAULT_PRECISION
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
     moved = [_moved(call, true, np.finfo(dtype).eps / 2, rng) for _ in range(draws)]
@@ -98,7 +98,7 @@ def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random
     """A copy in which every number that the call reads is off by one rounding, up or down."""
     copies = {name: array.copy() for name, array in arrays.items()}
     for argument in call.reads:
-        if call.spec.dtype(argument.name) == "float":
+        if call.spec.is_number(argument.name):
             array = copies[argument.name]
             array *= 1 + rounding * rng.choice((-1.0, 1.0), array.shape)
     return copies

@@ -1,10 +1,10 @@
-"""Every kernel over the whole range of its type, on the numbers of `check/extremes.py`, and on NaN.
+"""Every kernel over the whole range of its type, on the numbers of `check/range_numbers.py`, and on NaN.
 
 An op's own examples say what it takes; here they become larger and their numbers extreme, so that a new op is covered
 from its first day. A backward gets what the backend's own forward saved, and both are held to the reference in float64
 from end to end. The error of a result is counted in roundings (2⁻²⁴) of its natural size: its own, or how much the
 exact result moves, per rounding, when everything it is made from is off by some. What cancels by nature may be off by
-more and is listed in `check/terms.py`.
+more and is listed in `check/range_terms.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 
 from tapeless.backends import reference
 from tapeless.backends.execute import Run, bind_call
-from tapeless.check.alone import call_alone
 from tapeless.check.examples import Example, examples_of
-from tapeless.check.extremes import KINDS, TOGETHER, Kind
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
-from tapeless.check.terms import NOT_MOVED, TERMS
+from tapeless.check.ops import call_alone
+from tapeless.check.range_numbers import KINDS, TOGETHER, Kind
+from tapeless.check.range_terms import NOT_MOVED, TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
@@ -221,7 +221,7 @@ class Trial:
             self.steps.append(Step(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}
         floats = [key for key in self.given if self.given[key].dtype.kind == "f"]
-        self.ranged = [key for key in floats if self.spec.dtype(key) == "float"] or floats
+        self.ranged = [key for key in floats if self.spec.is_number(key)] or floats
         examples = [*examples_of(name), *(OPS[name].example(np.random.default_rng(seed)) for seed in range(8))]
         drawn = {key: [one[key] for one in examples if isinstance(one.get(key), np.ndarray)] for key in floats}
         self.positive = {key for key, arrays in drawn.items() if arrays and all((each > 0).all() for each in arrays)}
@@ -235,8 +235,7 @@ class Trial:
         self.size = sum(self.given[key].size for key in self.ranged) + sum(wide[key].size for key in self.results)
 
     def _dtype(self, argument: str) -> Any:
-        kind = self.spec.dtype(argument)
-        return np.float32 if kind == "float" else kind
+        return self.spec.dtype(argument, "float32")
 
     def usual(self, rng: np.random.Generator) -> Arrays:
         """The example's numbers, in another order each time."""

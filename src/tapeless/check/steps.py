@@ -49,13 +49,13 @@ class PlainOptimizer:
         self.m[name] = o.beta1 * self.m[name] + (1 - o.beta1) * g
         self.v[name] = o.beta2 * self.v[name] + (1 - o.beta2) * g**2
         mean, size = self.m[name] / (1 - o.beta1**t), self.v[name] / (1 - o.beta2**t)
-        kept = 1 - lr * o.decay if o.name == "adamw" and decays(name) else 1.0
+        kept = 1 - lr * o.decay if o.name == "adamw" and decays(name, w) else 1.0
         return kept * w - lr * mean / (np.sqrt(size) + o.eps)
 
 
-def decays(name: str) -> bool:
+def decays(name: str, weight: Array) -> bool:
     """Matrices do; norms, biases and positions do not."""
-    return name.endswith(".weight") and "norm" not in name and not name.startswith("positions")
+    return weight.ndim == 2 and name != "positions.weight"
 
 
 def small_model(optimizer: Optimizer | str | None, batch: int = 2, **fields: Any) -> Model:

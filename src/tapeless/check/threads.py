@@ -3,7 +3,7 @@
 An example of an op is small, and a small call runs on one thread: what two threads do to each other never shows there.
 So the op's own example is repeated along its letters until its kernels thread. One thread's results are held to the
 reference; those of several threads too, and every run of them has to give the same bits. Whether threads meet is a
-matter of luck, so what they would do to each other is looked for without them as well (`order.py`).
+matter of luck, so what they would do to each other is looked for without them as well (`parallel_order.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from tapeless.backends import cpu
 from tapeless.backends.execute import Run, bind_call
-from tapeless.check.alone import Arrays, call_alone, narrowed
 from tapeless.check.examples import Example
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
-from tapeless.check.order import backwards, collisions, forwards, is_parallel, run_in, shuffled
+from tapeless.check.ops import Arrays, call_alone, narrowed
+from tapeless.check.parallel_order import backwards, collisions, forwards, is_parallel, run_in, shuffled
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
@@ -97,7 +97,7 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
-    arrays = {key: narrowed(array, cpu.DEFAULT_DTYPE) for key, array in true.items()}
+    arrays = {key: narrowed(array, cpu.DEFAULT_PRECISION) for key, array in true.items()}
     before = {key: array.copy() for key, array in arrays.items()}
     with on_threads(1):
         differences = list(compare(call, arrays, true, cpu))

@@ -18,7 +18,7 @@ from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.tokens import Tokens
-from tapeless.tasks.task import Measured
+from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import NAMES, Schedule
@@ -96,10 +96,10 @@ def _batches() -> Iterator[str]:
         yield "an evaluation does not count every target once"
 
 
-class _Fixed:
+class _Fixed(Task):
     """A task with a few fixed batches that differ in how many targets they have; as a stream it starts over."""
 
-    tokenizer, epoch, steps_per_epoch = None, 0, ACCUMULATE * UPDATES
+    epoch, steps_per_epoch = 0, ACCUMULATE * UPDATES
 
     def __init__(self) -> None:
         self.given = [small_batch(2, seed, ignored=seed % 5) for seed in range(self.steps_per_epoch)]

@@ -22,6 +22,7 @@ PEERS = ("torch-eager", "torch-compile")
 UNSEEN = {
     "optimizer": "everyone takes a step of adamw",
     "initialisation": "it takes the same time from any weights",
+    "frozen": "its opponent trains every weight",
     "norm_eps": "it takes the same time with any",
 }
 

@@ -30,7 +30,7 @@ Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per se
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
-_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
+_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
 _SHORT = {"batch": "-B", "time": "-T"}
 PRESET_HELP = {
     "layers": "Blocks.",
@@ -46,6 +46,7 @@ PRESET_HELP = {
     "features": "Real numbers per position instead of tokens.",
     "norm_eps": "What the norms add to the variance.",
     "chunk": "Rows of logits that exist at a time.",
+    "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
 }
 
 
@@ -62,13 +63,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return _with_fields(command, "settings", list(fields(Settings)), usual_settings)
 
 
-def _default(usual: dict[str, Any]) -> str:
-    """What a help text says of it: one value, or what it is for each kind of data that has one."""
+def with_default(text: str, usual: dict[str, Any]) -> str:
+    """A help text, and what is meant where nobody says: one value, or what it is for each kind of task that has one."""
     known = {kind: f"{value:g}" if isinstance(value, float) else str(value) for kind, value in usual.items()}
     known = {kind: value for kind, value in known.items() if value not in ("None", "False")}
     if len(known) == len(usual) and len(set(known.values())) == 1:
-        return f" Default: {next(iter(known.values()))}."
-    return f" Default: {', '.join(f'{value} for {kind}' for kind, value in known.items())}." if known else ""
+        return f"{text} Default: {next(iter(known.values()))}."
+    listed = ", ".join(f"{value} for {kind}" for kind, value in known.items())
+    return f"{text} Default: {listed}." if known else text
 
 
 def _with_fields(
@@ -93,7 +95,7 @@ def _with_fields(
         flags = [f"--{switch}/--no-{switch}" if kind is bool else f"--{switch}", _SHORT.get(each.name, "")]
         text = each.metadata.get("help") or PRESET_HELP.get(each.name) or " or ".join(CHOICES[each.name]) + "."
         if defaults:
-            text += _default(defaults(each.name))
+            text = with_default(text, defaults(each.name))
         panel = each.metadata.get("panel", "Preset fields")
         option = typer.Option(*filter(None, flags), help=text, rich_help_panel=panel, show_default=False)
         annotation: Any = Annotated[Optional[kind], option]  # noqa: UP045

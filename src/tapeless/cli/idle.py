@@ -9,16 +9,14 @@ from typing import Any
 
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
+from tapeless.labelling.run import EVERY_KIND
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
-from tapeless.tasks.data.files import user_path
-from tapeless.tasks.data.tokens import holds_tokens
+from tapeless.tasks.kinds import kind_of, usual_data
 from tapeless.train.run import Run
-from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
+from tapeless.train.settings import Request, Settings
 
 ADAM = ("adam", "adamw")
-# Of the operations task, everything is known: its words, its length, what is held out, all of which is evaluated.
-UNUSED_BY_OPERATIONS = ("tokenizer", "validation", "time", "eval_batches", "sample")
 # What a setting is part of, and whether that is at work.
 PART_OF: dict[str, tuple[str, Callable[[Settings, Config], bool]]] = {
     "momentum": ("the optimizer momentum", lambda settings, config: config.optimizer == "momentum"),
@@ -49,38 +47,26 @@ def refuse_other_preset(file: Path, base: Run) -> None:
 
 
 def refuse_idle(
-    given: Mapping[str, Any], request: Request, changes: Mapping[str, Any], base: Run | None = None
-) -> None:
+    given: Mapping[str, Any], request: Request, changes: Mapping[str, Any], *, base: Run | None = None,
+    folder: Path | None = None,
+) -> None:  # fmt: skip
     """`given` and `changes` are settings and fields of the command line; what stands in a file may be there for
-    another day."""
+    another day. `folder` is that of a run which goes on."""
     if base is not None:
         theirs = base.request()
         request = replace(request, preset=theirs.preset, model={**theirs.model, **request.model})
     config = preset(request.preset).override(**request.model)
-    settings = request.settings
-    if settings.data is None and request.preset == "ops-102k":
-        settings = replace(settings, data=OPERATIONS)
-    settings = settings.suited(config)
+    data = request.settings.data or usual_data(request.preset)
+    kind = kind_of(data, folder, EVERY_KIND)
+    settings = request.settings.suited(config, kind)
     refuse_idle_fields(changes, config, {})
     for name in given:
         if name in PART_OF and not PART_OF[name][1](settings, config):
             raise idle(name, f"it is part of {PART_OF[name][0]}")
-    if settings.data == OPERATIONS:
-        for name in given:
-            if name in UNUSED_BY_OPERATIONS:
-                raise idle(name, "the operations task has its own")
-    elif settings.data not in (None, LABELLED):
-        _refuse_idle_data(given, Path(settings.data or ""), base)
-
-
-def _refuse_idle_data(given: Mapping[str, Any], data: Path, base: Run | None) -> None:
-    tokens = holds_tokens(data)
-    if "tokenizer" in given and tokens:
-        raise idle("tokenizer", f"{data} holds tokens already")
-    if "tokenizer" in given and base is not None and base.tokenizer_spec() is not None:
-        raise idle("tokenizer", f"the model of {base.folder} reads the tokens that it learned")
-    if "validation" in given and tokens and user_path(data).is_dir():
-        raise idle("validation", f"{data} says itself what is held out")
+    unused = kind.unused(data or "", base is not None and base.tokenizer_spec() is not None)
+    for name in given:
+        if name in unused:
+            raise idle(name, unused[name])
 
 
 def idle(name: str, why: str) -> TapelessError:

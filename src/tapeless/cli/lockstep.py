@@ -8,10 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tapeless.backends.execute import backend_named
-from tapeless.check.alone import ops_alone
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair
+from tapeless.check.ops import ops_alone
 from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tapeless.backends.execute import dtype_for
+from tapeless.backends.execute import precision_for
 from tapeless.cli.common import (
     Batch,
     Json,
@@ -38,7 +38,7 @@ def plan(
     batch: Batch = 1,
     time: Time = None,
     backend: Annotated[str, typer.Option(help="The backend that will run it.")] = DEFAULT_BACKEND,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -52,7 +52,7 @@ def plan(
     time = config.context if time is None else time
     check_shape(config, batch, time)
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
-    planned = make_plan(program, dtype_for(backend, dtype))
+    planned = make_plan(program, precision_for(backend, precision))
     if json:
         print_json({"preset": name} | listing.planned(planned))
     else:
@@ -61,7 +61,7 @@ def plan(
 
 def _print(name: str, batch: int, time: int, planned: Plan) -> None:
     peak = planned.program.calls[planned.peak_call]
-    console.print(f"[bold]{name}[/]  batch {batch}, time {time}, {planned.dtype}")
+    console.print(f"[bold]{name}[/]  batch {batch}, time {time}, {planned.precision.name}")
     summary = Table.grid(padding=(0, 2))
     summary.add_row("parameters", f"{planned.parameters:,}")
     summary.add_row("work", f"{flops(planned.flops)} a step, in {len(planned.program.calls)} calls")

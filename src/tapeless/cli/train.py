@@ -31,12 +31,11 @@ from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError
-from tapeless.generate import generate
 from tapeless.kernels.cpu import blas
-from tapeless.labelling.signal.task import Labelled
-from tapeless.model import Model
-from tapeless.tasks.operations import WORDS, Operations, final_scores, spell
-from tapeless.tasks.text import Text
+from tapeless.labelling.run import EVERY_KIND
+from tapeless.tasks.task import Ended, Farewell
+from tapeless.tasks.task import Progress as Progressing
+from tapeless.tasks.text import continuation
 from tapeless.train.loop import Evaluated, Finished
 from tapeless.train.run import Numbered, open_run
 from tapeless.train.session import NotSaved, Session
@@ -47,6 +46,7 @@ from tapeless.train.settings import read_request
 T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
 RETRY_SECONDS = 20.0
+MARKS = {"✓": "green", "✗": "red"}
 
 
 @with_settings
@@ -99,9 +99,9 @@ def _assemble(
         option = "--from" if resume is None else "--resume"
         raise TapelessError(f"{option} brings the model of its run, so {name} would have no effect: leave it out.")
     if resume is not None:
-        refuse_idle(settings, open_run(resume).request().override({}, settings), changes)
+        refuse_idle(settings, open_run(resume).request().override({}, settings), changes, folder=resume)
         with compiling_shown(quiet):
-            session = resume_session(resume, changes, settings)
+            session = resume_session(resume, changes, settings, EVERY_KIND)
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
         name = name or "ops-102k"
@@ -109,7 +109,7 @@ def _assemble(
         started_from = open_run(base) if base else None
         if started_from is not None and name.endswith(".toml"):
             refuse_other_preset(Path(name), started_from)
-        refuse_idle(settings, request, changes, started_from)
+        refuse_idle(settings, request, changes, base=started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or Numbered(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):
@@ -118,22 +118,16 @@ def _assemble(
         if session.trainer.settings.accumulate > 1:
             told += f" × {session.trainer.settings.accumulate}"
     if not quiet:
-        model = session.model
-        about = f"{model.parameters:,} parameters, {model.backend} backend, {model.dtype}; {data_line(session)}; {told}"
-        console.print(f"[bold]{escape(model.config.name)}[/]  {about}")
-        for message in session.messages:
-            console.print(f"[yellow]{escape(message)}[/]")
+        announce(session, told)
     return session
 
 
-def data_line(session: Session) -> str:
-    task = session.trainer.task
-    if isinstance(task, Operations):
-        return f"{len(task.training):,} expressions to train, {len(task.validation):,} held out"
-    if isinstance(task, Labelled):
-        return f"{len(task.training.labels):,} positions to train, {len(task.validation.labels):,} held out"
-    assert isinstance(task, Text)
-    return f"{len(task.data.training):,} tokens to train, {len(task.data.validation):,} held out"
+def announce(session: Session, told: str) -> None:
+    model = session.model
+    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}; {session.trainer.task.summary()}"
+    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {told}")
+    for message in session.messages:
+        console.print(f"[yellow]{escape(message)}[/]")
 
 
 @contextmanager
@@ -184,8 +178,10 @@ def follow(session: Session, shown: bool) -> Status:
             display.show(event)
             if isinstance(event, NotSaved):
                 _save_after_all(event, status, display)
-            elif isinstance(event, Evaluated) and session.trainer.settings.sample is not None:
-                display.say(f"[cyan]{escape(_continuation(session, session.trainer.settings.sample))}[/]")
+            elif isinstance(event, Evaluated) and (prompt := session.trainer.settings.sample) is not None:
+                tokenizer = session.trainer.task.tokenizer
+                written = continuation(session.model, tokenizer, prompt, 48, seed=session.trainer.step)
+                display.say(f"[cyan]{escape(written)}[/]")
             elif isinstance(event, Finished):
                 status.reason = event.reason
     status.failed = session.last_saved != session.trainer.step
@@ -250,15 +246,6 @@ def insist(write: Callable[[], T], shown: bool) -> T:
                 raise
 
 
-def _continuation(session: Session, prompt: str, count: int = 48) -> str:
-    tokenizer = session.trainer.task.tokenizer
-    if tokenizer is None:
-        raise TapelessError("a sample needs a tokenizer, and this data has none: leave --sample out.")
-    tokens = tokenizer.encode(prompt) or [tokenizer.end]
-    made = list(generate(session.model, tokens, count, temperature=0.8, seed=session.trainer.step))
-    return prompt + tokenizer.decode(made)
-
-
 def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
     measured = status.evaluations[-1].measured if status.evaluations else None
     if json:
@@ -283,26 +270,60 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
         return
     if status.code:
         print_stopped(session, status, "train")
-        return
-    command = own_command()
+    else:
+        print_farewell(session, status, seconds)
+
+
+def print_farewell(session: Session, status: Status, seconds: float) -> None:
+    """How it went, what the task has to say, and what can be done next."""
     console.print(f"[dim]{escape(status.reason)}[/]")
     if len(status.losses) > 1:
         losses = status.losses
         console.print(f"\n[dim]loss over {len(losses):,} steps, from {losses[0]:.2f} to {losses[-1]:.4f}[/]")
         console.print(f"[cyan]{bars(losses, min(console.width - 2, 100))}[/]\n")
-    task = session.trainer.task
-    if isinstance(task, Operations):
-        _print_answers(session.model, task)
-    elif isinstance(task, Text) and task.tokenizer and session.model.config.causal:
-        prompt = session.trainer.settings.sample or "def "
-        console.print("[dim]a sample, from the weights as they are now[/]")
-        console.print(f"[cyan]{escape(_continuation(session, prompt, 96))}[/]\n")
-    if measured and measured.accuracy is not None:
+    with preparing_shown(False) as progress:
+        ended = _ended(session, progress)
+        said = insist(lambda: session.trainer.task.farewell(ended), shown=True)
+    _print_said(said)
+    measured = status.evaluations[-1].measured if status.evaluations else None
+    if said.result:
+        console.print(f"[bold green]{escape(said.result)}[/] after {seconds:.1f} s.")
+    elif measured and measured.accuracy is not None:
         console.print(f"[bold green]{measured.accuracy:.2%}[/] of what was held out is right, after {seconds:.1f} s.")
     elif measured:
         console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
-    console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/].", soft_wrap=True)
-    _print_next(session, command)
+    beside = f"; {said.beside}" if said.beside else ""
+    console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/]{beside}.", soft_wrap=True)
+    doctor = (f"{ended.command} doctor {ended.spelled}", "how the training went, in plain words")
+    _print_next([doctor, *said.next])
+
+
+def _ended(session: Session, progress: Progressing) -> Ended:
+    trainer, folder = session.trainer, session.run.folder
+    return Ended(
+        session.model, trainer.step, trainer.settings.lr, trainer.settings.sample, session.request.preset, folder,
+        spelled=quoted(folder), command=own_command(), progress=progress,
+    )  # fmt: skip
+
+
+def _print_said(said: Farewell) -> None:
+    if said.title:
+        console.print(f"[dim]{escape(said.title)}[/]")
+    if said.rows:
+        table = Table(box=None, show_header=bool(said.headings), header_style="dim", padding=(0, 2))
+        for column in range(len(said.rows[0])):
+            heading = said.headings[column] if said.headings else ""
+            table.add_column(heading, justify="right" if heading and column else "left")
+        for row in said.rows:
+            table.add_row(*(f"[{MARKS[cell[:1]]}]{cell}[/]" if cell[:1] in MARKS else escape(cell) for cell in row))
+        console.print(table)
+        console.print()
+    if said.text:
+        console.print(f"[cyan]{escape(said.text)}[/]\n")
+    if said.remark:
+        console.print(f"[dim]{escape(said.remark)}[/]")
+    if said.warning:
+        console.print(f"[yellow]{escape(said.warning)}[/]", soft_wrap=True)
 
 
 def print_stopped(session: Session, status: Status, subcommand: str) -> None:
@@ -316,35 +337,7 @@ def print_stopped(session: Session, status: Status, subcommand: str) -> None:
         console.print(words, soft_wrap=True, markup=False)
 
 
-def _print_answers(model: Model, task: Operations) -> None:
-    validation = task.validation
-    answered = final_scores(model, validation.tokens).argmax(axis=1)
-    right = [i for i in range(len(validation)) if answered[i] == validation.answers[i]]
-    wrong = [i for i in range(len(validation)) if answered[i] != validation.answers[i]]
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for index in [*right[:5], *wrong[:5]]:
-        good = answered[index] == validation.answers[index]
-        mark = "[green]✓[/]" if good else f"[red]✗ it is {WORDS[validation.answers[index]]}[/]"
-        said = WORDS[answered[index]] if answered[index] < len(WORDS) else f"word {answered[index]}"
-        table.add_row(spell(validation.tokens[index]), "=", f"[bold]{said}[/]", mark)
-    console.print("[dim]held-out expressions, never trained on[/]")
-    console.print(table)
-    console.print()
-
-
-def _print_next(session: Session, command: str) -> None:
-    folder = quoted(session.run.folder)
-    lines = [(f"{command} doctor {folder}", "how the training went, in plain words")]
-    if isinstance(session.trainer.task, Text):
-        lines += [(f"{command} sample {folder} --prompt 'import '", "let it write")]
-    elif isinstance(session.trainer.task, Labelled):
-        lines += [(f"{command} label predict {folder} …", "label something with it")]
-    else:
-        lines += [
-            (f"{command} explain {session.request.preset} --values", "every gradient, with its norm"),
-            (f"{command} check", "prove them to twelve digits"),
-            (f"{command} train gpt2-4x256 --layers 2 --channels 128 --data stdlib", "a GPT that learns Python"),
-        ]
+def _print_next(lines: list[tuple[str, str]]) -> None:
     width = max(len(line) for line, _ in lines)
     beside = 9 + width + max(len(what) for _, what in lines) <= console.width
     for index, (line, what) in enumerate(lines):

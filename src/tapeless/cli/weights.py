@@ -33,7 +33,7 @@ def import_(
     Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
     """
     config = hugging_face.read_config(folder)
-    model = Model(config, backend="reference", dtype="float32", time=1, optimizer=None)
+    model = Model(config, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.read_weights(folder, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
     if tokenizer is not None:
@@ -76,7 +76,9 @@ def export(
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
     """
     opened = open_run(run)
-    model, found, messages = opened.model("newest" if newest else "best", backend="reference", dtype="float32", time=1)
+    model, found, messages = opened.model(
+        "newest" if newest else "best", backend="reference", precision="float32", time=1
+    )
     spec = opened.tokenizer_spec()
     has_tokenizer = spec is not None
     config, params = _trained(model, opened.window())

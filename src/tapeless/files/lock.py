@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from tapeless.errors import TapelessError
-from tapeless.files import disk
+from tapeless.files.plain import open_plain
 
 FILE = "lock"
 UNKNOWN_HERE = (ENOLCK, ENOSYS, ENOTSUP)  # what file systems say that know no locks
@@ -77,16 +77,15 @@ def _locked(path: Path, descriptor: int) -> Lock | None:
 def was_left(folder: Path) -> bool:
     """Whether a training took this folder and did not live to leave it; refused where it still has it."""
     try:
-        descriptor = disk.open_regular(folder / FILE)
+        file = open_plain(folder / FILE)
     except OSError:
         return False
-    try:
-        flock(descriptor, LOCK_SH | LOCK_NB)
-    except OSError as error:
-        if error.errno == EAGAIN:
-            raise _in_use(folder, descriptor) from None
-    finally:
-        os.close(descriptor)
+    with file:
+        try:
+            flock(file, LOCK_SH | LOCK_NB)
+        except OSError as error:
+            if error.errno == EAGAIN:
+                raise _in_use(folder, file.fileno()) from None
     return True
 
 

@@ -1,6 +1,6 @@
 """Files that come from anywhere: opened only if they are plain files, read with a bound, believed only when checked.
 
-A pipe would make us wait for its other end, a device never ends. JSON and TOML hold more than Python takes lightly:
+JSON and TOML hold more than Python takes lightly:
 nesting that exhausts the stack, whole numbers that fit no 64 bits, halves of surrogate pairs that cannot be printed.
 What passes here can be walked, formatted and written again.
 """
@@ -11,8 +11,10 @@ import json
 import os
 import stat
 import tomllib
+from errno import EFBIG, EINVAL
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tapeless.errors import TapelessError
 
@@ -21,27 +23,27 @@ LARGEST_TOML = 1 << 20
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """A file on the disk, to read from. OSError as `open` raises it; what is no plain file is refused at once."""
+def open_plain(path: Path) -> BufferedReader:
+    """A file on the disk, to read from. OSError where it cannot be, or is no plain file: a pipe would make us wait for
+    its other end, and a device may have no end."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without it a pipe waits for its other end
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except ValueError:  # a NUL, or half a surrogate pair
         raise TapelessError(f"{str(path)!r} is no name of a file: choose another.") from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         kind = KINDS.get(stat.S_IFMT(mode), "a device")
-        raise TapelessError(f"{path} is {kind}, not a plain file: give a file on the disk.")
+        raise OSError(EINVAL, f"it is {kind}, not a plain file", str(path))
     return open(descriptor, "rb")  # noqa: PTH123 (it is open already)
 
 
-def read_plain(path: Path, most: int) -> bytes:
-    """All of a plain file of at most `most` bytes."""
+def read_plain(path: Path, most: int | None = None) -> bytes:
+    """All of a plain file, of at most `most` bytes. OSError where it cannot be read, or is longer."""
     with open_plain(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise TapelessError(f"{path} is longer than {most:,} bytes, too long for what it should be.")
-        return file.read(size)
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise OSError(EFBIG, f"it is longer than {most:,} bytes, too long for what it should be", str(path))
+        return file.read()
 
 
 def parse_json(data: bytes) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,85 @@ from tapeless.errors import TapelessError
 from tapeless.files.disk import rename, write_file
 from tapeless.labelling.genome.baseline import Baseline
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal
-from tapeless.labelling.genome.fasta import read_records
-from tapeless.labelling.genome.output import Cut, writing
-from tapeless.labelling.scores import kind_of, probabilities
+from tapeless.labelling.genome.fasta import read_lengths, read_records
+from tapeless.labelling.genome.output import Cut, output_paths, writing
+from tapeless.labelling.scores import kind_of, probabilities, read_cut
 from tapeless.labelling.signal.checks import checked_signal
 from tapeless.labelling.signal.npy import open_array
-from tapeless.labelling.source import Scaled, Source
+from tapeless.labelling.source import Scaled, Source, read_source, read_statistics
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.train.session import Progress
+from tapeless.tasks.task import Progress
+from tapeless.train.run import Run, open_run
 
 LABELLING = "labelling"
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """A genome or a signal that a run is to label, and where the answer goes."""
+
+    run: Run
+    source: Source
+    fasta: Path | None
+    signal: Path | None
+    out: Path
+    cut: Cut
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Of a genome three files; of a signal one."""
+        if self.fasta is not None:
+            return output_paths(self.out)
+        return (self.out if self.out.suffix == ".npy" else self.out.with_name(self.out.name + ".npy"),)
+
+    def model(self) -> tuple[Model, list[str]]:
+        """With the run's last weights; and what the user should know about them."""
+        settings = self.run.request().settings
+        model, _, messages = self.run.model(
+            "newest", batch=settings.batch, time=settings.time, backend=settings.backend
+        )
+        return model, messages
+
+    def write(self, model: Model, progress: Progress) -> dict[str, Any]:
+        """Label it; what was labelled and found, in figures."""
+        if self.fasta is None:
+            assert self.signal is not None
+            values = open_signal(self.source, self.signal)
+            label_signal(model, self.source, values, self.paths[0], progress)
+            return {"samples": len(values), "classes": model.config.vocab}
+        statistics, lengths = read_statistics(self.run.folder), read_lengths(self.fasta)
+        found = label_genome(model, self.source, statistics, self.fasta, lengths, self.out, self.cut, progress)
+        feature = kind_of(self.source, statistics).feature
+        return {
+            "bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": self.cut.threshold,
+        }  # fmt: skip
+
+
+def open_labelling(
+    folder: Path, *, fasta: Path | None, signal: Path | None, out: Path, threshold: float | None, force: bool
+) -> Labelling:
+    """Refused here, before a model is made, where it cannot be labelled, or not written."""
+    opened, source = open_run(folder), read_source(folder)
+    if (fasta is None) == (signal is None):
+        raise TapelessError("give what to label: either --fasta or --signal.")
+    if (fasta is not None) != (source.fasta is not None):
+        wanted = "--fasta" if source.fasta else "--signal"
+        raise TapelessError(f"this run learned from a {'genome' if source.fasta else 'signal'}: give {wanted}.")
+    if signal is not None and threshold is not None:
+        raise TapelessError("--threshold is for genomes, and of a signal all probabilities are written: leave it out.")
+    cut = read_cut(folder) if fasta is not None else Cut()
+    if threshold is not None:
+        cut = replace(cut, threshold=threshold)
+    labelling = Labelling(opened, source, fasta, signal, out, cut)
+    for path in labelling.paths:
+        if not path.parent.is_dir():
+            raise TapelessError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
+        if path.is_dir():
+            raise TapelessError(f"cannot write {path}: it is a folder; choose another name.")
+        if path.exists() and not force:
+            raise TapelessError(f"{path} exists already: choose another name, or overwrite it with --force.")
+    return labelling
 
 
 def label_genome(

@@ -3,105 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tapeless.labelling.genome.baseline import Baseline
+from tapeless.labelling.genome.synthetic import Synthetic
+from tapeless.labelling.report import farewell
+from tapeless.labelling.scores import Report, score
 from tapeless.labelling.signal.task import Labelled, class_weights
+from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import (
-    Data,
+    SOURCE,
+    Opened,
     Source,
-    learned_statistics,
-    read_data,
+    make_source,
+    open_source,
     read_source,
     read_statistics,
     write_statistics,
 )
+from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.models.presets import preset
-from tapeless.train import run
-from tapeless.train.loop import Trainer
-from tapeless.train.machine import on_its_threads
-from tapeless.train.metrics import Recorder
+from tapeless.tasks.kinds import KINDS
+from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Progress
+from tapeless.train import session
 from tapeless.train.run import Run
-from tapeless.train.session import Session, make_model
-from tapeless.train.session import resume as resume_session
-from tapeless.train.settings import LABELLED, Request, Settings
+from tapeless.train.session import Session
+from tapeless.train.settings import Request, Settings
 
 PRESET = "sunfish"
-DEFAULTS: dict[str, Any] = {
-    "batch": 16, "time": 256, "steps": 1000, "lr": 1.5e-3, "schedule": "cosine", "clip": 1.0,
-}  # fmt: skip
+DEMO_CHROMOSOMES = 4
+DEMO_HELD_OUT = (f"chr{DEMO_CHROMOSOMES}",)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a run learns from, read: the data, and of a genome its codon statistics."""
+class LabellingTask(Labelled):
+    """The task with what it was opened from, by which what was held out is scored at the end."""
 
-    source: Source
-    data: Data
-    statistics: Baseline | None
+    def __init__(self, opened: Opened, config: Config, time: int, seed: int) -> None:
+        data = opened.data
+        super().__init__(config, data.training, data.validation, time=time, seed=seed, features=opened.source.features)
+        self.opened = opened
+
+    def report(self, model: Model, folder: Path, progress: Progress | None = None) -> Report:
+        """How well the last weights label, which `label predict` takes, too: none were chosen by what is held out."""
+        return score(folder, model, self.opened, progress)
+
+    def farewell(self, ended: Ended) -> Farewell:
+        return farewell(ended, self.report(ended.model, ended.folder, ended.progress))
 
 
-@dataclass(frozen=True)
-class Labelling:
-    session: Session
-    opened: Opened
+def _open(asked: Asked) -> tuple[LabellingTask, Config]:
+    opened = open_source(read_source(asked.folder), asked.validation, read_statistics(asked.folder))
+    return LabellingTask(opened, asked.config, asked.time, asked.seed), asked.config
 
 
-def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any]) -> Labelling:
+KIND = Kind(
+    "labelled",
+    takes=lambda data, folder: data == "labelled" and folder is not None and (folder / SOURCE).exists(),
+    open=_open,
+    defaults={"batch": 16, "time": 256, "steps": 1000, "lr": 1.5e-3, "schedule": "cosine", "clip": 1.0},
+)
+EVERY_KIND = (KIND, *KINDS)
+
+
+def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any]) -> Session:
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove."""
-    chosen = {name: value for name, value in DEFAULTS.items() if getattr(settings, name) is None}
-    if settings.epochs is not None:
-        chosen.pop("steps", None)
-    settings = replace(settings, data=LABELLED, tokenizer="none", **chosen)
-    settings.validate()
-    settings, told = on_its_threads(settings)
     plain = preset(PRESET)
+    settings = replace(settings, data=KIND.name, tokenizer="none").suited(plain, KIND)
+    settings.validate()
     context = max(plain.context, settings.time or 0)
     # Where memory is no matter, computing a block twice would only cost time.
     shape = {"recompute": False, "context": context, "features": source.features.width, **model}
-    plain.override(**shape)  # refuses what does not fit before anything is read
-    opened = _opened(source, settings.validation, None)
-    every = np.concatenate([np.asarray(each.labels, np.int16) for each in opened.data.training])
-    classes = opened.data.classes
-    changes = {**shape, "vocab": classes, "class_weights": class_weights(every, classes)}
-    request = Request(PRESET, changes, settings)
-    config = plain.override(**changes)
-    trainer = Trainer(make_model(request, config), _task(opened, settings, config), settings)
-    opened.source.write(made.folder)
-    if opened.statistics is not None:
-        write_statistics(made.folder, opened.statistics)
-    run.write_configuration(made, request, config)
-    return Labelling(Session(made, request, trainer, Recorder(made.folder), [*opened.data.notes, *told]), opened)
+    config = plain.override(**shape)  # refuses what does not fit before anything is read
+    notes: list[str] = []
+
+    def open_new(asked: Asked) -> tuple[LabellingTask, Config]:
+        opened = open_source(source, asked.validation)
+        classes = opened.data.classes
+        every = np.concatenate([np.asarray(each.labels, np.int16) for each in opened.data.training])
+        config = asked.config.override(vocab=classes, class_weights=class_weights(every, classes))
+        task = LabellingTask(opened, config, asked.time, asked.seed)
+        opened.source.write(made.folder)
+        if opened.statistics is not None:
+            write_statistics(made.folder, opened.statistics)
+        notes.extend(opened.data.notes)
+        return task, config
+
+    begun = session.begin(made, Request(PRESET, shape, settings), config, replace(KIND, open=open_new))
+    begun.messages[:0] = notes
+    return begun
 
 
-def resume(folder: Path, model: dict[str, Any], settings: dict[str, Any]) -> Labelling:
+def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
     """A run that goes on; refused before anything is read where `folder` labels nothing."""
     read_source(folder)
-    session = resume_session(folder, model, settings)
-    return Labelling(session, _reopened(folder, session.request.settings.validation))
+    return session.resume(folder, model, settings, EVERY_KIND)
 
 
-def resumed_task(made: Run, settings: Settings, config: Config) -> Labelled:
-    return _task(_reopened(made.folder, settings.validation), settings, config)
-
-
-def _reopened(folder: Path, share: float) -> Opened:
-    return _opened(read_source(folder), share, read_statistics(folder))
-
-
-def _opened(source: Source, share: float, statistics: Baseline | None) -> Opened:
-    data = read_data(source, share)
-    statistics = statistics or learned_statistics(data)
-    return Opened(replace(source, feature=data.feature), data, statistics)
-
-
-def _task(opened: Opened, settings: Settings, config: Config) -> Labelled:
-    return Labelled(
-        config, opened.data.training, opened.data.validation, time=settings.time or 1, seed=settings.seed,
-        features=opened.source.features,
+def start_demo(made: Run, bases: int, settings: Settings) -> Session:
+    """A genome that is made up in the run's folder, and the exons of all but its last chromosome to be learned."""
+    genome = Synthetic(settings.seed).write(made.folder / "genome", DEMO_CHROMOSOMES, bases // DEMO_CHROMOSOMES)
+    source = make_source(
+        fasta=genome.fasta, gff=genome.gff, feature=None, held_out=DEMO_HELD_OUT, signal=None, labels=None,
+        scales=SCALES,
     )  # fmt: skip
+    return start(made, source, settings, {})

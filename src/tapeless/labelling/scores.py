@@ -27,16 +27,14 @@ from tapeless.labelling.genome.output import Cut, Kind, find_stretches, writing
 from tapeless.labelling.genome.scores import Score as BaseScore
 from tapeless.labelling.genome.scores import StretchScores, base_score, half_in_common, stretch_scores
 from tapeless.labelling.genome.scores import total as total_score
-from tapeless.labelling.run import Opened
 from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.predict import predict
 from tapeless.labelling.signal.scores import Score, Scores, picture
 from tapeless.labelling.signal.store import Recording
-from tapeless.labelling.source import LARGEST, Source, by_name
+from tapeless.labelling.source import LARGEST, Opened, Source, by_name
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.train.run import Run
-from tapeless.train.session import Progress
+from tapeless.tasks.task import Progress
 
 SCORES = "scores.json"
 VERSION = 2  # version 1 called every stretch an exon, and knew of no baselines
@@ -158,9 +156,9 @@ def _found(values: Array, cut: Cut) -> Array:
     return np.array([(each.start, each.end) for each in find_stretches([values], cut)], np.int64).reshape(-1, 2)
 
 
-def score(made: Run, model: Model, opened: Opened, progress: Progress | None = None) -> Report:
+def score(folder: Path, model: Model, opened: Opened, progress: Progress | None = None) -> Report:
     """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, what was
-    found on them into the run."""
+    found on them into the run's folder."""
     data, features = opened.data, opened.source.features
     answered = beginnings(model, data.training, features) if data.classes == 2 else []
     threshold = choose_threshold(answered) if answered else None
@@ -180,14 +178,14 @@ def score(made: Run, model: Model, opened: Opened, progress: Progress | None = N
         kept.append(values[:, 1])
         done += len(each.signal)
     classes = scores.per_class() if threshold is None else _at_threshold(data.validation, kept, threshold)
-    stretches = None if cut is None else _stretches(made, opened, kept, cut)
+    stretches = None if cut is None else _stretches(folder, opened, kept, cut)
     numbers = [number for number in range(1, data.classes) if scores.of(number).positions]
     for number in numbers:
         name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
-        write_whole(made.folder / name, picture(scores.curve(number)).encode())
+        write_whole(folder / name, picture(scores.curve(number)).encode())
     areas = [scores.curve(number).area for number in numbers]
     found = Report(threshold, classes, float(np.mean(areas)), data.feature, cut, stretches, *_baselines(opened))
-    write_whole(made.folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
+    write_whole(folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
     return found
 
 
@@ -220,7 +218,7 @@ def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], thresh
     return tuple(found)
 
 
-def _stretches(made: Run, opened: Opened, kept: list[Array], cut: Cut) -> dict[str, StretchScores]:
+def _stretches(folder: Path, opened: Opened, kept: list[Array], cut: Cut) -> dict[str, StretchScores]:
     """`kept`: of each part the + strand and the − strand, in their own directions."""
     truth: dict[Key, Array] = {}
     predicted: dict[Key, Array] = {}
@@ -232,7 +230,7 @@ def _stretches(made: Run, opened: Opened, kept: list[Array], cut: Cut) -> dict[s
             predicted[part.name, strand] = _known(part.labels[strand], _found(values, cut))
     if opened.source.held_out:
         lengths = {part.name: len(part.bases) for part in parts}
-        with writing(made.folder / "held-out", lengths, cut, kind_of(opened.source, opened.statistics)) as writer:
+        with writing(folder / "held-out", lengths, cut, kind_of(opened.source, opened.statistics)) as writer:
             for part, (plus, minus) in zip(parts, strands, strict=True):
                 writer.add(part.name, part.bases, [plus], [minus])
     return stretch_scores(truth, predicted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Data:
+class LabelledData:
     """Recordings on both sides. Of a genome, what they are the strands of, and what the features are called."""
 
     training: list[Recording]
@@ -81,6 +81,15 @@ class Data:
     training_parts: tuple[Part, ...] = ()
     parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a run learns from, read: the data, and of a genome its codon statistics."""
+
+    source: Source
+    data: LabelledData
+    statistics: Baseline | None
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,7 @@ def _source(content: dict[str, Any]) -> Source:
     return Source(**{**content, "held_out": tuple(held_out)})
 
 
-def learned_statistics(data: Data) -> Baseline | None:
+def learned_statistics(data: LabelledData) -> Baseline | None:
     """Codon statistics of what a genome's run is trained on; None where it has no codons inside, or none outside."""
     return fit(*by_name(data.training_parts)) if data.training_parts else None
 
@@ -212,7 +221,13 @@ def read_statistics(folder: Path) -> Baseline | None:
         raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
 
 
-def read_data(source: Source, share: float) -> Data:
+def open_source(source: Source, share: float, statistics: Baseline | None = None) -> Opened:
+    """Read, with `share` held out. `statistics` are those that a run has kept; else they are learned."""
+    data = read_data(source, share)
+    return Opened(replace(source, feature=data.feature), data, statistics or learned_statistics(data))
+
+
+def read_data(source: Source, share: float) -> LabelledData:
     """What is trained on and what is held out: the sequences that were named, else the last `share` of everything."""
     data = _genome(source, share) if source.fasta else _signal(source, share)
     for recordings, which in ((data.training, "to train on"), (data.validation, "held out")):
@@ -223,7 +238,7 @@ def read_data(source: Source, share: float) -> Data:
     return data
 
 
-def _signal(source: Source, share: float) -> Data:
+def _signal(source: Source, share: float) -> LabelledData:
     signal_path, labels_path = Path(source.signal or ""), Path(source.labels or "")
     signal = checked_signal(open_array(signal_path), str(signal_path))
     found = checked_labels(open_array(labels_path), len(signal), MOST_CLASSES, str(labels_path))
@@ -232,10 +247,10 @@ def _signal(source: Source, share: float) -> Data:
     training, validation = (
         [Recording(Scaled(each.signal, source.amplitude), each.labels) for each in side] for side in sides
     )
-    return Data(training, validation, max(2, highest + 1))
+    return LabelledData(training, validation, max(2, highest + 1))
 
 
-def _genome(source: Source, share: float) -> Data:
+def _genome(source: Source, share: float) -> LabelledData:
     bases = {record.name: record.bases for record in read_records(Path(source.fasta or ""))}
     lengths = {name: len(letters) for name, letters in bases.items()}
     for name in source.held_out:
@@ -258,7 +273,7 @@ def _genome(source: Source, share: float) -> Data:
             if first < last:
                 here = {strand: known[name, strand][first:last] for strand in STRANDS}
                 side.append(Part(name, bases[name][first:last], here))
-    return Data(
+    return LabelledData(
         _strands(training), _strands(held_out), 2, annotation.feature, tuple(training), tuple(held_out),
         annotation.notes,
     )  # fmt: skip

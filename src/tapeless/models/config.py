@@ -51,6 +51,7 @@ class Config:
     norm_eps: float = 1e-5
     chunk: int = 256  # rows of logits that exist at a time
     class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss; all the same by default
+    frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
 
     @property
     def width(self) -> int:
@@ -62,8 +63,7 @@ class Config:
             if name not in OVERRIDABLE:
                 raise unknown("field", name, OVERRIDABLE)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
-        if isinstance(plain.get("class_weights"), list):
-            plain["class_weights"] = tuple(plain["class_weights"])
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
         changed = replace(self, **plain)
         changed.validate()
         return changed
@@ -98,6 +98,10 @@ class Config:
             wrong = "tied=True" if self.tied else "loss='squared_error'"
             raise TapelessError(f"{wrong} needs a token embedding, and features={self.features} leaves none.")
         self._check_class_weights()
+        if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
+            raise TapelessError(
+                f"frozen must be patterns over the names of weights, such as 'blocks.0.*', not {self.frozen!r}."
+            )
         if self.loss == "squared_error" and not self.tied:
             raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
 

@@ -1,40 +1,78 @@
-"""First values for the weights, seeded: the same seed gives the same model, whatever the backend or type."""
+"""First values for the weights, seeded: the same seed gives the same model, whatever the backend or type.
+
+Each weight is declared with one of these, and they are drawn in the order of declaration from one generator.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
 from tapeless.models.config import Config
-from tapeless.ops.contract import Array
-from tapeless.program.call import Buffer
+from tapeless.ops.contract import Array, Shape
+from tapeless.program.call import Initial
 
 PREDICTED = 0.2  # spread of embeddings that are predicted: wide enough for a softmax over distances to be sure
 
 
-def initial_value(c: Config, weight: Buffer, rng: np.random.Generator) -> Array:
-    """Norm weights 1, biases 0, matrices random. Each call takes from `rng`, so the order matters."""
-    predicted = c.loss == "squared_error" and c.initialisation == "gpt2"
-    if predicted and weight.name == "norm.weight":
+@dataclass(frozen=True)
+class Constant:
+    value: float
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class Normal:
+    spread: float
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        return rng.normal(0.0, self.spread, shape)
+
+
+@dataclass(frozen=True)
+class Xavier:
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        limit = sqrt(6 / sum(shape))
+        return rng.uniform(-limit, limit, shape)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """All of one length: a state that is unsure lies in the middle, where the shortest would always be the nearest."""
+
+    spread: float
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        directions = rng.normal(size=shape)
+        directions *= self.spread * sqrt(shape[1]) / np.linalg.norm(directions, axis=1, keepdims=True)
+        return directions
+
+
+ONE, ZERO = Constant(1.0), Constant(0.0)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What matrices start as, by what they are for. Norms' weights are 1 and biases 0 in any scheme."""
+
+    tokens: Initial
+    positions: Initial
+    matrix: Initial
+    into_stream: Initial  # the two products of a block that add to the residual stream
+    final_norm: Initial
+
+
+def scheme_of(c: Config) -> Scheme:
+    if c.initialisation == "xavier":
+        return Scheme(Xavier(), Xavier(), Xavier(), Xavier(), ONE)
+    # GPT-2: what adds to the residual stream is scaled down, so that its variance does not grow with depth.
+    matrix, into_stream = Normal(0.02), Normal(0.02 / sqrt(2 * c.layers))
+    if c.loss == "squared_error":
         # States start at the size of the embeddings they are compared with: from 1 down, Adam would need a thousand
         # updates.
-        return np.full(weight.shape, PREDICTED)
-    if len(weight.shape) == 1:
-        return np.full(weight.shape, 1.0 if weight.name.endswith("weight") else 0.0)
-    if c.initialisation == "xavier":
-        limit = sqrt(6 / sum(weight.shape))
-        return rng.uniform(-limit, limit, weight.shape)
-    # GPT-2: the two products that add to the residual stream are scaled down, so that the stream's variance
-    # does not grow with depth.
-    spread = 0.01 if weight.name == "positions.weight" else 0.02
-    if predicted and weight.name == "positions.weight":
-        spread = PREDICTED / 2
-    if predicted and weight.name == "tokens.weight":
-        # All of one length: a state that is unsure lies in the middle, where the shortest would always be the nearest.
-        directions = rng.normal(size=weight.shape)
-        directions *= PREDICTED * sqrt(c.channels) / np.linalg.norm(directions, axis=1, keepdims=True)
-        return directions
-    if weight.name.endswith(("attn.proj.weight", "mlp.down.weight")):
-        spread /= sqrt(2 * c.layers)
-    return rng.normal(0.0, spread, weight.shape)
+        return Scheme(Directions(PREDICTED), Normal(PREDICTED / 2), matrix, into_stream, Constant(PREDICTED))
+    return Scheme(matrix, Normal(0.01), matrix, into_stream, ONE)

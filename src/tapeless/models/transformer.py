@@ -1,29 +1,22 @@
 """A transformer from end to end: front (embedding), a stack of blocks, head (norm, readout, loss).
 
-GPT and encoder differ in the fields of their Config, not in this description. It is read three times: as the
-training step, as an evaluation (the loss alone) and as a readout (the scores).
+GPT and encoder differ in the fields of their Config, not in this description. It is read as the training step, as an
+evaluation (the loss alone), as a readout (the scores), and with a cache as decoding.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 
-from tapeless.models.blocks import (
-    Affine,
-    Block,
-    Norm,
-    declare_affine,
-    declare_block,
-    declare_norm,
-    gradients_of,
-    norm_backward,
-    norm_forward,
-    stack_backward,
-    stack_forward,
-)
+from tapeless.errors import TapelessError
+from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
 from tapeless.models.config import Config, Optimizer
+from tapeless.models.initialise import scheme_of
+from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
+from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
 from tapeless.program.builder import Builder
-from tapeless.program.call import Buffer, Program, add, member_offsets, update, write
+from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
 
 
 @dataclass(frozen=True)
@@ -35,16 +28,14 @@ class Net:
     tokens: Buffer | None
     dtokens: Buffer | None
     project: Affine | None  # from features to channels, where there are no tokens
-    dproject: Affine | None
     positions: Buffer  # a weight, or a constant
     dpositions: Buffer | None
+    position: Buffer | None  # how many positions came before, where there is a cache of them
     x: Buffer  # the start of the residual stream
     blocks: tuple[Block, ...]
-    norm: Affine | None  # pre-norm models norm the stream once more at the end
-    dnorm: Affine | None
-    normed: Norm | None
+    norm: Norm | None  # pre-norm models norm the stream once more at the end
     head: Buffer
-    dhead: Buffer
+    dhead: Buffer | None
     dstream: Buffer  # the gradient of the residual stream at the end of the blocks
     logits: Buffer
     targets: Buffer
@@ -53,61 +44,76 @@ class Net:
     loss: Buffer
 
 
-def declare(p: Builder, c: Config, batch: int, time: int) -> Net:
-    """Weights in the order in which they lie in memory, each with its gradient; then the activations."""
-    tokens = None if c.features else p.weight("tokens.weight", c.vocab, c.channels, decay=True)
-    project = declare_affine(p, "input", c.features, c.channels) if c.features else None
-    learned = c.positions == "learned"
-    positions = (
-        p.weight("positions.weight", c.context, c.channels)
-        if learned
-        else p.buffer("constant", "positions.table", (c.context, c.channels))
-    )
-    dtokens = p.gradient(tokens) if tokens else None
-    dproject = gradients_of(p, project) if project else None
-    dpositions = p.gradient(positions) if learned else None
+def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) -> Net:
+    """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
+    scheme = scheme_of(c)
+    position = p.buffer("input", "position", (1,), "index") if cached else None
+    with p.section("embedding"):
+        tokens = (
+            None if c.features else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, decay=True)
+        )
+        project = declare_affine(p, "input", c.features, c.channels, scheme.matrix) if c.features else None
+        dtokens = p.gradient(tokens) if tokens else None
+        learned = c.positions == "learned"
+        positions = (
+            p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
+            if learned
+            else p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
+        )
+        dpositions = p.gradient(positions) if learned else None
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
     final = 1 if last else time
-    blocks = tuple(
-        declare_block(p, f"blocks.{n}", c, batch, time, last=last and n == c.layers - 1) for n in range(c.layers)
-    )
-    norm = declare_affine(p, "norm", c.channels) if c.norm == "pre" else None
-    dnorm = gradients_of(p, norm) if norm else None
-    head = tokens if tokens and c.tied else p.weight("head.weight", c.vocab, c.channels, decay=True)
+    blocks = []
+    for n in range(c.layers):
+        with p.section(f"blocks.{n}"):
+            ends = last and n == c.layers - 1
+            blocks.append(declare_block(p, f"blocks.{n}", c, scheme, batch, time, ends, position))
+    with p.section("head"):
+        norm = (
+            declare_norm(p, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
+            if c.norm == "pre"
+            else None
+        )
+        head = (
+            tokens
+            if tokens and c.tied
+            else p.weight("head.weight", c.vocab, c.channels, initial=scheme.matrix, decay=True)
+        )
     return Net(
         config=c,
         inputs=p.buffer("input", "features", (batch, time, c.features))
         if c.features
-        else p.buffer("input", "tokens", (batch, time), "int64"),
+        else p.buffer("input", "tokens", (batch, time), "index"),
         tokens=tokens,
         dtokens=dtokens,
         project=project,
-        dproject=dproject,
         positions=positions,
         dpositions=dpositions,
-        x=p.workspace("x", batch, time, c.channels),
-        blocks=blocks,
+        position=position,
+        x=p.workspace("x", batch, time, c.channels, role="stream"),
+        blocks=tuple(blocks),
         norm=norm,
-        dnorm=dnorm,
-        normed=declare_norm(p, "norm", batch, final, c.channels) if norm else None,
         head=head,
         dhead=p.gradient(head),
-        dstream=p.workspace("dstream", batch, final, c.channels),
+        dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
         logits=p.workspace("logits", min(c.chunk, batch * final), c.vocab),
-        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "int64"),
-        count=p.buffer("input", "count", (1,), "float64"),
-        class_weights=p.buffer("constant", "class_weights", (c.vocab,)) if c.class_weights else None,
-        loss=p.buffer("output", "loss", (1,)),
+        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
+        count=p.buffer("input", "count", (1,), "scalar"),
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if c.class_weights else None,
+        loss=p.buffer("output", "loss", (1,), "statistic"),
     )
 
 
 def front_forward(p: Builder, n: Net) -> Buffer:
     with p.section("embedding"):
         if n.project:
-            p.linear.forward(y=write(n.x), x=n.inputs, weight=n.project.weight, bias=n.project.bias)
+            affine_forward(p, n.project, n.x, n.inputs)
         else:
             p.embedding.forward(y=write(n.x), tokens=n.inputs, weight=n.tokens)
-        p.positions.forward(y=add(n.x), table=n.positions)
+        if n.position:
+            p.positions_at.forward(y=add(n.x), table=n.positions, position=n.position)
+        else:
+            p.positions.forward(y=add(n.x), table=n.positions)
     return n.x
 
 
@@ -115,31 +121,28 @@ def front_backward(p: Builder, n: Net, dx: Buffer) -> None:
     with p.section("embedding"):
         if n.dpositions:
             p.positions.backward(dtable=add(n.dpositions), dy=dx)
-        if n.project and n.dproject:
-            p.linear.backward(
-                dweight=add(n.dproject.weight), dbias=add(n.dproject.bias),
-                dy=dx, x=n.inputs, weight=n.project.weight,
-            )  # fmt: skip
-        else:
+        if n.project:
+            affine_backward(p, n.project, dx=None, dy=dx, x=n.inputs)
+        elif n.dtokens:
             p.embedding.backward(dweight=add(n.dtokens), dy=dx, tokens=n.inputs)
 
 
 def head_forward(p: Builder, n: Net, x: Buffer) -> Buffer:
     """From the end of the stream to the state that the loss or the scores are computed from."""
     with p.section("head"):
-        if n.norm and n.normed:
-            norm_forward(p, n.norm, n.normed, x, n.config.norm_eps)
-            x = n.normed.y
+        if n.norm:
+            norm_forward(p, n.norm, x)
+            x = n.norm.y
     return x
 
 
 def head_backward(p: Builder, n: Net, x: Buffer, state: Buffer) -> Buffer:
     """The loss and its gradient, then back to the end of the stream, x."""
     with p.section("head"):
-        dstate = n.normed.dy if n.normed else n.dstream
+        dstate = n.norm.dy if n.norm else n.dstream
         loss_backward(p, n, state, dstate)
-        if n.norm and n.dnorm and n.normed:
-            norm_backward(p, n.norm, n.dnorm, n.normed, x, dx=write(n.dstream), dy=dstate)
+        if n.norm:
+            norm_backward(p, n.norm, dx=write(n.dstream), dy=dstate, x=x)
     return n.dstream
 
 
@@ -156,8 +159,9 @@ def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
 
 def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
+        dx = write(dstate) if p.active(state) else None
         p.classifier.backward(
-            loss=write(n.loss), dx=write(dstate), dweight=add(n.dhead), logits=write(n.logits),
+            loss=write(n.loss), dx=dx, dweight=add(n.dhead), logits=write(n.logits),
             x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
         )  # fmt: skip
     else:
@@ -168,8 +172,9 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> Program:
     """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients."""
-    p = Builder()
+    p = Builder(c.frozen)
     n = declare(p, c, batch, time)
+    check_frozen(p.weights, c.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
@@ -185,11 +190,23 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
     return p.verified()
 
 
+def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None:
+    names = [weight.name for weight in weights]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise TapelessError(
+                f"frozen={pattern!r} is the name of no weight: they are called {names[0]}, {names[-1]} and so on, and "
+                f"* stands for any part of a name."
+            )
+    if all(weight.kind == "frozen" for weight in weights):
+        raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
+
+
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
     """Clip by the global norm, then one pass over all weights. What changes each step is an input."""
     weights = p.region("weight", "weights")
-    norm, scale = (p.buffer("output", name, (1,), "float64") for name in ("gradient_norm", "scale"))
-    limit, lr = (p.buffer("input", name, (1,), "float64") for name in ("limit", "lr"))
+    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
     with p.phase("clip"):
         p.global_norm.forward(norm=write(norm), gradients=gradients)
         p.clip.forward(scale=write(scale), norm=norm, limit=limit)
@@ -207,16 +224,17 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
         decays = optimizer.name == "adamw"
         p.adamw.forward(
             weights=update(weights), m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "int64"),
+            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
             beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
-            decay=optimizer.decay if decays else 0.0, decayed=_spans(weights, p.decayed) if decays else (),
+            decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
         )  # fmt: skip
 
 
-def _spans(region: Buffer, chosen: list[Buffer]) -> tuple[tuple[int, int], ...]:
-    """Where the chosen members lie in their region: (first element, one past the last)."""
+def _spans(region: Buffer) -> tuple[tuple[int, int], ...]:
+    """Where the weights that decay lie in their region: (first element, one past the last)."""
     starts = member_offsets(region.members)[0]
-    return tuple((s, s + m.elements) for m, s in zip(region.members, starts, strict=True) if m in chosen)
+    chosen = zip(region.members, starts, strict=True)
+    return tuple((s, s + m.elements) for m, s in chosen if isinstance(m, Weight) and m.decay)
 
 
 def evaluation(c: Config, batch: int, time: int) -> Program:
@@ -229,15 +247,19 @@ def evaluation(c: Config, batch: int, time: int) -> Program:
 
 
 def readout(c: Config, batch: int, time: int) -> Program:
-    """The scores: products with the vocabulary, or proximity to every embedding."""
     p = Builder()
     n = declare(p, c, batch, time)
+    write_scores(p, n)
+    return p.verified()
+
+
+def write_scores(p: Builder, n: Net) -> None:
+    """Products with the vocabulary, or proximity to every embedding."""
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
     state = head_forward(p, n, x)
-    scores = p.buffer("output", "scores", (*state.shape[:-1], c.vocab))
+    scores = p.buffer("output", "scores", (*state.shape[:-1], n.config.vocab))
     with p.section("head"):
-        if c.loss == "cross_entropy":
+        if n.config.loss == "cross_entropy":
             p.unembed.forward(y=write(scores), x=state, weight=n.head)
         else:
             p.proximity.forward(y=write(scores), x=state, weight=n.tokens)
-    return p.verified()

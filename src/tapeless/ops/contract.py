@@ -22,6 +22,10 @@ Dims = dict[str, int]
 Scalars = Mapping[str, Any]
 NONE: frozenset[str] = frozenset()
 
+# What a buffer's numbers are to the model. A Precision says which type each role has, but for the last two.
+FIXED = {"index": "int64", "scalar": "float64"}
+ROLES = ("activation", "stream", "weight", "gradient", "statistic", "state", "master", *FIXED)
+
 LEGEND = {
     "B": "batch",
     "T": "time (queries)",
@@ -48,6 +52,8 @@ class Signature:
     adds: tuple[str, ...] = ()  # the outputs a call may add to instead of overwriting
     updates: tuple[str, ...] = ()  # the outputs that are changed in place: they are read, then written
     optional: tuple[str, ...] = ()  # what a call may leave out: a bias, a gradient nobody needs
+    # Of what may be left out: which outputs are computed from it, so that it may not where one of them is asked for.
+    needed_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -62,7 +68,8 @@ class Spec:
     shapes: Mapping[str, str]  # name -> letters of the LEGEND; R stands for any number of leading axes
     forward: Signature
     backward: Signature | None = None
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # where it is not "float", the model's own type
+    # Arguments that must be "statistic", "index" or "scalar"; any other takes whatever has its type from the precision.
+    roles: Mapping[str, str] = field(default_factory=dict)
     # Inputs whose gradient is, as it is, that of an output: one buffer serves both, and no call is needed.
     passes: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
@@ -74,7 +81,7 @@ class Spec:
     def differentiable(self) -> frozenset[str]:
         """The inputs that a loss may depend on through this op."""
         if self.backward is None:
-            return frozenset(name for name in self.forward.reads if self.dtype(name) == "float") - {*self.constants}
+            return frozenset(name for name in self.forward.reads if self.is_number(name)) - {*self.constants}
         return frozenset(name[1:] for name in self.backward.writes if name[1:] in self.forward.reads)
 
     def passes_back(self, output: str) -> bool:
@@ -91,8 +98,18 @@ class Spec:
         """The shape letters of an argument; a gradient has those of what it is the gradient of."""
         return self.shapes.get(argument, self.shapes.get(argument[1:], "")).split()
 
-    def dtype(self, argument: str) -> str:
-        return self.dtypes.get(argument, "float")
+    def accepts(self, argument: str, role: str) -> bool:
+        """Whether a buffer of this role may be this argument."""
+        wanted = self.roles.get(argument)
+        return role == wanted if wanted else role not in FIXED
+
+    def is_number(self, argument: str) -> bool:
+        """Whether its type is the precision's to say: it is neither an index nor a scalar."""
+        return self.roles.get(argument) not in FIXED
+
+    def dtype(self, argument: str, number: str) -> str:
+        """The type of an argument where every number is of the type `number`."""
+        return FIXED.get(self.roles.get(argument, ""), number)
 
     def kernel_shape(self, argument: str, shape: Shape) -> Shape:
         """The shape in which a kernel sees a buffer: leading axes folded where the Spec says R."""

@@ -10,10 +10,10 @@ import numpy as np
 from tapeless.errors import ProgramError, TapelessError
 from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import PERSISTENT, Buffer, Program, View, member_offsets
+from tapeless.program.precision import Precision
 
 ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
-FLOATS = ("float32", "float64", "complex128")
 Range = tuple[int, int]  # first and last call, both included
 
 
@@ -42,7 +42,7 @@ class Plan:
     """Every buffer's bytes. `peak_bytes` is the size of the arena: what it says is what is used."""
 
     program: Program
-    dtype: str
+    precision: Precision
     placements: dict[str, Placement]
     workspace_offset: int
     peak_bytes: int
@@ -79,11 +79,11 @@ class Plan:
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
 
 
-LENT = ("weight", "constant")  # what a second arena takes from the first instead of holding it again
+LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
 
 
 def make_plan(
-    program: Program, dtype: str, *, share: bool = True, beside: Plan | None = None, lent: bool = False
+    program: Program, precision: Precision, *, share: bool = True, beside: Plan | None = None, lent: bool = False
 ) -> Plan:
     """Give every buffer its bytes.
 
@@ -91,14 +91,12 @@ def make_plan(
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
     weights and constants: an arena that holds them already lends them.
     """
-    if dtype not in FLOATS:
-        raise TapelessError(f"unsupported dtype {dtype!r}: choose one of {', '.join(FLOATS)}.")
     ranges, whole = _live_ranges(program), (0, len(program.calls) - 1)
     placements: dict[str, Placement] = {}
 
     def place(buffer: Buffer, kind: str, offset: int, live: tuple[Range, ...]) -> int:
-        size = _bytes(buffer, dtype)
-        placements[buffer.name] = Placement(buffer, kind, _concrete(buffer, dtype), offset, size, live)
+        size = _bytes(buffer, precision)
+        placements[buffer.name] = Placement(buffer, kind, precision.dtype(buffer.role), offset, size, live)
         return _aligned(offset + size)
 
     end = 0
@@ -109,7 +107,7 @@ def make_plan(
         region = next((buffer for buffer in group if buffer.members), None)
         inside: dict[str, int] = {}
         if region is not None:
-            step = np.dtype(dtype).itemsize
+            step = precision.itemsize(region.role)
             starts = member_offsets(region.members)[0]
             inside = {m.name: end + s * step for m, s in zip(region.members, starts, strict=True)}
         for buffer in group:
@@ -123,13 +121,13 @@ def make_plan(
     workspace.sort(key=lambda buffer: -buffer.elements)  # large first leaves the fewest holes
     for buffer in workspace:
         live = ranges[buffer.name]
-        size = _bytes(buffer, dtype)
+        size = _bytes(buffer, precision)
         offset = occupied.lowest_gap(size, live) if share else top
         top = max(top, place(buffer, _kind_of_workspace(program, live), offset, live))
         occupied.add(placements[buffer.name])
     if beside and top > beside.peak_bytes:
         raise ProgramError(f"a program that needs {top:,} bytes does not fit into an arena of {beside.peak_bytes:,}.")
-    plan = Plan(program, dtype, placements, base, beside.peak_bytes if beside else top)
+    plan = Plan(program, precision, placements, base, beside.peak_bytes if beside else top)
     verify_plan(plan)
     return plan
 
@@ -152,12 +150,8 @@ def verify_plan(plan: Plan) -> None:
                 )
 
 
-def _concrete(buffer: Buffer, dtype: str) -> str:
-    return dtype if buffer.dtype == "float" else buffer.dtype
-
-
-def _bytes(buffer: Buffer, dtype: str) -> int:
-    size = buffer.elements * np.dtype(_concrete(buffer, dtype)).itemsize
+def _bytes(buffer: Buffer, precision: Precision) -> int:
+    size = buffer.elements * precision.itemsize(buffer.role)
     if size > LARGEST:
         raise TapelessError(f"{buffer.name} alone takes {size:,} bytes, more than any machine has: make it smaller.")
     return size

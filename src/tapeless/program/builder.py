@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -13,15 +14,19 @@ from typing import Any
 
 from tapeless.errors import ProgramError, unknown
 from tapeless.ops import OPS
-from tapeless.ops.contract import Shape
+from tapeless.ops.contract import ROLES, Shape
+from tapeless.program.adjoints import gradient_takers
 from tapeless.program.call import (
     PHASES,
+    ROLE_OF,
     Argument,
     Buffer,
     Call,
+    Initial,
     Output,
     Program,
     View,
+    Weight,
     as_view,
     gradient_name,
     member_offsets,
@@ -34,34 +39,49 @@ HOME = Path(__file__).parents[2]  # the folder that holds the package
 class Builder:
     """Collects buffers and calls, checks each call as it is made, and freezes the list."""
 
-    def __init__(self) -> None:
+    def __init__(self, frozen: Collection[str] = ()) -> None:
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self.decayed: list[Buffer] = []  # the weights that weight decay applies to
+        self._frozen_names = frozen  # patterns over the names of weights
+        self._active: set[str] = set()  # the buffers that depend on a trained weight
 
-    def buffer(self, kind: str, name: str, shape: Shape, dtype: str = "float") -> Buffer:
-        return self._declare(Buffer(name, kind, shape, dtype))
+    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
+        role = role or ROLE_OF.get(kind, "activation")
+        if role not in ROLES:
+            raise unknown("role", role, ROLES)
+        return self._declare(Buffer(name, kind, shape, role))
 
-    def workspace(self, name: str, *shape: int) -> Buffer:
-        return self.buffer("workspace", name, shape)
+    def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
+        return self.buffer("workspace", name, shape, role)
 
-    def weight(self, name: str, *shape: int, decay: bool = False) -> Buffer:
-        weight = self.buffer("weight", name, shape)
-        if decay:
-            self.decayed.append(weight)
+    def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
+        kind = "frozen" if any(fnmatchcase(name, pattern) for pattern in self._frozen_names) else "weight"
+        weight = Weight(name, kind, shape, "weight", initial=initial, decay=decay, section=self._section)
+        self._declare(weight)
         return weight
 
-    def gradient(self, weight: Buffer) -> Buffer:
-        """The gradient of a weight, declared the first time it is asked for."""
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(buffer for buffer in self._buffers.values() if isinstance(buffer, Weight))
+
+    def gradient(self, weight: Buffer) -> Buffer | None:
+        """The gradient of a weight, declared the first time it is asked for; None where the weight is frozen."""
+        if weight.kind == "frozen":
+            return None
         name = gradient_name(weight.name)
         return self._buffers.get(name) or self.buffer("gradient", name, weight.shape)
 
     def region(self, kind: str, name: str) -> Buffer:
         """All buffers of a kind as one vector. Declare the buffers first."""
         members = tuple(buffer for buffer in self._buffers.values() if buffer.kind == kind)
-        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), members=members))
+        return self._declare(Buffer(name, kind, (member_offsets(members)[1],), ROLE_OF[kind], members))
+
+    def active(self, target: Buffer | View) -> bool:
+        """Whether it depends on a trained weight. Only then does a gradient go back to it."""
+        buffer = as_view(target).buffer
+        return buffer.kind == "weight" or buffer.name in self._active
 
     def _declare(self, buffer: Buffer) -> Buffer:
         if buffer.name in self._buffers:
@@ -127,6 +147,8 @@ class Builder:
         call = Call(op, direction, tuple(arguments), scalars, self._phase, self._section, source, stack)
         check_call(call)
         self._calls.append(call)
+        if direction == "forward" and any(self.active(call[name]) for name in gradient_takers(call)):
+            self._active |= {argument.view.buffer.name for argument in call.writes}
 
     def verified(self) -> Program:
         """The list, proven sound, with what the proof found out."""
@@ -134,9 +156,9 @@ class Builder:
         return replace(program, partners=verify(program))
 
     def build(self) -> Program:
-        """Freeze the list. Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
+        """Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
         used = {part for call in self._calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
-        kept = (buffer for buffer in self._buffers.values() if buffer.kind == "weight" or buffer in used)
+        kept = (buffer for buffer in self._buffers.values() if isinstance(buffer, Weight) or buffer in used)
         return Program(tuple(self._calls), tuple(kept))
 
 

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
-from tapeless.ops.contract import Dims, Shape, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
-PERSISTENT = ("weight", "gradient", "state", "constant", "input", "output")
+PERSISTENT = ("weight", "frozen", "gradient", "state", "constant", "input", "output")
 # Filled before a program starts: by initialisation, by the caller, or by an earlier step.
-PREPARED = ("weight", "state", "constant", "input")
+PREPARED = ("weight", "frozen", "state", "constant", "input")
 PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
+
+# What a buffer of a kind is, unless it is said: all others are activations.
+ROLE_OF = {"weight": "weight", "gradient": "gradient", "state": "state"}
 
 # Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
 MEMBER_ALIGNMENT = 16
@@ -24,12 +29,12 @@ MEMBER_ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named, shaped, typed piece of memory. A region is a buffer made of others, in order."""
+    """A named, shaped piece of memory; its role decides its type. A region is a buffer made of others, in order."""
 
     name: str
     kind: str
     shape: Shape
-    dtype: str = "float"  # "float" is the model's own type: float32, float64 or complex128
+    role: str = "activation"
     members: tuple[Buffer, ...] = ()
 
     def __hash__(self) -> int:
@@ -51,6 +56,26 @@ class Buffer:
     @property
     def all(self) -> View:
         return View(self, 0, self.shape[-1])
+
+
+class Initial(Protocol):
+    """How the first value of a weight is drawn."""
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Weight(Buffer):
+    """A weight says all there is to know of it where it is declared: nobody reads it off its name.
+
+    One of the kind "frozen" is read as any other, but it has no gradient and no state, and nothing writes it.
+    """
+
+    initial: Initial | None = None  # None: whoever runs the program fills it
+    decay: bool = False  # whether weight decay applies to it
+    section: str = ""  # the part of the model it belongs to, as of a call
+
+    __hash__ = Buffer.__hash__
 
 
 @dataclass(frozen=True)
@@ -211,8 +236,13 @@ class Program:
         return tuple(call for call in self.calls if call.phase in phases)
 
     @property
-    def weights(self) -> tuple[Buffer, ...]:
+    def trained(self) -> tuple[Buffer, ...]:
+        """The weights that the update moves."""
         return tuple(buffer for buffer in self.buffers if buffer.kind == "weight" and not buffer.members)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(buffer for buffer in self.buffers if isinstance(buffer, Weight))
 
     @property
     def parameters(self) -> int:

@@ -40,7 +40,7 @@ def describe(program: Program, number: int) -> dict[str, Any]:
 def planned(plan: Plan) -> dict[str, Any]:
     """Every buffer's place, and what all of it comes to."""
     return {
-        "dtype": plan.dtype,
+        "precision": plan.precision.name,
         "parameters": plan.parameters,
         "peak_bytes": plan.peak_bytes,
         "peak_call": plan.peak_call,

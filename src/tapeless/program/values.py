@@ -92,7 +92,7 @@ def number(program: Program) -> Numbered:
     for buffer in program.buffers:
         if buffer.kind in PREPARED and not buffer.members:
             memory[buffer.all] = fresh(buffer.all)
-    initial = {weight.name: memory[weight.all] for weight in program.weights}
+    initial = {weight.name: memory[weight.all] for weight in program.trained}
     for index, call in enumerate(program.calls):
         for argument in call.reads:
             missing = memory.missing(argument.view)

@@ -15,7 +15,7 @@ from tapeless.program.values import Numbered, number
 
 # Engines run a program phase by phase. What is computed again stands between the backward calls.
 ORDER = {"zero": 0, "forward": 1, "recompute": 2, "backward": 2, "clip": 3, "update": 4}
-READ_ONLY = ("input", "constant")
+READ_ONLY = ("input", "constant", "frozen")
 
 
 def verify(program: Program) -> tuple[int | None, ...]:
@@ -45,10 +45,12 @@ def check_call(call: Call) -> None:
                 f"wrong columns: {argument.name} of {call.at} takes columns {view.start} to {view.stop} "
                 f"of {view.buffer.name}, which has {width}."
             )
-        wanted, found = call.spec.dtype(argument.name), argument.view.buffer.dtype
-        if wanted != found:
+        role = argument.view.buffer.role
+        if not call.spec.accepts(argument.name, role):
+            wanted = call.spec.roles.get(argument.name, "a number")
             raise ProgramError(
-                f"wrong type: {argument.view.name} holds {found}, but {argument.name} of {call.at} must be {wanted}."
+                f"wrong role: {argument.view.name} is of role {role}, but {argument.name} of {call.at} "
+                f"must be {wanted}."
             )
         signature = call.signature
         allowed: tuple[str, ...] = ("read",)
@@ -61,6 +63,7 @@ def check_call(call: Call) -> None:
                 f"wrong access: {call.at} cannot {argument.mode} {argument.name} ({argument.view.name}); "
                 f"it takes {' or '.join(allowed)}."
             )
+    _check_asked(call)
     for index, one in enumerate(call.arguments):
         for other in call.arguments[index + 1 :]:
             shared = _shared(one.view, other.view)
@@ -84,6 +87,19 @@ def check_call(call: Call) -> None:
     refusal = call.spec.refuse(dims, dict(call.scalars))
     if refusal:
         raise ProgramError(f"{call.at} ({call.arguments[0].view.name}): {refusal}.")
+
+
+def _check_asked(call: Call) -> None:
+    """What may be left out is there where it is needed, and something is asked for."""
+    found = {argument.name for argument in call.arguments}
+    for name, outputs in call.signature.needed_by.items():
+        asked = sorted(found.intersection(outputs))
+        if asked and name not in found:
+            raise ProgramError(
+                f"{call.at}: {asked[0]} ({call[asked[0]].name}) is computed from {name}, which is missing."
+            )
+    if call.direction == "backward" and not any(a.name[1:] in call.spec.forward.reads for a in call.writes):
+        raise ProgramError(f"{call.at} asks for no gradient: leave the call out.")
 
 
 def _shared(one: View, other: View) -> Buffer | None:
@@ -113,7 +129,7 @@ def _check_regions(program: Program) -> None:
                     f"so declare it once, after them{_first_use(program, (others or second)[0])}."
                 )
     gradients = [buffer.name for buffer in program.buffers if buffer.kind == "gradient" and not buffer.members]
-    wanted = [gradient_name(weight.name) for weight in program.weights]
+    wanted = [gradient_name(weight.name) for weight in program.trained]
     present = [name for name in wanted if name in gradients]
     for found, due in zip(gradients, present, strict=False):
         if found != due:
@@ -130,7 +146,7 @@ def _first_use(program: Program, buffer: Buffer) -> str:
 
 
 def _check_writes(program: Program) -> None:
-    """Who may write what: inputs and constants nobody, weights the update, gradients by adding alone."""
+    """Who may write what: weights the update, gradients who adds to them; inputs, constants, frozen weights nobody."""
     for call in program.calls:
         for argument in call.writes:
             kind = argument.view.buffer.kind
@@ -150,6 +166,8 @@ def _check_writes(program: Program) -> None:
 
 
 def _a(kind: str) -> str:
+    if kind == "frozen":
+        return "a frozen weight"
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 

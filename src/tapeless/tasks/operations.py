@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,9 @@ from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.models.config import Config
 from tapeless.ops.contract import Array
-from tapeless.tasks.task import Measured
+from tapeless.tasks.data.shuffle import order, random_bits
+from tapeless.tasks.epochs import Epochs
+from tapeless.tasks.task import Ended, Farewell, Kind, Measured, Task
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
@@ -53,8 +54,8 @@ def all_expressions() -> Split:
 def split(seed: int) -> tuple[Split, Split]:
     """Shuffled by seed and cut once, so that no expression is in both."""
     everything = all_expressions()
-    order = np.random.default_rng(seed).permutation(len(everything))
-    training, validation = order[:TRAINING], order[TRAINING:]
+    shuffled = order(random_bits(seed), len(everything))
+    training, validation = shuffled[:TRAINING], shuffled[TRAINING:]
     return (
         Split(everything.tokens[training], everything.answers[training]),
         Split(everything.tokens[validation], everything.answers[validation]),
@@ -78,10 +79,8 @@ def check_fits(config: Config) -> None:
         raise TapelessError(f"an expression has {LENGTH} tokens, so context={config.context} is too short.")
 
 
-class Operations:
+class Operations(Task):
     """The task as a trainer sees it: batches to learn from, and a measure of what was learned."""
-
-    tokenizer = None  # its words are single tokens
 
     def __init__(self, config: Config, seed: int) -> None:
         check_fits(config)
@@ -98,41 +97,61 @@ class Operations:
         beside = surprise if model.config.loss == "squared_error" else None
         return Measured(loss, accuracy, train_loss, train_accuracy, beside)
 
+    def summary(self) -> str:
+        return f"{len(self.training):,} expressions to train, {len(self.validation):,} held out"
 
-class OperationBatches:
-    """Endless, each epoch in an order of its own. A last, smaller batch would need a program of its own; the shuffle
-    sees to it that no expression is left out for good."""
+    def farewell(self, ended: Ended) -> Farewell:
+        """Some held-out expressions, five that were answered rightly and five that were not."""
+        said = final_scores(ended.model, self.validation.tokens).argmax(axis=1)
+        good = said == self.validation.answers
+        shown = [*np.flatnonzero(good)[:5], *np.flatnonzero(~good)[:5]]
+        rows = tuple(
+            (
+                spell(self.validation.tokens[index]),
+                "=",
+                WORDS[said[index]] if said[index] < len(WORDS) else f"word {said[index]}",
+                "✓" if good[index] else f"✗ it is {WORDS[self.validation.answers[index]]}",
+            )
+            for index in shown
+        )
+        command = ended.command
+        return Farewell(
+            "held-out expressions, never trained on",
+            rows=rows,
+            next=(
+                (f"{command} explain {ended.preset} --values", "every gradient, with its norm"),
+                (f"{command} check", "prove them to twelve digits"),
+                (f"{command} train gpt2-4x256 --layers 2 --channels 128 --data stdlib", "a GPT that learns Python"),
+            ),
+        )
 
+
+class OperationBatches(Epochs):
     def __init__(self, config: Config, examples: Split, batch: int, seed: int) -> None:
         if batch > len(examples):
             raise TapelessError(f"batch={batch} is more than the {len(examples):,} examples there are.")
-        self.config, self.examples, self.batch, self.seed = config, examples, batch, seed
-        self.steps_per_epoch = len(examples) // batch
-        self.epoch, self.position = 0, 0
-        self._order = self._shuffled()
+        self._config, self._examples, self._seed = config, examples, seed
+        super().__init__(len(examples) // batch, examples=len(examples), batch=batch, seed=seed)
 
-    def _shuffled(self) -> Array:
-        return np.random.default_rng([self.seed, 1, self.epoch]).permutation(len(self.examples))
+    def draw(self, epoch: int) -> Array:
+        return order(random_bits(self._seed, 1, epoch), len(self._examples))
 
-    def __next__(self) -> tuple[Array, Array]:
-        if self.position == self.steps_per_epoch:
-            self.epoch, self.position = self.epoch + 1, 0
-            self._order = self._shuffled()
-        chosen = self._order[self.position * self.batch :][: self.batch]
-        self.position += 1
-        return self.examples.tokens[chosen], targets_for(self.config, self.examples.answers[chosen])
+    def make(self, chosen: Array) -> tuple[Array, Array]:
+        return self._examples.tokens[chosen], targets_for(self._config, self._examples.answers[chosen])
 
-    def state(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self.position}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state` was taken."""
-        for name, most in (("epoch", None), ("position", self.steps_per_epoch)):
-            value = state.get(name)
-            if type(value) is not int or value < 0 or (most is not None and value > most):
-                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
-        self.epoch, self.position = state["epoch"], state["position"]
-        self._order = self._shuffled()
+KIND = Kind(
+    "operations",
+    takes=lambda data, folder: data == "operations",
+    open=lambda asked: (Operations(asked.config, asked.seed), asked.config),
+    defaults={"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0},
+    length=LENGTH,
+    presets=("ops-102k",),
+    # Everything is known: its words, its length, what is held out, all of which is evaluated.
+    unused=lambda data, inherits: dict.fromkeys(
+        ("tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
+    ),
+)
 
 
 def targets_for(config: Config, answers: Array) -> Array:

@@ -1,13 +1,23 @@
-"""What a trainer needs to know of what it trains on."""
+"""What a trainer needs to know of what it trains on: the kind of task, before any data are opened, and the task itself.
+
+A task owns all that is its own: its defaults, how its data are opened, what it says of them and what it says at the
+end. A new one is a module with a `Kind`, and a line where kinds are listed.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from tapeless.model import Model
+from tapeless.models.config import Config
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import Tokenizer
+
+Progress = Callable[[str, int, int], None]  # what, done, of how much
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,21 @@ class Measured:
     train_loss: float | None = None
     train_accuracy: float | None = None
     cross_entropy: float | None = None
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """What a task says once a training has ended."""
+
+    title: str = ""
+    headings: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()  # cells, of which ✓ and ✗ begin what is right and what is wrong
+    text: str = ""  # what the model wrote
+    remark: str = ""
+    warning: str = ""
+    result: str = ""  # where accuracy and loss do not say it
+    beside: str = ""  # what lies in the run besides
+    next: tuple[tuple[str, str], ...] = ()  # commands, each with what it does
 
 
 class Stream(Protocol):
@@ -40,10 +65,68 @@ class Stream(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-class Task(Protocol):
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
+class Task(ABC):
+    tokenizer: Tokenizer | None = None
 
+    @abstractmethod
     def batches(self, batch: int) -> Stream: ...
 
+    @abstractmethod
     def evaluate(self, model: Model, batches: int) -> Measured: ...
+
+    def summary(self) -> str:
+        """How much there is to learn from, in a few words."""
+        return ""
+
+    def identity(self) -> dict[str, Any]:
+        """What the data must still be where a run goes on, besides what a position in them says."""
+        return {}
+
+    def farewell(self, ended: Ended) -> Farewell:
+        return Farewell()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A training that has come to its end, as its task is told of it."""
+
+    model: Model
+    step: int
+    lr: float | None
+    prompt: str | None  # what the user wants continued
+    preset: str
+    folder: Path  # of the run
+    spelled: str  # the same, as a command line takes it
+    command: str  # this program, as it was started
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task is opened with: of a run's settings those about data, and the model that is to learn."""
+
+    config: Config
+    preset: str
+    data: str
+    tokenizer: str
+    validation: float
+    time: int
+    seed: int
+    folder: Path  # of the run
+    vocab: int | None = None  # where it was asked for, and is not the data's to say
+    inherited: str | Path | None = None  # the tokenizer of the run whose weights it starts from
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a task before its data are opened."""
+
+    name: str  # as help texts have it
+    takes: Callable[[str, Path | None], bool]  # whether it is what `data` names, in a run's folder where there is one
+    open: Callable[[Asked], tuple[Task, Config]]  # with the model's sizes as the data want them
+    defaults: Mapping[str, Any]  # settings where nobody says
+    length: int | None = None  # of its sequences, where not the setting `time` decides
+    presets: Sequence[str] = ()  # which learn it where no data are named
+    # Settings that would have no effect, each with why, for what `data` names; and is a tokenizer inherited?
+    unused: Callable[[str, bool], Mapping[str, str]] = lambda data, inherits: {}

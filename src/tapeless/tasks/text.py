@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tapeless.errors import TapelessError
+from tapeless.generate import generate
 from tapeless.model import Model
+from tapeless.models.config import Config
+from tapeless.models.presets import preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
-from tapeless.tasks.data.tokens import Data
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.tokenizer import Tokenizer
+from tapeless.tasks.data.tokens import TokenData, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
-from tapeless.tasks.task import Measured
+from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Measured, Task
+
+PROMPT = "def "  # continued at the end where nobody says what
 
 
-class Text:
-    def __init__(self, data: Data, time: int, seed: int) -> None:
+class Text(Task):
+    def __init__(self, data: TokenData, time: int, seed: int) -> None:
         self.data, self.time, self.seed = data, time, seed
         self.tokenizer = data.tokenizer
 
@@ -33,6 +44,89 @@ class Text:
             total += model.loss(inputs, targets) * here
             counted += here
         return Measured(total / counted)
+
+    def summary(self) -> str:
+        return f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
+
+    def identity(self) -> dict[str, Any]:
+        return {"data": self.data.sha256}
+
+    def farewell(self, ended: Ended) -> Farewell:
+        commands = ((f"{ended.command} sample {ended.spelled} --prompt 'import '", "let it write"),)
+        if self.tokenizer is None:
+            return Farewell(next=commands)
+        written = continuation(ended.model, self.tokenizer, ended.prompt or PROMPT, 96, seed=ended.step)
+        return Farewell("a sample, from the weights as they are now", text=written, next=commands)
+
+
+def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: int, seed: int) -> str:
+    """The prompt and what the model goes on with."""
+    if tokenizer is None:
+        raise TapelessError("a sample needs a tokenizer, and this data has none: leave --sample out.")
+    tokens = tokenizer.encode(prompt) or [tokenizer.end]
+    return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=0.8, seed=seed)))
+
+
+def open_text(asked: Asked) -> tuple[Text, Config]:
+    """Tokens as they are, or a text made into tokens in the run's folder; the model's vocabulary is theirs, unless
+    another was asked for."""
+    _check_learns_text(asked.preset, asked.config)
+    made, source, config = asked.folder / "data", Path(asked.data), asked.config
+    if not made.exists() and holds_tokens(source):
+        data = open_data(source, validation=asked.validation)
+    else:
+        if not made.exists():
+            learned = asked.inherited is None and asked.tokenizer == "bpe"
+            prepare(
+                asked.data, made, tokenizer=str(asked.inherited or asked.tokenizer),
+                vocab=asked.vocab if learned else None, validation=asked.validation, seed=asked.seed,
+                progress=asked.progress,
+            )  # fmt: skip
+        data = open_data(made)
+    if asked.vocab is None and data.tokenizer is not None:
+        config = config.override(vocab=data.vocab)
+    if data.vocab > config.vocab:
+        raise TapelessError(
+            f"the data has a vocabulary of {data.vocab:,} and the model one of {config.vocab:,}: "
+            f"leave --vocab out, or give at least {data.vocab}."
+        )
+    if data.tokenizer is not None:
+        data.tokenizer.save(asked.folder)
+    return Text(data, asked.time, asked.seed), config
+
+
+def _check_learns_text(name: str, config: Config) -> None:
+    if config.readout == "last":
+        option, why = "--readout last", "answers once per sequence"
+    elif not config.causal:
+        option, why = "--no-causal", "sees the words that it should predict"
+    else:
+        return
+    if preset(name).readout != "last" and preset(name).causal:
+        raise TapelessError(f"with {option} {name} {why}: leave that out to learn text.")
+    raise TapelessError(f"{name} {why}: to learn text choose a GPT, such as gpt2-4x256.")
+
+
+def _unused(data: str, inherits: bool) -> dict[str, str]:
+    found = {"tokenizer": "the model that it starts from reads the tokens that it learned"} if inherits else {}
+    if data and holds_tokens(Path(data)):
+        found["tokenizer"] = f"{data} holds tokens already"
+        if user_path(data).is_dir():
+            found["validation"] = f"{data} says itself what is held out"
+    return found
+
+
+KIND = Kind(
+    "text",
+    takes=lambda data, folder: True,  # whatever no other kind takes
+    open=open_text,
+    # What small GPTs are usually trained with.
+    defaults={
+        "batch": 8, "time": 256, "steps": 1000, "lr": 1e-3, "schedule": "cosine", "clip": 1.0, "beta2": 0.99,
+        "decay": 0.1,
+    },
+    unused=_unused,
+)  # fmt: skip
 
 
 def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:

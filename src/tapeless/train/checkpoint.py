@@ -22,6 +22,8 @@ from typing import Any
 
 from tapeless.errors import TapelessError, unknown
 from tapeless.files import disk
+from tapeless.files.plain import open_plain, read_plain
+from tapeless.files.safetensors import Tensors, check_storable, read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
 
 FORMAT = 1
@@ -68,7 +70,7 @@ class Checkpoint:
             if stored[name].dtype != array.dtype:
                 raise TapelessError(
                     f"{where} has {name!r} as {stored[name].dtype}, not {array.dtype}: "
-                    f"make the model with dtype={str(stored[name].dtype)!r}."
+                    f"make the model with precision={str(stored[name].dtype)!r}."
                 )
         for name, array in into.items():
             array[...] = stored[name]
@@ -77,10 +79,10 @@ class Checkpoint:
         """The tensors of a file, in memory of their own."""
         return {name: array.copy() for name, array in self._file(stem).items()}
 
-    def _file(self, stem: str) -> disk.Tensors:
+    def _file(self, stem: str) -> Tensors:
         if stem not in self.stems:
             raise unknown(f"file of {self.path}", stem, self.stems)
-        return disk.read_safetensors(self.path / (stem + TENSORS))
+        return read_safetensors(self.path / (stem + TENSORS))
 
 
 def save(
@@ -178,7 +180,7 @@ def _check(step: int, tensors: Mapping[str, Mapping[str, Array]], keep: int) -> 
     for stem, arrays in tensors.items():
         if not STEM.fullmatch(stem):
             raise TapelessError(f"{stem!r} cannot name a file of a checkpoint: use letters, digits, - and _.")
-        disk.check_storable(arrays)
+        check_storable(arrays)
 
 
 def _state_content(state: Mapping[str, Any]) -> bytes:
@@ -208,7 +210,7 @@ def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Array]], 
     try:
         disk.perform(os.mkdir, partial)
         files = {stem + TENSORS: arrays for stem, arrays in tensors.items()}
-        written = {name: disk.write_safetensors(partial / name, arrays) for name, arrays in files.items()}
+        written = {name: write_safetensors(partial / name, arrays) for name, arrays in files.items()}
         written[STATE] = disk.write_file(partial / STATE, [state])
         listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in written.items()}
         disk.write_file(partial / MANIFEST, [disk.sealed({"format": FORMAT, "step": step, "files": listed})])
@@ -325,7 +327,7 @@ def _record_best(folder: Path, step: int, is_best: bool) -> None:
 
 def _named_best(folder: Path) -> list[int]:
     try:
-        record = disk.unsealed(disk.read_regular(folder / BEST, LARGEST_MANIFEST))
+        record = disk.unsealed(read_plain(folder / BEST, LARGEST_MANIFEST))
     except (OSError, ValueError):
         return []
     return [step for step in (record.get("step"), record.get("before")) if type(step) is int]
@@ -342,7 +344,7 @@ def _standing_best(folder: Path) -> int | None:
 def _load(path: Path) -> Checkpoint:
     manifest = _checked(path)
     try:
-        state = json.loads(disk.read_regular(path / STATE))
+        state = json.loads(read_plain(path / STATE))
     except (OSError, ValueError, RecursionError):
         raise _UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
     if not isinstance(state, dict):
@@ -358,7 +360,7 @@ def _checked(path: Path) -> dict[str, Any]:
         for name, listed in manifest["files"].items():
             _check_size(path / name, listed["size"])
         for name, listed in manifest["files"].items():
-            with os.fdopen(disk.open_regular(path / name), "rb") as file:
+            with open_plain(path / name) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != listed["sha256"]:
                     raise _UnusableError(f"is damaged ({name}: its SHA-256 is not the one of the manifest)")
     except OSError as error:
@@ -374,7 +376,7 @@ def _check_size(path: Path, size: int) -> None:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = disk.unsealed(disk.read_regular(path / MANIFEST, LARGEST_MANIFEST))
+        manifest = disk.unsealed(read_plain(path / MANIFEST, LARGEST_MANIFEST))
     except FileNotFoundError:
         raise _UnusableError(f"is not a checkpoint (there is no {MANIFEST} in it)") from None
     except NotADirectoryError:

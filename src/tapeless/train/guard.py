@@ -23,14 +23,20 @@ from tapeless.program.call import Argument, Call
 PIECE = 1 << 20  # elements examined together
 DEVIATION = 1.4826  # times the median absolute deviation: the standard deviation, if the losses were normal
 SUMMANDS = 1e4  # about as many products as one sum of a model has
-BEFORE = {"input": "the input", "weight": "the weight", "constant": "the constant", "state": "the optimizer's state"}
+BEFORE = {
+    "input": "the input",
+    "weight": "the weight",
+    "frozen": "the frozen weight",
+    "constant": "the constant",
+    "state": "the optimizer's state",
+}
 
 
 @dataclass(frozen=True)
 class Culprit:
     """The first place where a number is not finite."""
 
-    kind: str  # "input", "weight", "constant", "state": it was so before the step; "call": this call made it
+    kind: str  # "input", "weight", "frozen", "constant", "state": it was so before the step; "call": this call made it
     buffer: str
     index: tuple[int, ...]
     value: float
@@ -115,14 +121,15 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
         index = _first_nonfinite(array) if array.dtype.kind == "f" else None
         if index is not None:
             value = float(array[index])
-            return Culprit("input", inputs_name(model.config), index, value, model.dtype, position=(index[0], index[1]))
-    for kind in ("weight", "constant", "state"):
+            name, dtype = inputs_name(model.config), model.precision.activation
+            return Culprit("input", name, index, value, dtype, position=(index[0], index[1]))
+    for kind in ("weight", "frozen", "constant", "state"):
         for buffer in model.program.buffers:
             if buffer.kind == kind and not buffer.members:
                 array = model.arena.array(buffer)
                 index = _first_nonfinite(array)
                 if index is not None:
-                    return Culprit(kind, buffer.name, index, float(array[index]), model.dtype)
+                    return Culprit(kind, buffer.name, index, float(array[index]), model.precision.activation)
     return None
 
 
@@ -134,7 +141,7 @@ def _culprit(model: Model, call: Call, argument: Argument, index: tuple[int, ...
         buffer=argument.view.name,
         index=index,
         value=float(model.arena.array(argument.view)[index]),
-        dtype=model.dtype,
+        dtype=model.precision.activation,
         call=call.title,
         layer=call.section,
         source=call.source,

@@ -15,9 +15,9 @@ import numpy as np
 
 from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import UnwritableError, read_regular, write_whole
+from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
-from tapeless.files.plain import parse_json
+from tapeless.files.plain import parse_json, read_plain
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, member_offsets
@@ -29,19 +29,11 @@ PIECE = 1 << 16  # elements looked at together: what is computed on the way stay
 PHASES = ("data", "forward_backward", "update", "evaluate", "save")
 
 
-def layer_of(weight_name: str) -> str:
-    """The section of the program a weight belongs to: "embedding", "blocks.0", …, "head"."""
-    parts = weight_name.split(".")
-    if parts[0] == "blocks":
-        return ".".join(parts[:2])
-    return "head" if parts[0] in ("norm", "head") else "embedding"
-
-
 def gradient_norms(model: Model) -> dict[str, float]:
     """The norm of each layer's gradients, as they are before clipping; summed in float64."""
     squares: dict[str, float] = {}
-    for name, gradient in model.grads.items():
-        flat, layer = gradient.reshape(-1), layer_of(name)
+    for weight in (each for each in model.program.weights if each.name in model.grads):
+        flat, layer = model.grads[weight.name].reshape(-1), weight.section
         total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
         squares[layer] = squares.get(layer, 0.0) + total
     return {layer: sqrt(total) for layer, total in squares.items()}
@@ -56,10 +48,11 @@ def update_ratios(model: Model, lr: float) -> dict[str, float]:
     call = model.program.phase("update")[0]
     region = call["weights"].buffer
     weights = model.arena.array(region)
+    layers = {weight.name: weight.section for weight in model.program.weights}
     moved: dict[str, float] = {}
     before: dict[str, float] = {}
     for member, start in zip(region.members, member_offsets(region.members)[0], strict=True):
-        layer = layer_of(member.name)
+        layer = layers[member.name]
         for inside in _pieces(member.elements):
             piece = slice(start + inside.start, start + inside.stop)
             with np.errstate(all="ignore"):  # weights that are not finite are for the guard to tell of
@@ -169,7 +162,7 @@ class Recorder:
 
             self._events = Events(folder / "tensorboard")
         if self._path.exists():
-            lines, content = read_metrics(folder), read_regular(self._path)
+            lines, content = read_metrics(folder), read_plain(self._path)
             if content and not content.endswith(b"\n"):  # torn by a kill: the next line must not be glued to it
                 self._rewrite(lines)
 
@@ -232,7 +225,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         if path.stat().st_size > LARGEST:
             raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
-        content = read_regular(path)
+        content = read_plain(path)
     except FileNotFoundError:
         raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
     except OSError as error:

@@ -174,6 +174,8 @@ def _read(folder: Path) -> tuple[Request, Config]:
     document = read_toml(path)
     if "preset" not in document:
         raise TapelessError(f"{path} names no preset, so it is not what the run was given: put it back as it was.")
+    if "dtype" in document:  # its name in runs of before
+        document["precision"] = document.pop("dtype")
     request = request_from(document, str(path))
     try:
         return request, preset(request.preset).override(**request.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,23 +14,19 @@ from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.config import OVERRIDABLE, Config
 from tapeless.models.presets import preset
-from tapeless.tasks.data.prepare import prepare
-from tapeless.tasks.data.tokens import holds_tokens, open_data
-from tapeless.tasks.operations import LENGTH, Operations
-from tapeless.tasks.task import Task
-from tapeless.tasks.text import Text
+from tapeless.tasks.kinds import KINDS, kind_of, usual_data
+from tapeless.tasks.task import Asked, Kind, Progress, Task
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
 from tapeless.train.run import Numbered, Run, read_weights
-from tapeless.train.settings import LABELLED, OPERATIONS, Request, Settings
+from tapeless.train.settings import Request, Settings
 
 ENDED = object()
-Progress = Callable[[str, int, int], None]  # what, done, of how much
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "dtype")
+FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
 
 
 @dataclass(frozen=True)
@@ -170,48 +166,74 @@ def start(
     request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
-    messages: list[str] = []
+    found: checkpoint.Checkpoint | None = None
     if base is None:
         _check_reads_tokens(preset(request.preset).override(**request.model))
-        request, messages = _trained_on_all_it_reads(_with_data(request))
+        request = _with_data(request)
+        kind = kind_of(request.settings.data)
+        request, messages = _trained_on_all_it_reads(request, kind)
     else:
         request, found, messages = _based_on(request, base)
         request = _with_data(request)
+        kind = kind_of(request.settings.data)
     config = preset(request.preset).override(**request.model)
     _check_reads_tokens(config)
-    settings, told = on_its_threads(request.settings.suited(config))
-    request, messages = replace(request, settings=settings), messages + told
-    check_shape(config, settings.batch or 1, _length(settings))
+    request = replace(request, settings=request.settings.suited(config, kind))
+    check_shape(config, request.settings.batch or 1, _length(kind, request.settings))
     with run.making(folder) as made:
-        task, config = _task(request, config, made, base, progress)
-        settings = replace(settings, tokenizer=_tokenizer_kind(task))
-        request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
-        trainer = Trainer(make_model(request, config), task, settings)
-        recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
-        session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
-        if base is not None:
-            read_weights(found, trainer.model)
-            session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
-        run.write_configuration(made, request, config)
+        inherited = base.tokenizer_spec() if base else None
+        session = begin(made, request, config, kind, weights=found, inherited=inherited, progress=progress)
+    session.messages[:0] = messages
+    return session
+
+
+def begin(
+    made: Run, request: Request, config: Config, kind: Kind, *, weights: checkpoint.Checkpoint | None = None,
+    inherited: str | Path | None = None, progress: Progress | None = None,
+) -> Session:  # fmt: skip
+    """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
+    the tokenizer that is `inherited` are those of a run that it starts from."""
+    settings, messages = on_its_threads(request.settings)
+    request = replace(request, settings=settings)
+    task, config = kind.open(_asked(request, config, kind, made, inherited, progress))
+    settings = replace(settings, tokenizer=_tokenizer_kind(task))
+    request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
+    trainer = Trainer(make_model(request, config, kind), task, settings)
+    recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
+    session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
+    if weights is not None:
+        read_weights(weights, session.model)
+        session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
+    run.write_configuration(made, request, config)
     return session
 
 
 def _with_data(request: Request) -> Request:
-    settings = request.settings
-    return replace(request, settings=replace(settings, data=settings.data or _usual_data(request)))
+    if request.settings.data:
+        return request
+    usual = usual_data(request.preset)
+    if usual is None:
+        raise TapelessError(
+            f"{request.preset} learns from text, and none was named: give a file, a folder or tokens with --data, "
+            f"or --data stdlib for the source of Python itself."
+        )
+    return replace(request, settings=replace(request.settings, data=usual))
 
 
-def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
-    """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run."""
+def resume(
+    folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind] = KINDS
+) -> Session:
+    """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run. `kinds`: of
+    which its task is one."""
     opened = run.open_run(folder, locked=True)
     try:
-        return _resumed(opened, model, settings)
+        return _resumed(opened, model, settings, kinds)
     except BaseException:
         opened.release()
         raise
 
 
-def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Session:
+def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind]) -> Session:
     folder, before = opened.folder, opened.request()
     request = before.override({}, settings)
     for name in (*model, *(name for name in settings if name in FIXED)):
@@ -228,13 +250,14 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any])
         messages.append(f"{folder} was ended before its first checkpoint: it starts from the beginning.")
     elif "data" not in found.state:
         raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
-    for name in ("data", "batch") if request.settings.data == OPERATIONS else ("data", "batch", "time"):
+    kind = kind_of(request.settings.data, folder, kinds)
+    for name in ("data", "batch") if kind.length is not None else ("data", "batch", "time"):
         if getattr(request.settings, name) is None:
             raise TapelessError(f"{folder / run.CONFIGURATION} no longer says what {name} is: put it back as it was.")
-    task, _ = _task(request, config, opened, None, None)
+    task, _ = kind.open(_asked(request, config, kind, opened, None, None))
     if found is not None:
         _check_same(found, folder, _identity(request, config, task))
-    trainer = Trainer(make_model(request, config), task, request.settings)
+    trainer = Trainer(make_model(request, config, kind), task, request.settings)
     if found is not None:
         trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
@@ -254,9 +277,7 @@ def _identity(request: Request, config: Config, task: Task) -> dict[str, Any]:
     found |= {name: getattr(config, name) for name in OVERRIDABLE}
     if config.class_weights is not None:
         found["class_weights"] = [float(weight) for weight in config.class_weights]
-    if isinstance(task, Text):
-        found["data"] = task.data.sha256
-    return found
+    return found | task.identity()
 
 
 def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -278,15 +299,6 @@ def _lock_messages(opened: Run) -> list[str]:
     return [f"the file system of {opened.folder} knows no locks: see to it that nothing else trains this run."]
 
 
-def _usual_data(request: Request) -> str:
-    if request.preset == "ops-102k":
-        return OPERATIONS
-    raise TapelessError(
-        f"{request.preset} learns from text, and none was named: give a file, a folder or tokens with --data, "
-        f"or --data stdlib for the source of Python itself."
-    )
-
-
 def _check_reads_tokens(config: Config) -> None:
     if config.features:
         raise TapelessError(
@@ -295,13 +307,13 @@ def _check_reads_tokens(config: Config) -> None:
         )
 
 
-def _trained_on_all_it_reads(request: Request) -> tuple[Request, list[str]]:
+def _trained_on_all_it_reads(request: Request, kind: Kind) -> tuple[Request, list[str]]:
     """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
     settings, config = request.settings, preset(request.preset).override(**request.model)
     if "context" in request.model and settings.time is None:
         settings = replace(settings, time=config.context)
-    settings = settings.suited(config)
-    length, messages = _length(settings), []
+    settings = settings.suited(config, kind)
+    length, messages = _length(kind, settings), []
     if "context" not in request.model:
         request = replace(request, model={**request.model, "context": length})
     elif length < config.context:
@@ -320,7 +332,7 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
     found, messages = base.checkpoint("best")
     theirs, context = base.request(), base.config().context
     settings = request.settings
-    if settings.data != OPERATIONS:
+    if kind_of(settings.data).length is None:
         time = settings.time or base.window()
         if time > context:
             raise TapelessError(
@@ -331,57 +343,15 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
     return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
 
 
-def _task(
-    request: Request, config: Config, made: Run, base: Run | None, progress: Progress | None
-) -> tuple[Task, Config]:
+def _asked(
+    request: Request, config: Config, kind: Kind, made: Run, inherited: str | Path | None, progress: Progress | None
+) -> Asked:
     settings = request.settings
-    if settings.data == OPERATIONS:
-        return Operations(config, settings.seed), config
-    if settings.data == LABELLED and (made.folder / "source.json").exists():
-        from tapeless.labelling.run import resumed_task  # which builds on sessions itself
-
-        return resumed_task(made, settings, config), config
-    assert settings.data is not None  # `start` has seen to both
-    assert settings.time is not None
-    _check_learns_text(request.preset, config)
-    vocab_asked = request.model.get("vocab")
-    source = Path(settings.data)
-    if made.data.exists():
-        data = open_data(made.data)
-    elif holds_tokens(source):
-        data = open_data(source, validation=settings.validation)
-    else:
-        spec = settings.tokenizer
-        inherited = base.tokenizer_spec() if base else None
-        if inherited is not None:
-            spec, vocab_asked = str(inherited), None
-        prepare(
-            settings.data, made.data, tokenizer=spec, vocab=vocab_asked if spec == "bpe" else None,
-            validation=settings.validation, seed=settings.seed, progress=progress,
-        )  # fmt: skip
-        data = open_data(made.data)
-    keeps = base is not None or "vocab" in request.model or data.tokenizer is None
-    config = config if keeps else config.override(vocab=data.vocab)
-    if data.vocab > config.vocab:
-        raise TapelessError(
-            f"the data has a vocabulary of {data.vocab:,} and the model one of {config.vocab:,}: "
-            f"leave --vocab out, or give at least {data.vocab}."
-        )
-    if data.tokenizer is not None:
-        data.tokenizer.save(made.folder)
-    return Text(data, settings.time, settings.seed), config
-
-
-def _check_learns_text(name: str, config: Config) -> None:
-    if config.readout == "last":
-        option, why = "--readout last", "answers once per sequence"
-    elif not config.causal:
-        option, why = "--no-causal", "sees the words that it should predict"
-    else:
-        return
-    if preset(name).readout != "last" and preset(name).causal:
-        raise TapelessError(f"with {option} {name} {why}: leave that out to learn text.")
-    raise TapelessError(f"{name} {why}: to learn text choose a GPT, such as gpt2-4x256.")
+    return Asked(
+        config, request.preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
+        validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
+        vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
+    )  # fmt: skip
 
 
 def _tokenizer_kind(task: Task) -> str:
@@ -390,17 +360,17 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
-def _length(settings: Settings) -> int:
+def _length(kind: Kind, settings: Settings) -> int:
     """Of the sequences it is trained on."""
-    if settings.data == OPERATIONS:
-        return LENGTH
-    assert settings.time is not None  # `start` and `label train` have seen to it
-    return settings.time
+    length = kind.length or settings.time
+    assert length is not None  # the kind's defaults have seen to it
+    return length
 
 
-def make_model(request: Request, config: Config) -> Model:
+def make_model(request: Request, config: Config, kind: Kind) -> Model:
     settings = request.settings
     return Model(
-        config, batch=settings.batch or 1, time=_length(settings), backend=settings.backend, dtype=settings.dtype,
+        config, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
+        precision=settings.precision,
         optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,12 +14,12 @@ from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
 from tapeless.models.config import OVERRIDABLE, Config, Optimizer, check_size
 from tapeless.models.presets import PRESETS
+from tapeless.tasks.kinds import KINDS, kind_of
+from tapeless.tasks.task import Kind
 from tapeless.train.schedules import Schedule
 
-OPERATIONS = "operations"
 MOST_EPOCHS = 1_000_000
 HIGHEST_LR = 1e6
-LABELLED = "labelled"  # what the run's source.json names
 
 
 def option(default: Any, panel: str, text: str) -> Any:
@@ -60,7 +60,7 @@ class Settings:
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
     backend: str = option("cpu", "Machine", "cpu or reference.")
-    dtype: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
+    precision: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 
     def validate(self) -> None:
@@ -88,16 +88,16 @@ class Settings:
             )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
-    def suited(self, config: Config) -> Settings:
-        """With every None that has a value for this kind of data filled in."""
-        known = OPERATIONS_DEFAULTS if self.data == OPERATIONS else TEXT_DEFAULTS
-        missing: dict[str, Any] = {name: value for name, value in known.items() if getattr(self, name) is None}
+    def suited(self, config: Config, kind: Kind | None = None) -> Settings:
+        """With every None that has a value for this kind of task filled in; without one, for what `data` names."""
+        defaults = (kind or kind_of(self.data)).defaults
+        missing: dict[str, Any] = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         if self.epochs is not None:
             missing.pop("steps", None)
         if self.steps is not None:
             missing.pop("epochs", None)
-        if self.data != OPERATIONS and self.time is None:
-            missing["time"] = min(config.context, TEXT_TIME)
+        if "time" in missing:
+            missing["time"] = min(config.context, missing["time"])
         return replace(self, **missing)
 
     def learning_rate(self, steps: int) -> Schedule:
@@ -116,25 +116,9 @@ class Settings:
         return Optimizer(name, **{key: value for key, value in chosen.items() if value is not None})
 
 
-OPERATIONS_DEFAULTS: dict[str, Any] = {"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0}
-# What small GPTs are usually trained with.
-TEXT_DEFAULTS: dict[str, Any] = {
-    "batch": 8,
-    "steps": 1000,
-    "lr": 1e-3,
-    "schedule": "cosine",
-    "clip": 1.0,
-    "beta2": 0.99,
-    "decay": 0.1,
-}
-TEXT_TIME = 256
-
-
-def usual_settings(name: str) -> dict[str, Any]:
-    """What a setting is where nobody says, by kind of data."""
-    plain = getattr(Settings(), name)
-    text = {**TEXT_DEFAULTS, "time": TEXT_TIME}
-    return {"operations": OPERATIONS_DEFAULTS.get(name, plain), "text": text.get(name, plain)}
+def usual_settings(name: str, kinds: Sequence[Kind] = KINDS) -> dict[str, Any]:
+    """What a setting is where nobody says, by kind of task."""
+    return {kind.name: kind.defaults.get(name, getattr(Settings(), name)) for kind in kinds}
 
 
 TYPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool}

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import read_safetensors
 from tapeless.files.plain import parse_json, read_plain
+from tapeless.files.safetensors import read_safetensors
 from tapeless.ops.contract import Array
 
 PREFIX = "transformer."  # all but the head have it, unless the body alone was saved

@@ -12,7 +12,6 @@ import typer
 import tapeless.generate as generating
 from tapeless import Model
 from tapeless.backends import cpu
-from tapeless.check.alone import call_alone, check_alone, check_backend_alone
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
@@ -23,9 +22,10 @@ from tapeless.check.definitions import DEFINITIONS
 from tapeless.check.everything import check_everything
 from tapeless.check.examples import FURTHER, examples_of
 from tapeless.check.finding import Finding, difference
+from tapeless.check.models import WALKED, check_program, check_walk
+from tapeless.check.ops import call_alone, check_alone, check_backend_alone
 from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
-from tapeless.check.walk import WALKED, check_program, check_walk
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
 from tapeless.models import blocks, transformer
@@ -258,14 +258,14 @@ def test_differences_look_at_shapes_and_nan_too():
 def test_the_walk_names_the_call_and_its_line():
     with named("residual-lost-in-pre-norm").plant(), unverified():
         found = next(finding for c in WALKED for finding in check_walk(c))
-    assert found.place == "layernorm in blocks"
-    assert "layernorm.backward at blocks.py:" in found.detail
+    assert found.place == "layernorm in norm"
+    assert "layernorm.backward at norm.py:" in found.detail
 
 
 def test_decay_is_for_matrices():
     model = small_model("adamw")
     expected = {name for name, weight in model.params.items() if weight.ndim == 2} - {"positions.weight"}
-    assert {name for name in model.params if decays(name)} == expected
+    assert {name for name, weight in model.params.items() if decays(name, weight)} == expected
 
 
 def test_plain_adam_is_torch_s():

@@ -12,7 +12,7 @@ from tapeless.check.bugs import rules
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.rules import CASES, FLOAT64, RULES, Case, case_of, judge_all
 from tapeless.errors import ProgramError
-from tapeless.models import transformer
+from tapeless.program import builder
 from tapeless.program.verify import verify
 
 EXPECTED = {configuration.name: case_of(configuration).values("float64") for configuration in CASES}
@@ -78,7 +78,7 @@ def test_lists_that_the_verifier_refuses_are_run_and_judged():
             case_of(CASES[0])
         with rules.unverified():
             case_of(CASES[0])
-    assert vars(transformer)["verify"] is verify
+    assert vars(builder)["verify"] is verify
 
 
 class Off(torch.autograd.Function):  # type: ignore[misc]

@@ -93,24 +93,42 @@ def test_the_seed_chooses_and_the_same_seed_chooses_the_same(folder, tmp_path):
 
 
 @given(
-    sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=30),
+    texts=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 1000) | st.just(40)), min_size=2, max_size=30),
     share=st.floats(0.01, 0.99),
     seed=st.integers(0, 5),
 )
 @cases(200)
-def test_a_split_takes_nothing_twice_and_leaves_something_on_both_sides(tmp_path_factory, sizes, share, seed):
+def test_a_split_takes_nothing_twice_and_leaves_something_on_both_sides(tmp_path_factory, texts, share, seed):
+    """Not the same text twice either: what a model was trained on says nothing of what it learned."""
     folder = tmp_path_factory.getbasetemp()
-    documents = tuple(Document(folder / f"{number}", 0, size) for number, size in enumerate(sizes))
-    training, held_out = split_documents(Corpus("x", documents, {}), share, seed)
+    for number, (letter, size) in enumerate(texts):
+        (folder / f"{number}").write_text(letter * size)
+    documents = tuple(Document(folder / f"{number}", 0, size) for number, (_, size) in enumerate(texts))
+    found = Corpus("x", documents, {})
+    if len(set(texts)) == 1:
+        with pytest.raises(TapelessError, match=f"x holds {len(texts)} times the same text"):
+            split_documents(found, share, seed)
+        return
+    training, held_out = split_documents(found, share, seed)
     assert training
     assert held_out
     assert sorted(training + held_out, key=documents.index) == list(documents)
     assert training == sorted(training, key=documents.index)
-    held = sum(document.size for document in held_out)
-    assert held <= share * sum(sizes) or len(held_out) == 1
+    trained, held = ({texts[documents.index(each)] for each in side} for side in (training, held_out))
+    assert not trained & held
+    size = sum(document.size for document in held_out)
+    assert size <= share * found.size or len(held) == 1
     # Nothing that would still fit is left on the other side.
-    smallest = min(document.size for document in training)
-    assert held + smallest > share * sum(sizes) or held > share * sum(sizes)
+    smallest = min(length * texts.count((letter, length)) for letter, length in trained)
+    assert size + smallest > share * found.size or size > share * found.size
+
+
+def test_without_copies_the_split_is_the_one_that_it_was(tmp_path):
+    """Documents of one size whose texts differ, and others."""
+    for number in range(20):
+        (tmp_path / f"{number:02}.txt").write_text(f"{number:02}" * (30 + 7 * (number % 4)))
+    _, held_out = split_documents(find_documents(str(tmp_path)), 0.3, seed=1)
+    assert [document.path.stem for document in held_out] == ["02", "04", "09", "16", "18", "19"]
 
 
 def test_a_single_document_is_cut_once_at_a_line_end(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 from tapeless.check.bugs.planting import Bug, Values, around, call, replaced, together
 from tapeless.models import blocks, transformer
+from tapeless.models.parts.feed_forward import down_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Output, add, write
 
@@ -49,16 +50,16 @@ def _not_causal(values: Values) -> Values:
     return values | {"causal": False}
 
 
-def _from_its_own_result(right: Any, p: Builder, w: Any, s: Any, x: Any, eps: float) -> None:
+def _from_its_own_result(right: Any, p: Builder, n: Any, x: Any) -> None:
     """Recomputation that reads the norm's own result instead of its input."""
-    right(p, w, s, s.y if p._phase == "recompute" else x, eps)
+    right(p, n, n.y if p._phase == "recompute" else x)
 
 
 def _backward_in_forward_order(p: Builder, stack: Any, inputs: Any, dx: Any) -> Any:
     for index, block in enumerate(stack):
-        backward = blocks.pre_norm_backward if block.config.norm == "pre" else blocks.post_norm_backward
+        backward = blocks.pre_norm_backward if block.pre_norm else blocks.post_norm_backward
         with p.section(f"blocks.{index}"):
-            dx = backward(p, block, inputs[index], dx)
+            dx = backward(p, block, dx, inputs[index])
     return dx
 
 
@@ -69,27 +70,32 @@ def _inputs_of_the_first(right: Any, p: Builder, stack: Any, inputs: Any, dx: An
 def _residual_in_place(p: Builder, b: Any, x: Any) -> Any:
     """As pre_norm_forward, but the stream is one buffer, and what the second norm's backward needs is gone."""
     blocks.pre_norm_inside(p, b, x)
-    blocks.mlp_down_forward(p, b)
-    p.residual.forward(y=write(b.s.sum1), x=b.s.sum1, branch=b.s.down)
-    return b.s.sum1
+    down_forward(p, b.mlp)
+    p.residual.forward(y=write(b.sum1), x=b.sum1, branch=b.mlp.down)
+    return b.sum1
 
 
-def _input_of_up(right: Any, p: Builder, b: Any, x: Any, dx: Any, dy: Any) -> None:
+def _input_of_up(right: Any, p: Builder, b: Any, dy: Any, x: Any) -> Any:
     """The backward of the feed-forward is told that it read the stream instead of the normed stream."""
-    right(p, b, b.s.sum1, dx, dy)
+
+    def of_the_stream(inner: Any, p: Builder, f: Any, dx: Any, dy: Any, x: Any) -> None:
+        inner(p, f, dx, dy, b.sum1)
+
+    with around(blocks, "feed_forward_backward", of_the_stream)():
+        return right(p, b, dy, x)
 
 
 BUGS = (
     Bug(
         "residual-lost-in-pre-norm",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The stream's gradient is overwritten where the feed-forward branch joins it.",
         "Everything below the last block learns from one branch only.",
         call("layernorm.backward", _as(write, "dx"), of="dstream"),
     ),
     Bug(
         "residual-lost-in-post-norm",
-        "linear in blocks",
+        "linear in affine",
         "A post-norm block writes attention's dx over the gradient of the residual.",
         "Deep models do not train.",
         call("linear.backward", _as(write, "dx"), of="dsum1"),
@@ -110,14 +116,14 @@ BUGS = (
     ),
     Bug(
         "mask-off-in-backward-call",
-        "attention in blocks",
+        "attention in attention",
         "The backward call says causal=False where the forward call says True.",
         "The future gets gradients.",
         call("attention.backward", _not_causal),
     ),
     Bug(
         "queries-and-keys-exchanged",
-        "attention in blocks",
+        "attention in attention",
         "Queries and keys are exchanged, in both directions.",
         "Trains; weights from elsewhere do not fit.",
         together(
@@ -127,14 +133,14 @@ BUGS = (
     ),
     Bug(
         "gradients-of-queries-and-keys-exchanged",
-        "attention in blocks",
+        "attention in attention",
         "dq goes to the keys' columns and dk to the queries'.",
         "Attention learns nothing useful; feed-forward layers make up for some of it.",
         call("attention.backward", _exchanged("dq", "dk"), of="dqkv"),
     ),
     Bug(
         "recomputed-from-other-input",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The norm is recomputed from its own result.",
         "Gradients that are almost right: a norm of a norm changes little.",
         around(blocks, "norm_forward", _from_its_own_result),
@@ -149,24 +155,24 @@ BUGS = (
     ),
     Bug(
         "backward-in-forward-order",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The blocks' backward runs from the first to the last.",
         "Gradients that have nothing to do with the loss.",
         replaced(transformer, "stack_backward", _backward_in_forward_order),
     ),
     Bug(
         "inputs-of-the-first-block",
-        "linear in blocks",
+        "linear in affine",
         "Every block's backward is given the first block's input.",
         "Right with one layer.",
         around(transformer, "stack_backward", _inputs_of_the_first),
     ),
     Bug(
         "mlp-backward-of-other-input",
-        "linear in blocks",
+        "linear in affine",
         "The feed-forward's weight gradient is made with the stream instead of the normed stream.",
         "The first matrix of every feed-forward learns the wrong thing.",
-        around(blocks, "mlp_backward", _input_of_up),
+        together(*(around(blocks, f"{kind}_norm_backward", _input_of_up) for kind in ("pre", "post"))),
     ),
     Bug(
         "tied-weight-overwritten",
@@ -177,14 +183,14 @@ BUGS = (
     ),
     Bug(
         "weight-gradient-written",
-        "linear in blocks",
+        "linear in affine",
         "A weight's gradient is written, not added to, in the call that the model makes.",
         "Nothing, until gradients are accumulated over batches.",
         call("linear.backward", _as(write, "dweight"), of="dact"),
     ),
     Bug(
         "norm-eps-of-another-model",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The norms are called with ε = 1e-12 whatever the configuration says.",
         "Loaded weights give slightly other numbers.",
         call("layernorm.forward", lambda values: values | {"eps": 1e-12}, of="norm1"),
@@ -205,7 +211,7 @@ BUGS = (
     ),
     Bug(
         "stream-gradient-added-to-rubbish",
-        "layernorm in blocks",
+        "layernorm in norm",
         "The first norm's dx is added to a gradient that nothing has set yet.",
         "Gradients left over from the step before.",
         call("layernorm.backward", _as(add, "dx"), of="dstream"),

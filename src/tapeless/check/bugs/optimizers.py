@@ -89,12 +89,12 @@ def _steps_not_counted(self: Model, lr: float, clip: float | None) -> None:
 _prepare = Model.prepare_update
 
 
-def _everything(region: Any, chosen: Any) -> tuple[tuple[int, int], ...]:
+def _everything(region: Any) -> tuple[tuple[int, int], ...]:
     return ((0, region.shape[0]),)
 
 
-def _all_but_last(region: Any, chosen: Any) -> tuple[tuple[int, int], ...]:
-    return _spans(region, chosen)[:-1]
+def _all_but_last(region: Any) -> tuple[tuple[int, int], ...]:
+    return _spans(region)[:-1]
 
 
 _spans = transformer._spans

@@ -103,13 +103,13 @@ def call(title: str, change: Callable[[Values], Values | None], of: str = "") ->
     """A model makes this call with other arguments, or (None) not at all. `of`: only where the name of the first
     buffer written ends so."""
 
-    def wrong(right: Any, self: Builder, op: str, direction: str, values: Values, source: str) -> None:
+    def wrong(right: Any, self: Builder, op: str, direction: str, values: Values, stack: tuple[str, ...]) -> None:
         made: Values | None = values
-        of_a_model = source.startswith(("blocks.py", "transformer.py"))
+        of_a_model = stack[0].startswith("tapeless/models/")
         if of_a_model and f"{op}.{direction}" == title and _first_written(values).endswith(of):
             made = change(dict(values))
         if made is not None:
-            right(self, op, direction, made, source)
+            right(self, op, direction, made, stack)
 
     return around(Builder, "call", wrong)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.alone import check_alone
 from tapeless.check.bugs.planting import Bug
 from tapeless.check.everything import check_everything
 from tapeless.check.finding import Finding
+from tapeless.check.ops import check_alone
 from tapeless.ops import OPS
 
 

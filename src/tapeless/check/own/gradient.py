@@ -9,8 +9,8 @@ from math import inf, isfinite, isnan, nan
 import numpy as np
 
 from tapeless.check.complex_step import STEP
-from tapeless.check.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
 from tapeless.check.own.callables import Pair, RefusalError, complex_outputs, gradients_at, outputs_near
+from tapeless.check.own.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.execute import backend_named
+from tapeless.check.configurations import Configuration
 from tapeless.check.lockstep import Difference
 from tapeless.check.own.walk import Kernel, Speed, Swap, drift, losses, swapped, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
@@ -26,7 +27,6 @@ from tapeless.models.config import Config, Optimizer
 from tapeless.models.presets import PRESETS
 from tapeless.models.presets import preset as preset_named
 from tapeless.ops import OPS
-from tapeless.ops.contract import Array
 
 # Difference of the losses over 100 steps, beside the first loss, by type.
 DRIFT = {dtype: TOLERANCES[f"{dtype} loss curve"] for dtype in ("float32", "float64")}
@@ -124,12 +124,13 @@ def kernel(
     make = partial(Model, config, batch=batch, time=time, backend=backend, seed=seed)
     model = make()
     rng = np.random.default_rng(seed)
-    batches = [_batch(model, rng) for _ in range(BATCHES)]
-    _scramble(model, rng)
+    made = Configuration(config.name, config.name, batch=batch, time=time, spread=SPREAD)
+    batches = [made.batch_of(rng, model) for _ in range(BATCHES)]
+    made.scramble(rng, model)
     yours = swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
-        off, allowed = nan, DRIFT[model.dtype]
+        off, allowed = nan, DRIFT[model.precision.name]
         if steps and not faults:  # a kernel that writes where it should not could break anything
             without = losses(make(), ours, batches, steps)
             off = drift(losses(make(), yours, batches, steps), without)
@@ -154,22 +155,6 @@ def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Conf
         f"the training step of {preset or 'every preset'} has no {swap.name}.{max(lacking)}: choose another preset, "
         f"a field such as activation='relu', or leave that direction out."
     )
-
-
-def _batch(model: Model, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Tokens or features, and targets of which some are ignored."""
-    config, shape = model.config, (model.batch, model.time)
-    inputs = rng.normal(size=(*shape, config.features)) if config.features else rng.integers(0, config.vocab, shape)
-    targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)
-    targets.reshape(-1)[1::5] = -1
-    return inputs, targets
-
-
-def _scramble(model: Model, rng: np.random.Generator) -> None:
-    """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
-    for name, weight in model.params.items():
-        centre = 1.3 if "norm" in name and name.endswith("weight") else 0.0
-        weight[...] = rng.normal(centre, SPREAD, weight.shape)
 
 
 def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, Kernel]:

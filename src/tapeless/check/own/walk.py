@@ -78,7 +78,9 @@ def swapped(ours: ModuleType, swap: Swap) -> ModuleType:
             return runs
         return [partial(_run_yours, swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
 
-    backend.__dict__.update(DEFAULT_DTYPE=ours.DEFAULT_DTYPE, DTYPES=ours.DTYPES, bind=bind_yours, begin=ours.begin)
+    backend.__dict__.update(
+        DEFAULT_PRECISION=ours.DEFAULT_PRECISION, PRECISIONS=ours.PRECISIONS, bind=bind_yours, begin=ours.begin
+    )
     return backend
 
 
@@ -292,7 +294,7 @@ def drift(with_it: list[float], without: list[float]) -> float:
 def losses(model: Model, backend: ModuleType, batches: list[Batch], steps: int, shaken: bool = False) -> list[float]:
     """The loss of each training step; with `shaken`, every weight is off by one rounding before every step."""
     bound = bind(model.program.calls, model.arena, backend)
-    rng, rounding = np.random.default_rng(0), float(np.finfo(model.dtype).eps) / 2
+    rng, rounding = np.random.default_rng(0), float(np.finfo(model.precision.weight).eps) / 2
     found = []
     for step in range(steps):
         if shaken:

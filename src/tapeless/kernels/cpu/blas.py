@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tapeless.errors import TapelessError
-from tapeless.ops.contract import Array
+
+Array = NDArray[Any]
 
 Run = Callable[[], None]
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tapeless.ops.contract import Array, Shape
+Array = NDArray[Any]
 
-Pool = dict[Shape, Array]
+Pool = dict[tuple[int, ...], Array]
 _pool: ContextVar[Pool | None] = ContextVar("pool", default=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,8 @@ from tapeless.model import Model
 from tapeless.models.config import Config, check_size
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.shuffle import order, random_bits
-from tapeless.tasks.task import Measured
+from tapeless.tasks.epochs import Epochs
+from tapeless.tasks.task import Ended, Farewell, Measured, Task
 
 IGNORED = -1  # the target that counts for nothing
 MOST_TIMES = 100.0  # no class weighs more than so many times another: a few odd labels must not drown the rest
@@ -68,10 +69,8 @@ def class_weights(labels: Any, classes: int | None = None) -> tuple[float, ...]:
     return tuple(weights.tolist())
 
 
-class Labelled:
+class Labelled(Task):
     """The task as a trainer sees it. Windows lie `step` apart (by default half a window) and inside one recording."""
-
-    tokenizer = None
 
     def __init__(
         self,
@@ -116,71 +115,32 @@ class Labelled:
             counted += here
         return Measured(losses / counted, right / counted)
 
+    def summary(self) -> str:
+        return f"{len(self.training.labels):,} positions to train, {len(self.validation.labels):,} held out"
 
-class LabelledBatches:
-    """Features (B, T, F) and targets (B, T) without end; each epoch has the windows in an order of its own.
+    def farewell(self, ended: Ended) -> Farewell:
+        return Farewell(next=((f"{ended.command} label predict {ended.spelled} …", "label something with it"),))
 
-    As many as fill whole batches, that is: the shuffle sees to it that no window is left out for good.
-    """
+
+class LabelledBatches(Epochs):
+    """Features (B, T, F) and targets (B, T) without end; each epoch has the windows in an order of its own."""
 
     def __init__(self, store: Store, rows: Array, batch: int, time: int, step: int, seed: int) -> None:
         check_size("batch", batch)
-        self._spans = rows
-        self.steps_per_epoch = len(self._spans) // batch
-        if self.steps_per_epoch < 1:
+        if len(rows) < batch:
             raise TapelessError(
-                f"a batch of {batch} windows is more than the {len(self._spans):,} windows with labels there are: "
+                f"a batch of {batch} windows is more than the {len(rows):,} windows with labels there are: "
                 f"make batch, time or the step between windows smaller, or give more signal."
             )
-        self._store, self._batch, self._time, self._step, self._seed = store, int(batch), time, step, seed
-        self._begin(epoch=0, position=0)
+        self._store, self._rows, self._time, self._seed = store, rows, time, seed
+        identity = {"samples": len(store.labels), "windows": len(rows), "time": time, "step": step, "seed": seed}
+        super().__init__(len(rows) // batch, batch=int(batch), **identity)
 
-    @property
-    def epoch(self) -> int:
-        """Epochs that are complete."""
-        return self._epoch + self._position // self.steps_per_epoch
+    def draw(self, epoch: int) -> Array:
+        return order(random_bits(self._seed, epoch), len(self._rows))
 
-    def __iter__(self) -> Iterator[tuple[Array, Array]]:
-        return self
-
-    def __next__(self) -> tuple[Array, Array]:
-        if self._position == self.steps_per_epoch:
-            self._begin(self._epoch + 1, position=0)
-        chosen = self._order[self._position * self._batch :][: self._batch]
-        self._position += 1
-        return cut(self._store, self._spans[chosen], self._batch, self._time)
-
-    def state(self) -> dict[str, int]:
-        """The position, and what it is a position in: plain numbers, for a checkpoint."""
-        return {**self._identity(), "epoch": self._epoch, "position": self._position}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state` was taken."""
-        for name, here in self._identity().items():
-            if state.get(name) != here:
-                raise TapelessError(
-                    f"the position is one in data with {name}={repr(state.get(name))[:40]}, and here {name}={here}: "
-                    f"resume with the same signals, batch, time, step and seed."
-                )
-        for name, most in (("epoch", None), ("position", self.steps_per_epoch)):
-            value = state.get(name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (most and value > most):
-                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
-        self._begin(state["epoch"], state["position"])
-
-    def _identity(self) -> dict[str, int]:
-        return {
-            "samples": len(self._store.labels),
-            "windows": len(self._spans),
-            "batch": self._batch,
-            "time": self._time,
-            "step": self._step,
-            "seed": self._seed,
-        }
-
-    def _begin(self, epoch: int, position: int) -> None:
-        self._order = order(random_bits(self._seed, epoch), len(self._spans))
-        self._epoch, self._position = epoch, position
+    def make(self, chosen: Array) -> tuple[Array, Array]:
+        return cut(self._store, self._rows[chosen], self._batch, self._time)
 
 
 def spans(store: Store, window: int, step: int, once: bool = False) -> Array:

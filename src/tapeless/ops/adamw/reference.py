@@ -33,7 +33,7 @@ SPEC = Spec(
         "lr": "1",
         "step": "1",
     },
-    dtypes={"scale": "float64", "lr": "float64", "step": "int64"},
+    roles={"scale": "scalar", "lr": "scalar", "step": "index"},
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",

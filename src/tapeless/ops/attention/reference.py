@@ -39,6 +39,7 @@ def _refuse(dims: Dims, scalars: Scalars) -> str | None:
 SPEC = Spec(
     name="attention",
     shapes={"y": "B T C", "lse": "B H T", "q": "B T C", "k": "B S C", "v": "B S C"},
+    roles={"lse": "statistic"},
     forward=Signature(
         writes={"y": "softmax(q·kᵀ/√D)·v", "lse": "log Σ_S exp(q·kᵀ/√D)"},
         reads=("q", "k", "v"),

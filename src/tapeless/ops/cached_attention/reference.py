@@ -30,7 +30,7 @@ def _refuse(dims: Dims, scalars: Scalars) -> str | None:
 SPEC = Spec(
     name="cached_attention",
     shapes={"y": "B T C", "q": "B T C", "keys": "B H P D", "values": "B H P D", "position": "1"},
-    dtypes={"position": "int64"},
+    roles={"position": "index"},
     forward=Signature(
         writes={"y": "softmax(q·keysᵀ/√D)·values, over the positions so far"},
         reads=("q", "keys", "values", "position"),

@@ -40,8 +40,10 @@ def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights
         transposed = len(weight) >= TRANSPOSED_FROM
         adds = "dweight" in add or not first
         runs += made
-        runs.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
-        runs.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=float(adds)))
+        if dx is not None:
+            runs.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+        if dweight is not None:
+            runs.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=float(adds)))
     return runs
 
 

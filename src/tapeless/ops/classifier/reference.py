@@ -28,6 +28,7 @@ from tapeless.ops.contract import (
     Scalars,
     Signature,
     Spec,
+    given,
     product_flops,
     store,
 )
@@ -43,7 +44,7 @@ SPEC = Spec(
         "count": "1",
         "class_weights": "V",
     },
-    dtypes={"targets": "int64", "count": "float64"},
+    roles={"loss": "statistic", "targets": "index", "count": "scalar", "class_weights": "statistic"},
     forward=Signature(
         writes={
             "loss": "Σ_R (log Σ_V exp z − z[target]) / count, z = x @ weightᵀ",
@@ -61,7 +62,7 @@ SPEC = Spec(
         },
         reads=("x", "weight", "targets", "count", "class_weights"),
         adds=("dweight",),
-        optional=("class_weights",),
+        optional=("dx", "dweight", "class_weights"),
     ),
     constants=("class_weights",),
     fused=True,
@@ -103,8 +104,8 @@ def forward(
 
 def backward(
     loss: Array,
-    dx: Array,
-    dweight: Array,
+    dx: Array | None,
+    dweight: Array | None,
     logits: Array,
     x: Array,
     weight: Array,
@@ -114,7 +115,7 @@ def backward(
     add: frozenset[str] = NONE,
 ) -> None:
     loss[...] = 0
-    if "dweight" not in add:
+    if dweight is not None and "dweight" not in add:
         store(dweight, 0, add=False)
     for rows, z, lse, valid in _chunks(logits, x, weight, targets):
         picked = targets[rows][valid]
@@ -124,13 +125,14 @@ def backward(
         z[valid, picked] -= 1
         z[targets[rows] < 0] = 0
         z *= _row_weights(targets[rows], class_weights)[:, None] / count  # (3)
-        np.matmul(z, weight, out=dx[rows])  # (4)
-        dweight += z.T @ x[rows]  # (5)
+        if dx is not None:
+            np.matmul(z, weight, out=dx[rows])  # (4)
+        if dweight is not None:
+            dweight += z.T @ x[rows]  # (5)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    products = 3 if direction == "backward" else 1
-    return product_flops(dims, "RCV", products) + 4 * dims["R"] * dims["V"]
+    return product_flops(dims, "RCV", 1 + given(writes, "dx", "dweight")) + 4 * dims["R"] * dims["V"]
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

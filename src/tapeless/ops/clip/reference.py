@@ -16,7 +16,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="clip",
     shapes={"scale": "1", "norm": "1", "limit": "1"},
-    dtypes={"scale": "float64", "norm": "float64", "limit": "float64"},
+    roles={"scale": "scalar", "norm": "scalar", "limit": "scalar"},
     forward=Signature(writes={"scale": "min(1, limit / norm)"}, reads=("norm", "limit")),
 )
 

@@ -20,7 +20,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, s
 SPEC = Spec(
     name="embedding",
     shapes={"y": "R C", "tokens": "R", "weight": "V C"},
-    dtypes={"tokens": "int64"},
+    roles={"tokens": "index"},
     forward=Signature(writes={"y": "weight[tokens]"}, reads=("tokens", "weight")),
     backward=Signature(
         writes={"dweight": "Σ dy over the rows of each token"}, reads=("dy", "tokens"), adds=("dweight",)

@@ -14,7 +14,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="global_norm",
     shapes={"norm": "1", "gradients": "N"},
-    dtypes={"norm": "float64"},
+    roles={"norm": "scalar"},
     forward=Signature(writes={"norm": "√(Σ gradients²)"}, reads=("gradients",)),
 )
 

@@ -53,24 +53,42 @@ def _row(y, x, weight, bias, eps, share):
 
 
 def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, add_dx, add_dweight, add_dbias):
-    rows, width = x.shape
-    blocks = partial.shape[0]
+    rows, blocks = x.shape[0], partial.shape[0]
     height = division.blocks(rows, blocks)
     for block in prange(blocks):
         mine = partial[block]
         mine[:, :] = float32(0)
         for r in range(block * height, min(rows, block * height + height)):
-            _row_backward(dx[r], mine[0], mine[1], dy[r], x[r], weight, mean[r], rstd[r], add_dx)
-    if not add_dweight:
-        dweight[:] = float32(0)
-    if not add_dbias:
-        dbias[:] = float32(0)
-    for block in range(blocks):
-        scales, shifts = partial[block, 0], partial[block, 1]
-        for c in range(width):
-            dweight[c] += scales[c]
-        for c in range(width):
-            dbias[c] += shifts[c]
+            if dx is None:
+                _row_weights(mine[0], mine[1], dy[r], x[r], mean[r], rstd[r])
+            else:
+                _row_backward(dx[r], mine[0], mine[1], dy[r], x[r], weight, mean[r], rstd[r], add_dx)
+    if dweight is not None:
+        _add_up(dweight, partial[:, 0], add_dweight)
+    if dbias is not None:
+        _add_up(dbias, partial[:, 1], add_dbias)
+
+
+@inlined
+def _add_up(total, parts, add):
+    if not add:
+        total[:] = float32(0)
+    for block in range(parts.shape[0]):
+        part = parts[block]
+        for c in range(total.size):
+            total[c] += part[c]
+
+
+@inlined
+def _row_weights(dweight, dbias, dy, x, mean, rstd):
+    """What is left of a row's backward where nothing below is trained."""
+    rest = float32(0)
+    for c in range(x.size):
+        rest = plus(rest, x[c] - mean)
+    rest /= float32(x.size)
+    for c in range(x.size):
+        dweight[c] += dy[c] * (((x[c] - mean) - rest) * rstd)
+        dbias[c] += dy[c]
 
 
 @inlined

@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, away_from_zero, store
+from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, away_from_zero, given, store
 
 SPEC = Spec(
     name="layernorm",
     shapes={"y": "R C", "mean": "R", "rstd": "R", "x": "R C", "weight": "C", "bias": "C"},
+    roles={"mean": "statistic", "rstd": "statistic"},
     forward=Signature(
         writes={
             "y": "(x − mean)·rstd·weight + bias",
@@ -46,6 +47,7 @@ SPEC = Spec(
         },
         reads=("dy", "x", "weight", "mean", "rstd"),
         adds=("dx", "dweight", "dbias"),
+        optional=("dx", "dweight", "dbias"),
     ),
 )
 
@@ -58,9 +60,9 @@ def forward(y: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: A
 
 
 def backward(
-    dx: Array,
-    dweight: Array,
-    dbias: Array,
+    dx: Array | None,
+    dweight: Array | None,
+    dbias: Array | None,
     dy: Array,
     x: Array,
     weight: Array,
@@ -69,15 +71,21 @@ def backward(
     add: frozenset[str] = NONE,
 ) -> None:
     xhat = (x - mean[:, None]) * rstd[:, None]
-    store(dweight, (dy * xhat).sum(axis=0), "dweight" in add)  # (3)
-    store(dbias, dy.sum(axis=0), "dbias" in add)
-    g = dy * weight
-    pull = g - g.mean(axis=1, keepdims=True) - xhat * (g * xhat).mean(axis=1, keepdims=True)
-    store(dx, rstd[:, None] * pull, "dx" in add)  # (4)
+    if dweight is not None:
+        store(dweight, (dy * xhat).sum(axis=0), "dweight" in add)  # (3)
+    if dbias is not None:
+        store(dbias, dy.sum(axis=0), "dbias" in add)
+    if dx is not None:
+        g = dy * weight
+        pull = g - g.mean(axis=1, keepdims=True) - xhat * (g * xhat).mean(axis=1, keepdims=True)
+        store(dx, rstd[:, None] * pull, "dx" in add)  # (4)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return (8 if direction == "forward" else 13) * dims["R"] * dims["C"]
+    if direction == "forward":
+        return 8 * dims["R"] * dims["C"]
+    asked = 8 * given(writes, "dx") + 2 * given(writes, "dweight") + given(writes, "dbias")
+    return (asked + (2 if given(writes, "dx", "dweight") else 0)) * dims["R"] * dims["C"]  # the 2 are x̂
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:

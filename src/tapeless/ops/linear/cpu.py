@@ -29,7 +29,8 @@ def backward(dx, dweight, dbias, dy, x, weight, add=NONE) -> list[Run]:
     runs: list[Run] = []
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
         runs.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
-    runs.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add)))
+    if dweight is not None:
+        runs.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add)))
     if dx is not None:
         runs.append(bound_gemm(dx, dy, weight, transpose_b=True, beta=float("dx" in add)))
     return runs

@@ -27,7 +27,8 @@ SPEC = Spec(
         writes={"dx": "dy @ weightᵀ", "dweight": "xᵀ @ dy", "dbias": "Σ_R dy"},
         reads=("dy", "x", "weight"),
         adds=("dx", "dweight", "dbias"),
-        optional=("dx", "dbias"),
+        optional=("dx", "dweight", "dbias", "x"),
+        needed_by={"x": ("dweight",)},  # so where the weight is frozen, x need not be kept
     ),
 )
 
@@ -40,16 +41,17 @@ def forward(y: Array, x: Array, weight: Array, bias: Array | None) -> None:
 
 def backward(
     dx: Array | None,
-    dweight: Array,
+    dweight: Array | None,
     dbias: Array | None,
     dy: Array,
-    x: Array,
+    x: Array | None,
     weight: Array,
     add: frozenset[str] = NONE,
 ) -> None:
     if dx is not None:
         store(dx, dy @ weight.T, "dx" in add)  # (2)
-    store(dweight, x.T @ dy, "dweight" in add)  # (3)
+    if dweight is not None and x is not None:
+        store(dweight, x.T @ dy, "dweight" in add)  # (3)
     if dbias is not None:
         store(dbias, dy.sum(axis=0), "dbias" in add)  # (4)
 

@@ -13,7 +13,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="momentum",
     shapes={"weights": "N", "m": "N", "gradients": "N", "scale": "1", "lr": "1"},
-    dtypes={"scale": "float64", "lr": "float64"},
+    roles={"scale": "scalar", "lr": "scalar"},
     forward=Signature(
         writes={"weights": "weights − lr·m", "m": "momentum·m + scale·gradients"},
         reads=("gradients", "scale", "lr"),

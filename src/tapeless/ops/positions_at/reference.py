@@ -15,7 +15,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, s
 SPEC = Spec(
     name="positions_at",
     shapes={"y": "B T C", "table": "P C", "position": "1"},
-    dtypes={"position": "int64"},
+    roles={"position": "index"},
     forward=Signature(writes={"y": "table[position:position + T]"}, reads=("table", "position"), adds=("y",)),
     refuse=lambda dims, scalars: (
         f"it has T={dims['T']} positions but the table holds only P={dims['P']}" if dims["T"] > dims["P"] else None

@@ -24,7 +24,7 @@ def _refuse(dims: Dims, scalars: Scalars) -> str | None:
 SPEC = Spec(
     name="remember",
     shapes={"keys": "B H P D", "values": "B H P D", "k": "B T C", "v": "B T C", "position": "1"},
-    dtypes={"position": "int64"},
+    roles={"position": "index"},
     forward=Signature(
         writes={"keys": "k at position … position + T − 1", "values": "v at position … position + T − 1"},
         reads=("k", "v", "position"),

@@ -12,7 +12,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="sgd",
     shapes={"weights": "N", "gradients": "N", "scale": "1", "lr": "1"},
-    dtypes={"scale": "float64", "lr": "float64"},
+    roles={"scale": "scalar", "lr": "scalar"},
     forward=Signature(
         writes={"weights": "weights − lr·scale·gradients"},
         reads=("gradients", "scale", "lr"),

@@ -17,7 +17,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
 SPEC = Spec(
     name="squared_error",
     shapes={"loss": "1", "x": "R C", "table": "V C", "targets": "R", "count": "1"},
-    dtypes={"targets": "int64", "count": "float64"},
+    roles={"loss": "statistic", "targets": "index", "count": "scalar"},
     forward=Signature(writes={"loss": "Σ ‖x − table[target]‖² / (count·C)"}, reads=("x", "table", "targets", "count")),
     backward=Signature(
         writes={

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,12 @@ from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.data.tokens import Tokens
+from tapeless.tasks.epochs import Epochs
 
 IGNORED = -1  # the target that counts for nothing
 
 
-class Batches:
+class Batches(Epochs):
     """Inputs and targets (B, T), int64, without end.
 
     An epoch is as many whole batches of adjoining windows as the tokens hold; each window comes once, in an order
@@ -29,59 +29,25 @@ class Batches:
         check_size("batch", batch)
         check_size("time", time)
         check_seed(seed)
-        self.steps_per_epoch = (len(tokens) - 1) // (batch * time)
-        if self.steps_per_epoch < 1:
+        steps = (len(tokens) - 1) // (batch * time)
+        if steps < 1:
             raise TapelessError(
                 f"a batch of {batch} × {time} needs {batch * time + 1:,} tokens, and there are {len(tokens):,}: "
                 f"make batch or time smaller, or give more text."
             )
-        self._tokens, self._batch, self._time, self._seed = tokens, int(batch), int(time), int(seed)
-        self._begin(epoch=0, step=0)
+        self._tokens, self._time, self._seed = tokens, int(time), int(seed)
+        super().__init__(steps, tokens=len(tokens), batch=int(batch), time=int(time), seed=int(seed))
 
-    @property
-    def epoch(self) -> int:
-        """Epochs that are complete."""
-        return self._epoch + self._step // self.steps_per_epoch
-
-    def __iter__(self) -> Iterator[tuple[Array, Array]]:
-        return self
-
-    def __next__(self) -> tuple[Array, Array]:
-        if self._step == self.steps_per_epoch:
-            self._begin(self._epoch + 1, step=0)
-        chosen = self._starts[self._step * self._batch :][: self._batch]
-        windows = np.stack([self._tokens.window(int(start), self._time + 1) for start in chosen])
-        self._step += 1
-        return windows[:, :-1].copy(), windows[:, 1:].copy()
-
-    def state(self) -> dict[str, int]:
-        """The position, and what it is a position in: plain numbers, for a checkpoint."""
-        return {**self._identity(), "epoch": self._epoch, "step": self._step}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state` was taken."""
-        for name, here in self._identity().items():
-            if state.get(name) != here:
-                raise TapelessError(
-                    f"the position is one in data with {name}={repr(state.get(name))[:40]}, and here {name}={here}: "
-                    f"resume with the same data, batch, time and seed."
-                )
-        for name, most in (("epoch", None), ("step", self.steps_per_epoch)):
-            value = state.get(name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (most and value > most):
-                raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
-        self._begin(state["epoch"], state["step"])
-
-    def _identity(self) -> dict[str, int]:
-        return {"tokens": len(self._tokens), "batch": self._batch, "time": self._time, "seed": self._seed}
-
-    def _begin(self, epoch: int, step: int) -> None:
+    def draw(self, epoch: int) -> Array:
         windows = self.steps_per_epoch * self._batch
         spare = len(self._tokens) - 1 - windows * self._time
         bits = random_bits(self._seed, epoch)
         offset = bits.random_raw() % (spare + 1)
-        self._starts = offset + order(bits, windows) * self._time
-        self._epoch, self._step = epoch, step
+        return offset + order(bits, windows) * self._time
+
+    def make(self, chosen: Array) -> tuple[Array, Array]:
+        windows = np.stack([self._tokens.window(int(start), self._time + 1) for start in chosen])
+        return windows[:, :-1].copy(), windows[:, 1:].copy()
 
 
 def evaluation_batches(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -91,6 +92,25 @@ def pieces(document: Document) -> Iterator[bytes]:
             yield _checked(rest[:cut], document.path, place)
             place += cut
             rest = rest[cut:]
+
+
+def same_texts(documents: Sequence[Document]) -> list[list[int]]:
+    """The numbers of the documents, those of one text together, by their first. Only what has the same size is read."""
+    sizes = Counter(document.size for document in documents)
+    groups: dict[Any, list[int]] = {}
+    for number, document in enumerate(documents):
+        alone = sizes[document.size] == 1
+        groups.setdefault(number if alone else (document.size, _digest(document)), []).append(number)
+    return list(groups.values())
+
+
+def _digest(document: Document) -> bytes:
+    digest = hashlib.sha256()
+    with _opened(document.path) as file:
+        file.seek(document.start)
+        while block := _read(file, document.path, min(PIECE, document.stop - file.tell())):
+            digest.update(block)
+    return digest.digest()
 
 
 def check_share(validation: Any) -> None:

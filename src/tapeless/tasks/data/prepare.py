@@ -17,18 +17,17 @@ from tapeless.errors import TapelessError
 from tapeless.files.disk import make_folder, remove_folder, rename, write_file
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
-from tapeless.tasks.data.corpus import Corpus, Document, check_share, cut_once, find_documents, pieces
+from tapeless.tasks.data.corpus import Corpus, Document, check_share, cut_once, find_documents, pieces, same_texts
 from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+from tapeless.tasks.task import Progress
 
 SHARD_TOKENS = 100_000_000
 DEFAULT_BPE_VOCAB = 8192
 AT_ONCE = 1 << 21  # bytes that are tokenised together, on all cores
 LEARNED_FROM = 1 << 28  # bytes a vocabulary is learned from at most: the memory it takes grows with its words
 DOCUMENTS = "documents.jsonl"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -91,20 +90,30 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[list[Docum
     """Documents to train on and documents held out, both in the corpus's order.
 
     In an order drawn by the seed a document is held out while the share of bytes is not exceeded; where none is
-    small enough, the smallest is.
+    small enough, the smallest is. Documents of the same text go together: what was trained on is not held out.
     """
     documents = corpus.documents
     if len(documents) == 1:
         training, held = cut_once(documents[0], 1 - share)
         return [training], [held]
-    left = share * corpus.size
-    held_out = set()
+    groups = same_texts(documents)
+    if len(groups) == 1:
+        raise TapelessError(
+            f"{corpus.source} holds {len(documents):,} times the same text, so nothing can be held out: give more, or "
+            f"one of them."
+        )
+    sizes = [sum(documents[index].size for index in group) for group in groups]
+    group_of = {index: number for number, group in enumerate(groups) for index in group}
+    left, seen = share * corpus.size, set[int]()
+    held_out = set[int]()
     for index in order(random_bits(seed), len(documents)):
-        if documents[index].size <= left:
-            left -= documents[index].size
-            held_out.add(int(index))
+        number = group_of[int(index)]
+        if number not in seen and sizes[number] <= left:
+            left -= sizes[number]
+            held_out.update(groups[number])
+        seen.add(number)
     if not held_out:
-        held_out = {min(range(len(documents)), key=lambda index: documents[index].size)}
+        held_out.update(groups[sizes.index(min(sizes))])
     return (
         [document for index, document in enumerate(documents) if index not in held_out],
         [documents[index] for index in sorted(held_out)],

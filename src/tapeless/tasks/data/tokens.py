@@ -62,7 +62,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Data:
+class TokenData:
     """Tokens to train on and tokens held out. `sha256` is of all their ids, for telling one data set from another."""
 
     training: Tokens
@@ -84,7 +84,7 @@ def holds_tokens(path: Path) -> bool:
         return False
 
 
-def open_data(path: Path, *, validation: float = 0.1) -> Data:
+def open_data(path: Path, *, validation: float = 0.1) -> TokenData:
     """Open prepared tokens, a nanoGPT folder, an llm.c folder, or one .bin, of which the last share is held out.
 
     Every id is read once: a damaged shard, or an id outside the vocabulary, is found here and not during training.
@@ -105,7 +105,7 @@ def open_data(path: Path, *, validation: float = 0.1) -> Data:
         raise TapelessError(f"cannot read {error.filename or path}: {error.strerror}.") from None
 
 
-def _prepared(folder: Path) -> Data:
+def _prepared(folder: Path) -> TokenData:
     meta = metadata.read_meta(folder)
     tokenizer = load_tokenizer("bytes" if meta.tokenizer == "bytes" else folder)
     for name in ("name", "vocab", "end"):
@@ -131,10 +131,10 @@ def _prepared(folder: Path) -> Data:
             opened.append(ids)
             digests.append(digest)
         splits.append(Tokens(opened))
-    return Data(splits[0], splits[1], meta.vocab, tokenizer, _joined(digests))
+    return TokenData(splits[0], splits[1], meta.vocab, tokenizer, _joined(digests))
 
 
-def _folder_of_bins(folder: Path) -> Data:
+def _folder_of_bins(folder: Path) -> TokenData:
     if (folder / "train.bin").exists() or (folder / "val.bin").exists():
         training, held_out, needs_header = [folder / "train.bin"], [folder / "val.bin"], False
         missing = [file.name for file in training + held_out if not file.exists()]
@@ -157,13 +157,13 @@ def _llm_c_files(folder: Path, kind: str) -> list[Path]:
     return sorted([*folder.glob(f"*_{kind}_*.bin"), *folder.glob(f"*_{kind}.bin")])
 
 
-def _single_bin(path: Path, validation: float) -> Data:
+def _single_bin(path: Path, validation: float) -> TokenData:
     tokens = Tokens([_read_bin(path)])
     training, held_out = tokens.cut(len(tokens) - max(round(len(tokens) * validation), 1))
     return _without_tokenizer(training.shards, held_out.shards)
 
 
-def _without_tokenizer(training: Sequence[Array], held_out: Sequence[Array]) -> Data:
+def _without_tokenizer(training: Sequence[Array], held_out: Sequence[Array]) -> TokenData:
     """Bare ids: the vocabulary reaches as far as the largest of them."""
     for name, shards in (("training", training), ("validation", held_out)):
         count = sum(len(shard) for shard in shards)
@@ -173,7 +173,7 @@ def _without_tokenizer(training: Sequence[Array], held_out: Sequence[Array]) -> 
     largest = max(largest for largest, _ in surveys)
     if largest >= LARGEST_VOCAB:
         raise TapelessError(f"the shards hold the id {largest}, but ids must lie below {LARGEST_VOCAB:,}.")
-    return Data(Tokens(training), Tokens(held_out), largest + 1, None, _joined([digest for _, digest in surveys]))
+    return TokenData(Tokens(training), Tokens(held_out), largest + 1, None, _joined([digest for _, digest in surveys]))
 
 
 def _read_bin(path: Path, needs_header: bool = False) -> Array:

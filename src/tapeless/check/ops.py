@@ -4,6 +4,7 @@ it is told to add, and does it leave alone what it only reads?"""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations, product
 from types import ModuleType
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from tapeless.backends import reference
 from tapeless.backends.execute import backend_named, bind_call, execute
-from tapeless.check.complex_step import STEP, relative_error, run_forward
+from tapeless.check.complex_step import op_derivative, relative_error, run_forward
 from tapeless.check.definitions import DEFINITIONS, sinusoid
 from tapeless.check.examples import Example, examples_of
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.check.lockstep import Difference, compare
 from tapeless.ops import OPS
-from tapeless.ops.contract import Array
+from tapeless.ops.contract import NONE, Array, Signature
 from tapeless.ops.positions import reference as positions
 from tapeless.program.builder import Builder
 from tapeless.program.call import Call, add, update, write
@@ -55,9 +56,22 @@ def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
                 yield "complex step", f"{gradient} {detail}"
         yield from _touched(call, before, arrays)
         yield from _adding(name, direction, example, arrays)
+        yield from _leaving_out(name, direction, example, arrays)
 
 
-def call_alone(name: str, direction: str, example: Example, adding: bool = False) -> tuple[Call, Arrays]:
+def forms_of(signature: Signature, example: Example) -> list[frozenset[str]]:
+    """What a call may leave out of its gradients, in all combinations, none first, and what is then not needed."""
+    gradients = [output for output in signature.writes if output in signature.optional and output[1:] in example]
+    some = (frozenset(each) for count in range(len(gradients)) for each in combinations(gradients, count))
+    return [
+        left_out | {read for read, outputs in signature.needed_by.items() if left_out.issuperset(outputs)}
+        for left_out in some
+    ] or [frozenset()]
+
+
+def call_alone(
+    name: str, direction: str, example: Example, adding: bool = False, without: frozenset[str] = NONE
+) -> tuple[Call, Arrays]:
     """A call of an op by itself, and float64 arrays for it: what it reads from the example, a random dy, and where it
     writes NaN, so that what it leaves unwritten shows. `adding`: it adds wherever it can, to random numbers."""
     spec, rng = OPS[name].SPEC, np.random.default_rng(1)
@@ -69,19 +83,18 @@ def call_alone(name: str, direction: str, example: Example, adding: bool = False
     p, arrays = Builder(), dict[str, Array]()
     values: dict[str, Any] = {}
     for argument in signature.arguments:
-        kind = spec.dtype(argument)
-        if argument in signature.optional and argument.removeprefix("d") not in known:
+        if argument in without or (argument in signature.optional and argument.removeprefix("d") not in known):
             continue
         letters = spec.letters(argument)
         shape = shapes.get(argument) or tuple(int(x) if x.isdigit() else dims[x] for x in letters)
         if argument in known and (argument not in signature.writes or argument in signature.updates):
             array = known[argument].copy()
         elif argument in signature.writes and not (adding and argument in signature.adds):
-            array = np.full(shape, np.nan, np.float64 if kind == "float" else kind)
+            array = np.full(shape, np.nan, spec.dtype(argument, "float64"))
         else:
             array = rng.normal(size=shape)
         arrays[argument] = array
-        buffer = p.buffer("input", argument, array.shape, kind)
+        buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         if argument in signature.updates:
             values[argument] = update(buffer)
         elif argument in signature.writes:
@@ -105,15 +118,10 @@ def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[
     weights: dict[str, Any] = {key[1:]: value for key, value in arrays.items() if key[1:] in spec.forward.writes}
     weights = {"loss": 1.0} if spec.fused else weights
     for argument in spec.forward.reads:
-        if argument not in example or spec.dtype(argument) != "float":
+        if argument not in example or not spec.is_number(argument):
             continue
         found = arrays.get(f"d{argument}", np.zeros_like(example[argument])).reshape(-1)
-        true = np.empty(found.size)
-        for index in range(found.size):
-            moved = example[argument].astype(complex)
-            moved.reshape(-1)[index] += 1j * STEP
-            outputs = run_forward(name, example | {argument: moved}, np.complex128)
-            true[index] = complex(sum((w * outputs[key]).sum() for key, w in weights.items())).imag / STEP
+        true = op_derivative(name, example, argument, weights)
         if not np.isfinite(found).all() or relative_error(found, true) > EXACT:
             yield f"d{argument}", f"is off by {relative_error(found, true):.1e} of its largest element"
 
@@ -140,6 +148,19 @@ def _adding(name: str, direction: str, example: Example, written: Arrays) -> Ite
             yield "adding", f"{output} of {call.title}, added to what is there, {found}"
 
 
+def _leaving_out(name: str, direction: str, example: Example, written: Arrays) -> Iterator[tuple[str, str]]:
+    """A gradient is the same whichever of the others are asked for with it."""
+    for without in forms_of(OPS[name].SPEC.signature(direction), example)[1:]:
+        call, arrays = call_alone(name, direction, example, without=without)
+        for argument in call.reads:
+            arrays[argument.name][...] = written[argument.name]
+        _run(call, arrays, reference)
+        for argument in call.writes:
+            found = difference(arrays[argument.name], written[argument.name]) if argument.name != "logits" else None
+            if found:
+                yield "complex step", f"{argument.name} without {', '.join(sorted(without))} {found}"
+
+
 def check_backend_alone(name: str, backend: ModuleType) -> Iterator[Finding]:
     """An op of another backend on the same examples, beside the reference, call by call."""
     place = f"{name} on {backend.__name__.rpartition('.')[2]}"
@@ -162,9 +183,10 @@ def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list
     """By call: how far its results are from the reference, and which of its inputs it has changed."""
     for example in (*examples_of(name), *_long_examples(name)):
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
-            for adding in (False, True) if OPS[name].SPEC.signature(direction).adds else (False,):
-                call, true = call_alone(name, direction, example, adding)
-                found = {key: narrowed(array, backend.DEFAULT_DTYPE) for key, array in true.items()}
+            signature = OPS[name].SPEC.signature(direction)
+            for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
+                call, true = call_alone(name, direction, example, adding, without)
+                found = {key: narrowed(array, backend.DEFAULT_PRECISION) for key, array in true.items()}
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tapeless.backends.execute import Bound, arguments_of, bind, execute
-from tapeless.check import plain
+from tapeless.check import plain_model as plain
 from tapeless.check.complex_step import STEP, check_directions
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tapeless.check.finding import EXACT, Finding, difference

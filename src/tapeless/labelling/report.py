@@ -1,50 +1,26 @@
-"""What a labelling run came to, as a table and as JSON."""
+"""What a labelling run came to, in words."""
 
 from __future__ import annotations
 
-import time as clock
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
-from tapeless.cli.common import console, own_command
-from tapeless.cli.paths import quoted
 from tapeless.labelling.scores import OPEN_FRAMES, Report
-from tapeless.train.session import Session
+from tapeless.tasks.task import Ended, Farewell
 
 HEADINGS = ("what was held out", "precision", "recall", "F1")
 
 
-def report_document(session: Session, stopped: str | None, report: Report, seconds: float) -> dict[str, Any]:
-    return {
-        "run": str(session.run.folder),
-        "steps": session.trainer.step,
-        "stopped": stopped,
-        "seconds": seconds,
-        "cpu_seconds": clock.process_time(),
-        **report.document(),
-    }
-
-
-def print_report(session: Session, report: Report, seconds: float) -> None:
-    table = Table(box=None, header_style="dim")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
-    for name, found in _rows(report):
-        table.add_row(escape(name), *_shares(found))
-    console.print(table)
-    if report.threshold is not None:
-        console.print(f"[dim]{_chosen(report)}: what fits the training data best[/]")
-    if report.better_than_baselines is False:
-        console.print(f"[yellow]{escape(_worse(session, report))}[/]", soft_wrap=True)
-    folder = session.run.folder
-    console.print(
-        f"Average precision {report.average_precision:.4f}, after {seconds:.0f} s. The run is in "
-        f"[bold]{escape(str(folder))}[/]; the picture is precision-recall.svg.", soft_wrap=True,
-    )  # fmt: skip
+def farewell(ended: Ended, report: Report) -> Farewell:
     what = "--fasta other.fa -o other" if report.feature else "--signal other.npy -o probabilities.npy"
-    console.print(f"[dim]next:[/] {escape(f'{own_command()} label predict {quoted(folder)}')} {what}", soft_wrap=True)
+    return Farewell(
+        headings=HEADINGS,
+        rows=tuple((name, *_shares(found)) for name, found in _rows(report)),
+        remark="" if report.threshold is None else f"{_chosen(report)}: what fits the training data best",
+        warning=_worse(ended, report) if report.better_than_baselines is False else "",
+        result=f"Average precision {report.average_precision:.4f}",
+        beside="the picture is precision-recall.svg",
+        next=((f"{ended.command} label predict {ended.spelled} {what}", "label something with it"),),
+    )
 
 
 def _chosen(report: Report) -> str:
@@ -71,16 +47,15 @@ def _rows(report: Report) -> list[tuple[str, Any]]:
     return rows
 
 
-def _worse(session: Session, report: Report) -> str:
-    settings = session.request.settings
+def _worse(ended: Ended, report: Report) -> str:
     baselines = report.baselines or {}
     names = report.no_better_than()
     figures = " and ".join(f"{baselines[name].f1:.4f}" for name in names)
     return (
         f"The model is no better than {' and '.join(names)} (F1 {report.classes[1].f1 or 0:.4f} against {figures}), "
         f"which need no network: do not rely on it. Try more updates "
-        f"(--steps {2 * session.trainer.step}), a lower rate (--lr {(settings.lr or 0) / 3:.1e}), or more annotated "
-        f"sequence; `{own_command()} doctor {quoted(session.run.folder)}` says how the training went."
+        f"(--steps {2 * ended.step}), a lower rate (--lr {(ended.lr or 0) / 3:.1e}), or more annotated "
+        f"sequence; `{ended.command} doctor {ended.spelled}` says how the training went."
     )
 
 

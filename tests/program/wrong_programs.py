@@ -1,0 +1,488 @@
+"""Programs that are wrong but for one line: right ones, with one call dropped, exchanged, sent elsewhere, written for
+added, or put in another place. Each says what the refusal must name: the buffer, the call, and the rule it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tapeless.models import transformer
+from tapeless.models.config import Optimizer
+from tapeless.program.builder import Builder
+from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, update, write
+from tests.program.wiring import BASE, BATCH, CHANGES, TIME
+
+Change = Callable[[Program], Program]
+
+# By rule, what the sentence of its refusal says.
+RULES = {
+    "overlap": r"writes \w+ over \w+, which it reads",
+    "read too early": r"is read before it is written",
+    "not initialised": r"is added to before it is initialised",
+    "recomputation": r"not computed before",
+    "overwritten": r"is overwritten by .* (while|before|after) ",
+    "read-only": r"which no call may write|only an update, in its phase, writes weights",
+    "added to": r"each must be added to",
+    "no derivative": r"no derivative",
+    "no use": r"no loss depends on",
+    "no backward": r"no backward",
+    "no forward": r"no forward",
+    "out of order": r"out of order",
+    "left out": r"^no gradient",
+    "wrong gradient": r"wrong gradient",
+    "wrong scalar": r"wrong causal",
+    "region": r"is no part of the region|lie in the order of their weights",
+    "update": r"updated again|used by no update|must be all|must be the result of",
+}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    how: str  # drop, exchange, redirect, write for add, reorder
+    what: str
+    change: Change
+    buffer: str  # that the sentence names
+    call: str  # whose title and line it names
+    rule: str
+    program: str = "gpt"
+
+
+def base(name: str) -> Program:
+    """`gpt` has as many positions as words, so that gradients of two tables can be taken for each other."""
+    if name == "shared bias":
+        return shared_bias()
+    if name == "gpt":
+        return transformer.training(BASE.override(context=5, layers=1), BATCH, TIME, Optimizer("adamw"))
+    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"))
+
+
+def shared_bias() -> Program:
+    """Two linears, a relu between them, and one bias for both."""
+    p = Builder()
+    one, two, bias, other = p.weight("one", 2, 2), p.weight("two", 2, 2), p.weight("bias", 2), p.weight("other", 2)
+    done, dtwo, dbias, dother = (p.gradient(weight) for weight in (one, two, bias, other))
+    x, goals = p.buffer("input", "x", (3, 2)), p.buffer("constant", "goals", (3, 2))
+    targets, count = p.buffer("input", "targets", (3,), "index"), p.buffer("input", "count", (1,), "scalar")
+    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
+    loss, norm, scale = (
+        p.buffer("output", "loss", (1,), "statistic"),
+        *(p.buffer("output", name, (1,), "scalar") for name in ("norm", "scale")),
+    )
+    h, a, y, z, dz, dy, da, dh = (p.workspace(name, 3, 2) for name in ("h", "a", "y", "z", "dz", "dy", "da", "dh"))
+    gradients, weights = p.region("gradient", "gradients"), p.region("weight", "weights")
+    with p.phase("zero"):
+        p.zero.forward(y=write(gradients))
+    p.linear.forward(y=write(h), x=x, weight=one, bias=bias)
+    p.relu.forward(y=write(a), x=h)
+    p.linear.forward(y=write(y), x=a, weight=two, bias=bias)
+    p.linear.forward(y=write(z), x=y, weight=two, bias=other)
+    with p.phase("backward"):
+        p.squared_error.backward(loss=write(loss), dx=write(dz), x=z, table=goals, targets=targets, count=count)
+        p.linear.backward(dx=write(dy), dweight=add(dtwo), dbias=add(dother), dy=dz, x=y, weight=two)
+        p.linear.backward(dx=write(da), dweight=add(dtwo), dbias=add(dbias), dy=dy, x=a, weight=two)
+        p.relu.backward(dx=write(dh), dy=da, x=h)
+        p.linear.backward(dweight=add(done), dbias=add(dbias), dy=dh, x=x, weight=one)
+    with p.phase("clip"):
+        p.global_norm.forward(norm=write(norm), gradients=gradients)
+        p.clip.forward(scale=write(scale), norm=norm, limit=limit)
+    with p.phase("update"):
+        p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+    return p.build()
+
+
+# How a right program is changed. A place is the title of a call, and where there are several the end of the name of a
+# buffer that it has: "linear.backward mlp.up.weight"; "again": the recomputation of it.
+
+
+def at(p: Program, place: str) -> Call:
+    title, *ends = place.split()
+    again = "again" in ends
+    end = next((each for each in ends if each != "again"), "")
+    found = [
+        call
+        for call in p.calls
+        if call.title == title
+        and (call.phase == "recompute") == again
+        and any(a.view.buffer.name.endswith(end) for a in call.arguments)
+    ]
+    assert len(found) == 1, f"{place} is {len(found)} calls"
+    return found[0]
+
+
+def buffer(p: Program, name: str) -> Buffer:
+    return next(each for each in p.buffers if each.name == name)
+
+
+def changed(p: Program, old: Call, *new: Call) -> Program:
+    index = next(n for n, call in enumerate(p.calls) if call is old)
+    return Program((*p.calls[:index], *new, *p.calls[index + 1 :]), p.buffers)
+
+
+def _arguments(call: Call, change: Callable[[Argument], Argument | None]) -> Call:
+    made = [change(argument) for argument in call.arguments]
+    return replace(call, arguments=tuple(argument for argument in made if argument is not None))
+
+
+def drop(place: str) -> Change:
+    return lambda p: changed(p, at(p, place))
+
+
+def twice(place: str) -> Change:
+    return lambda p: changed(p, at(p, place), at(p, place), at(p, place))
+
+
+def leave_out(place: str, name: str) -> Change:
+    return lambda p: changed(p, at(p, place), _arguments(at(p, place), lambda a: None if a.name == name else a))
+
+
+def exchange(place: str, one: str, other: str) -> Change:
+    def change(p: Program) -> Program:
+        call = at(p, place)
+        views = {one: call[other], other: call[one]}
+        return changed(p, call, _arguments(call, lambda a: replace(a, view=views.get(a.name, a.view))))
+
+    return change
+
+
+def redirect(place: str, name: str, to: str | Callable[[Program], Buffer | View]) -> Change:
+    """One argument to another buffer, by name."""
+
+    def change(p: Program) -> Program:
+        call, view = at(p, place), as_view(buffer(p, to) if isinstance(to, str) else to(p))
+        return changed(p, call, _arguments(call, lambda a: replace(a, view=view) if a.name == name else a))
+
+    return change
+
+
+def as_mode(mode: str) -> Callable[[str, str], Change]:
+    def access(place: str, name: str) -> Change:
+        def change(p: Program) -> Program:
+            call = at(p, place)
+            return changed(p, call, _arguments(call, lambda a: replace(a, mode=mode) if a.name == name else a))
+
+        return change
+
+    return access
+
+
+written, added = as_mode("write"), as_mode("add")
+
+
+def before(place: str, other: str) -> Change:
+    """The call stands before another."""
+
+    def change(p: Program) -> Program:
+        call, rest = at(p, place), [each for each in p.calls if each is not at(p, place)]
+        rest.insert(next(n for n, each in enumerate(rest) if each is at(p, other)), call)
+        return Program(tuple(rest), p.buffers)
+
+    return change
+
+
+def with_scalar(place: str, **scalars: Any) -> Change:
+    return lambda p: changed(p, at(p, place), replace(at(p, place), scalars=tuple(scalars.items())))
+
+
+def in_phase(place: str, phase: str) -> Change:
+    return lambda p: changed(p, at(p, place), replace(at(p, place), phase=phase))
+
+
+def both(*changes: Change) -> Change:
+    def change(p: Program) -> Program:
+        for each in changes:
+            p = each(p)
+        return p
+
+    return change
+
+
+# The few that are more than one of these.
+
+
+def part_zeroed(p: Program) -> Program:
+    """Only the first of the gradients: the rest is what the last step left there."""
+    zero = at(p, "zero.forward")
+    region = zero["y"].buffer
+    return redirect("zero.forward", "y", lambda _: region.columns(0, region.members[0].elements))(p)
+
+
+def second_region(p: Program) -> Program:
+    zero = at(p, "zero.forward")
+    second = replace(zero["y"].buffer, name="gradients again")
+    return Program(redirect("zero.forward", "y", lambda _: second)(p).calls, (*p.buffers, second))
+
+
+def late_weight(p: Program) -> Program:
+    """`other` is declared after the region of the weights has been made, which is why that has it not."""
+    weights = buffer(p, "weights")
+    short = replace(weights, members=tuple(m for m in weights.members if m.name != "other"))
+    calls = redirect("sgd.forward", "weights", lambda _: short)(p).calls
+    return Program(calls, tuple(short if b == weights else b for b in p.buffers))
+
+
+def other_order(p: Program) -> Program:
+    one, other = (buffer(p, name) for name in ("blocks.0.norm1.dweight", "blocks.0.norm1.dbias"))
+    places = {one: other, other: one}
+    return Program(p.calls, tuple(places.get(b, b) for b in p.buffers))
+
+
+def skip_dropped(p: Program) -> Program:
+    """The norm's gradient goes to a buffer of its own, and from there on that is the stream's."""
+    norm = at(p, "layernorm.backward norm2.weight")
+    stream, spare = norm["dx"].buffer, replace(norm["dx"].buffer, name="spare")
+    place = p.calls.index(norm)
+    first = _arguments(norm, lambda a: replace(a, view=spare.all, mode="write") if a.name == "dx" else a)
+    rest = (
+        _arguments(call, lambda a: replace(a, view=spare.all) if a.view.buffer == stream else a)
+        for call in p.calls[place + 1 :]
+    )
+    return Program((*p.calls[:place], first, *rest), (*p.buffers, spare))
+
+
+def overwriting(name: str) -> Change:
+    """One more relu, into what no call may write."""
+
+    def change(p: Program) -> Program:
+        relu = at(p, "relu.forward")
+        extra = _arguments(relu, lambda a: replace(a, view=buffer(p, name).all) if a.name == "y" else a)
+        return changed(p, relu, relu, extra)
+
+    return change
+
+
+def half(place: str, region: str) -> Change:
+    """Of a region only its first vectors."""
+    return redirect(place, region, lambda p: buffer(p, region).columns(0, 32))
+
+
+def keys_of_dweight(p: Program) -> View:
+    return buffer(p, "blocks.0.attn.qkv.dweight").columns(4, 8)
+
+
+def forward_only(_: Program) -> Program:
+    """positions_at is a forward alone; what it adds to passes through, the table's gradient would be lost."""
+    p = Builder()
+    table, words = p.weight("table", 4, 2), p.weight("words", 5, 2)
+    p.gradient(table), p.gradient(words)
+    x, dx = p.workspace("x", 1, 3, 2), p.workspace("dx", 1, 3, 2)
+    tokens, targets = (p.buffer("input", name, (1, 3), "index") for name in ("tokens", "targets"))
+    place, count = p.buffer("input", "at", (1,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    p.embedding.forward(y=write(x), tokens=tokens, weight=words)
+    p.positions_at.forward(y=add(x), table=table, position=place)
+    with p.phase("backward"):
+        p.squared_error.backward(loss=write(loss), dx=write(dx), x=x, table=words, targets=targets, count=count)
+        p.embedding.backward(dweight=add(p.gradient(words)), dy=dx, tokens=tokens)
+    return p.build()
+
+
+UP, DOWN, PROJ = (f"linear.backward {name}.weight" for name in ("mlp.up", "mlp.down", "attn.proj"))
+NORM1, NORM2, NORM = (f"layernorm.backward {name}" for name in ("norm1.weight", "norm2.weight", "dnorm"))
+
+# fmt: off
+# With these it began: a verifier that looked at shapes, order and partners accepted every one of them.
+FOUNDING = (
+    Wrong("drop", "only part of the gradients zeroed", part_zeroed,
+          "norm.dweight", "layernorm.backward", "not initialised"),
+    Wrong("redirect", "zeroed through a second region", second_region,
+          "gradients again", "zero.forward", "region"),
+    Wrong("drop", "a forward-only op on the way to the loss", forward_only,
+          "x", "positions_at.forward", "no derivative"),
+    Wrong("reorder", "relu in phase recompute, without a backward",
+          both(in_phase("relu.forward", "recompute"), drop("relu.backward")),
+          "a", "relu.forward", "recomputation", "shared bias"),
+    Wrong("redirect", "linear.backward with dx over its own dy", redirect(PROJ, "dx", "dstream"),
+          "dstream", "linear.backward", "overlap"),
+    Wrong("redirect", "linear.forward in place", redirect("linear.forward attn.proj.weight", "x", "blocks.0.attn.proj"),
+          "blocks.0.attn.proj", "linear.forward", "overlap"),
+    Wrong("write for add", "a second contribution written instead of added", written(NORM2, "dx"),
+          "dstream", "layernorm.backward", "overwritten"),
+    Wrong("drop", "an optional dx left out, to be read", leave_out(UP, "dx"),
+          "blocks.0.dnorm2", "layernorm.backward", "read too early"),
+    Wrong("drop", "an optional dx left out, to be added", leave_out("linear.backward blocks.0.mlp.up.weight", "dx"),
+          "blocks.0.dnorm1", "linear.backward", "left out", "post-norm"),
+    Wrong("drop", "the dbias of a shared bias left out", leave_out("linear.backward da", "dbias"),
+          "dbias", "linear.backward", "left out", "shared bias"),
+    Wrong("redirect", "the dbias of a shared bias sent to another's gradient",
+          redirect("linear.backward da", "dbias", "dother"),
+          "dother", "linear.backward", "wrong gradient", "shared bias"),
+    Wrong("redirect", "the classifier's dweight sent to another weight",
+          redirect("classifier.backward", "dweight", "positions.dweight"),
+          "positions.dweight", "classifier.backward", "wrong gradient"),
+    Wrong("exchange", "causal forward with non-causal backward", with_scalar("attention.backward", causal=False),
+          "blocks.0.attn.dqkv[0:4]", "attention.backward", "wrong scalar"),
+    Wrong("exchange", "dq and dk exchanged", exchange("attention.backward", "dq", "dk"),
+          "blocks.0.attn.dqkv", "attention.backward", "wrong gradient"),
+    Wrong("redirect", "a wrong dy", redirect("gelu.backward", "dy", "blocks.0.mlp.act"),
+          "blocks.0.mlp.act", "gelu.backward", "wrong gradient"),
+    Wrong("drop", "the residual's skip gradient dropped", skip_dropped,
+          "spare", "linear.backward", "wrong gradient"),
+    Wrong("redirect", "a constant overwritten", overwriting("goals"),
+          "goals", "relu.forward", "read-only", "shared bias"),
+    Wrong("reorder", "the norm taken before the backward is done", before("global_norm.forward", "embedding.backward"),
+          "tokens.dweight", "global_norm.forward", "wrong gradient"),
+    Wrong("reorder", "the update applied twice", twice("adamw.forward"),
+          "weights", "adamw.forward", "update"),
+    Wrong("reorder", "a weight declared after its region", late_weight,
+          "other", "linear.forward", "region", "shared bias"),
+    Wrong("reorder", "gradients in another order than weights", other_order,
+          "blocks.0.norm1.dbias", "zero.forward", "region"),
+)
+
+WRONG = (
+    *FOUNDING,
+    Wrong("drop", "nothing zeroed", drop("zero.forward"),
+          "tokens.dweight", "classifier.backward", "not initialised"),
+    Wrong("drop", "tokens not embedded", drop("embedding.forward"),
+          "x", "positions.forward", "not initialised"),
+    Wrong("drop", "a residual not added up", drop("residual.forward attn.proj"),
+          "blocks.0.sum1", "layernorm.forward", "read too early"),
+    Wrong("drop", "the branch not computed", drop("linear.forward mlp.down.weight"),
+          "blocks.0.mlp.down", "residual.forward", "read too early"),
+    Wrong("drop", "the loss not taken", drop("classifier.backward"),
+          "dnorm", "layernorm.backward", "read too early"),
+    Wrong("drop", "a norm without its backward", drop(NORM1),
+          "blocks.0.norm1", "layernorm.forward", "no backward"),
+    Wrong("drop", "an activation without its backward", drop("gelu.backward"),
+          "blocks.0.mlp.dup", "linear.backward", "read too early"),
+    Wrong("drop", "attention without its backward", drop("attention.backward"),
+          "blocks.0.attn.dqkv", "linear.backward", "read too early"),
+    Wrong("drop", "a product without its backward", drop(PROJ),
+          "blocks.0.attn.dmix", "attention.backward", "read too early"),
+    Wrong("drop", "the positions' table without its gradient", drop("positions.backward"),
+          "x", "positions.forward", "no backward"),
+    Wrong("drop", "the tied table without its gradient as words", drop("embedding.backward"),
+          "x", "embedding.forward", "no backward"),
+    Wrong("drop", "the last position's gradient dropped", drop("last_position.backward blocks.0.norm1.dlast"),
+          "dstream", "last_position.backward", "wrong gradient", "one answer"),
+    Wrong("drop", "dweight left out", leave_out("classifier.backward", "dweight"),
+          "tokens.dweight", "classifier.backward", "left out"),
+    Wrong("drop", "a norm's dbias left out", leave_out(NORM1, "dbias"),
+          "blocks.0.norm1.dbias", "layernorm.backward", "left out"),
+    Wrong("drop", "the norm of the gradients not taken", drop("global_norm.forward"),
+          "gradient_norm", "clip.forward", "read too early"),
+    Wrong("drop", "nothing clipped", drop("clip.forward"),
+          "scale", "adamw.forward", "read too early"),
+    Wrong("drop", "nothing updated", drop("adamw.forward"),
+          "gradient_norm", "global_norm.forward", "update"),
+    Wrong("drop", "the features' product without its backward", drop("linear.backward input.weight"),
+          "x", "linear.forward", "no backward", "signal"),
+    Wrong("exchange", "dk and dv exchanged", exchange("attention.backward", "dk", "dv"),
+          "blocks.0.attn.dqkv", "attention.backward", "wrong gradient"),
+    Wrong("exchange", "q and k exchanged in the backward alone", exchange("attention.backward", "q", "k"),
+          "blocks.0.attn.mix", "attention.forward", "no backward"),
+    Wrong("exchange", "q and k exchanged in the forward alone", exchange("attention.forward", "q", "k"),
+          "blocks.0.attn.mix", "attention.forward", "no backward"),
+    Wrong("exchange", "a norm's dweight and dbias exchanged", exchange(NORM1, "dweight", "dbias"),
+          "blocks.0.norm1.dbias", "layernorm.backward", "wrong gradient"),
+    Wrong("exchange", "mean and rstd exchanged in the backward", exchange(NORM2, "mean", "rstd"),
+          "blocks.0.norm2", "layernorm.forward", "no backward"),
+    Wrong("exchange", "weight and bias of a norm exchanged in the forward alone",
+          exchange("layernorm.forward norm.bias", "weight", "bias"),
+          "norm", "layernorm.forward", "no backward"),
+    Wrong("exchange", "dy and x exchanged", exchange("gelu.backward", "dy", "x"),
+          "blocks.0.mlp.act", "gelu.forward", "no backward"),
+    Wrong("exchange", "attention's result and its gradient exchanged", exchange("attention.backward", "dy", "y"),
+          "blocks.0.attn.mix", "attention.forward", "no backward"),
+    Wrong("exchange", "weight and dweight exchanged", exchange("linear.backward dh", "weight", "dweight"),
+          "one", "linear.backward", "read-only", "shared bias"),
+    Wrong("redirect", "a residual with the stream of another", redirect("residual.forward sum2", "x", "x"),
+          "dstream", "linear.backward", "wrong gradient"),
+    Wrong("redirect", "a dbias sent to another bias", redirect(PROJ, "dbias", "blocks.0.mlp.down.dbias"),
+          "blocks.0.mlp.down.dbias", "linear.backward", "wrong gradient"),
+    Wrong("redirect", "a dweight sent to another weight", redirect(PROJ, "dweight", "blocks.0.mlp.up.dweight"),
+          "blocks.0.mlp.up.dweight", "linear.backward", "wrong gradient"),
+    Wrong("redirect", "the queries' dweight sent to the keys' columns",
+          redirect("linear.backward attn.dq", "dweight", keys_of_dweight),
+          "blocks.0.attn.qkv.dweight[4:8]", "linear.backward", "wrong gradient", "one answer"),
+    Wrong("redirect", "the backward with another's weight", redirect(DOWN, "weight", "blocks.0.mlp.up.weight"),
+          "blocks.0.mlp.down", "linear.forward", "no backward"),
+    Wrong("redirect", "the backward with another's input", redirect(UP, "x", "blocks.0.sum1"),
+          "blocks.0.mlp.up", "linear.forward", "no backward"),
+    Wrong("redirect", "a norm's backward with another's input", redirect(NORM2, "x", "x"),
+          "blocks.0.norm2", "layernorm.forward", "no backward"),
+    Wrong("redirect", "a norm's backward with another's mean", redirect(NORM2, "mean", "blocks.0.norm1.mean"),
+          "blocks.0.norm2", "layernorm.forward", "no backward"),
+    Wrong("redirect", "the head told of the stream in front of its norm",
+          redirect("classifier.backward", "x", "blocks.0.sum2"),
+          "norm", "layernorm.forward", "no use"),
+    Wrong("redirect", "attention's dy from behind the projection", redirect("attention.backward", "dy", "dstream"),
+          "dstream", "attention.backward", "wrong gradient"),
+    Wrong("redirect", "the words' gradient from the normed stream",
+          redirect("embedding.backward", "dy", "blocks.0.dnorm1"),
+          "blocks.0.dnorm1", "embedding.backward", "wrong gradient"),
+    Wrong("redirect", "dx over what another backward needs",
+          both(redirect(DOWN, "dx", "blocks.0.mlp.up"), redirect("gelu.backward", "dy", "blocks.0.mlp.up")),
+          "blocks.0.mlp.up", "linear.backward", "overwritten"),
+    Wrong("redirect", "the update scaled by the limit", redirect("adamw.forward", "scale", "limit"),
+          "limit", "adamw.forward", "update"),
+    Wrong("redirect", "the norm of the weights taken", redirect("global_norm.forward", "gradients", "weights"),
+          "weights", "global_norm.forward", "update"),
+    Wrong("redirect", "an input overwritten", overwriting("x"),
+          "x", "relu.forward", "read-only", "shared bias"),
+    Wrong("redirect", "computed again from another input",
+          redirect("layernorm.forward again blocks.1.norm2", "x", "blocks.0.sum1"),
+          "blocks.1.norm2", "layernorm.forward", "recomputation", "recomputed"),
+    Wrong("redirect", "the update of half the weights",
+          both(half("sgd.forward", "weights"), half("sgd.forward", "gradients")),
+          "weights", "sgd.forward", "update", "shared bias"),
+    Wrong("redirect", "the norm of half the gradients", half("global_norm.forward", "gradients"),
+          "gradients", "global_norm.forward", "update", "shared bias"),
+    Wrong("redirect", "the features' gradient from the normed stream",
+          redirect("linear.backward input.weight", "dy", "blocks.0.dnorm1"),
+          "blocks.0.dnorm1", "linear.backward", "wrong gradient", "signal"),
+    Wrong("redirect", "the squared error of the stream in front of its norm",
+          redirect("squared_error.backward", "x", "blocks.0.sum2"),
+          "norm", "layernorm.forward", "no use", "embedding space"),
+    Wrong("write for add", "the stream's gradient written by the first norm", written(NORM1, "dx"),
+          "dstream", "layernorm.backward", "overwritten"),
+    Wrong("write for add", "the tied table's gradient written by the embedding",
+          written("embedding.backward", "dweight"),
+          "tokens.dweight", "embedding.backward", "added to"),
+    Wrong("write for add", "the head's dweight written", written("classifier.backward", "dweight"),
+          "tokens.dweight", "classifier.backward", "added to"),
+    Wrong("write for add", "a bias' gradient written", written(UP, "dbias"),
+          "blocks.0.mlp.up.dbias", "linear.backward", "added to"),
+    Wrong("write for add", "a shared weight's gradient written by the second to come",
+          written("linear.backward da", "dweight"),
+          "dtwo", "linear.backward", "added to", "shared bias"),
+    Wrong("write for add", "positions written over tokens", written("positions.forward", "y"),
+          "x", "positions.forward", "overwritten"),
+    Wrong("write for add", "a post-norm branch written over the skip's gradient",
+          written("linear.backward blocks.0.mlp.up.weight", "dx"),
+          "blocks.0.dsum2", "linear.backward", "overwritten", "post-norm"),
+    Wrong("write for add", "the last position's gradient written over the others'",
+          written("last_position.backward blocks.0.norm1.dlast", "dx"),
+          "blocks.0.dnorm1", "last_position.backward", "overwritten", "one answer"),
+    Wrong("write for add", "added to where nothing is yet", added(NORM, "dx"),
+          "dstream", "layernorm.backward", "not initialised"),
+    Wrong("write for add", "a gradient added to a value",
+          both(redirect(UP, "dx", "blocks.0.sum2"), added(UP, "dx"), redirect(NORM2, "dy", "blocks.0.sum2")),
+          "blocks.0.sum2", "linear.backward", "wrong gradient"),
+    Wrong("reorder", "the projection's backward behind that of attention", before("attention.backward", PROJ),
+          "blocks.0.attn.dmix", "attention.backward", "read too early"),
+    Wrong("reorder", "the activation's backward first", before("gelu.backward", DOWN),
+          "blocks.0.mlp.dact", "gelu.backward", "read too early"),
+    Wrong("reorder", "zeroed after the backward", before("zero.forward", "global_norm.forward"),
+          "tokens.dweight", "classifier.backward", "not initialised"),
+    Wrong("reorder", "updated before the backward", before("adamw.forward", NORM1),
+          "scale", "adamw.forward", "read too early"),
+    Wrong("reorder", "clipped before the norm is taken", before("clip.forward", "global_norm.forward"),
+          "gradient_norm", "clip.forward", "read too early"),
+    Wrong("reorder", "the norm's input used before it is added up",
+          before("layernorm.forward norm2.weight", "residual.forward attn.proj"),
+          "blocks.0.sum1", "layernorm.forward", "read too early"),
+    Wrong("reorder", "positions added before there are words", before("positions.forward", "embedding.forward"),
+          "x", "positions.forward", "not initialised"),
+    Wrong("reorder", "a backward done twice", twice(UP),
+          "blocks.0.dnorm2", "linear.backward", "no forward"),
+    Wrong("reorder", "a forward done twice", twice("positions.forward"),
+          "tokens.dweight", "embedding.backward", "out of order"),
+    Wrong("reorder", "the blocks' backwards exchanged",
+          before("layernorm.backward blocks.0.norm2.weight", "linear.backward blocks.1.attn.proj.weight"),
+          "blocks.0.dsum2", "layernorm.backward", "out of order", "post-norm"),
+)
+# fmt: on
