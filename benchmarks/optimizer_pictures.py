@@ -20,15 +20,16 @@ COLOURS = {"SGD": "#999", "momentum": "#07c", "Adam": "#0a7"}
 def walk(optimizer: str, gradient: Callable[[int, float], float], start: float, lr: float, steps: int) -> list[float]:
     """One weight from `start` on. `gradient` is given the number of the step, from 0, and the weight."""
     weight, m, v = np.array([start]), np.zeros(1), np.zeros(1)
+    told = (np.array([0]), np.zeros(1), np.zeros(1))  # the number of the step, and how far it went
     found = [start]
     for step in range(steps):
-        read = (np.array([gradient(step, float(weight[0]))]), np.ones(1), np.array([lr]))
+        read = (np.array([gradient(step, float(weight[0]))]), np.ones(1), np.ones(1), np.array([lr]))
         if optimizer == "SGD":
-            OPS["sgd"].forward(weight, *read)
+            OPS["sgd"].forward(weight, *told, *read, (0,))
         elif optimizer == "momentum":
-            OPS["momentum"].forward(weight, m, *read, 0.9)
+            OPS["momentum"].forward(weight, m, *told, *read, 0.9, (0,))
         else:
-            OPS["adamw"].forward(weight, m, v, *read, np.array([step + 1]), 0.9, 0.999, 1e-8, 0.0, ())
+            OPS["adamw"].forward(weight, m, v, *told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,))
         found.append(float(weight[0]))
     return found
 

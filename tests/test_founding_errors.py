@@ -345,10 +345,11 @@ def test_forward_of_the_teaching_model_is_1_6_mflop():
 
 def test_clipping_scales_the_whole_gradient_and_keeps_its_direction():
     g = np.array([2.0, -1.5, 0.0])
-    norm, scale, step = np.empty(1), np.empty(1), np.zeros(3)
-    OPS["global_norm"].forward(norm, g)
-    OPS["clip"].forward(scale, norm, np.array([1.0]))
-    OPS["sgd"].forward(step, g, scale, np.array([-1.0]))  # lr = −1 writes down the clipped gradient itself
+    norm, scale, finite, step = np.empty(1), np.empty(1), np.zeros(1, int), np.zeros(3)
+    OPS["global_norm"].forward(norm, np.empty(1), g, (0,))
+    OPS["clip"].forward(scale, finite, np.ones(1), norm, np.array([1.0]), np.array([1e19]))
+    # lr = −1 writes down the clipped gradient itself
+    OPS["sgd"].forward(step, np.zeros(1, int), np.empty(1), np.empty(1), g, scale, finite, np.array([-1.0]), (0,))
     assert agree(norm[0], 2.5)
     assert agree(step, [0.8, -0.6, 0.0])
     assert agree(np.linalg.norm(step), 1.0)
@@ -468,16 +469,20 @@ def test_exercise_1_all_gradients_of_a_minimal_network():
     assert agree(dx, [[-0.156, -0.0624]])
 
 
+def descend(weight, gradient, lr):
+    told = (np.zeros(1, int), np.empty(1), np.empty(1))
+    OPS["sgd"].forward(weight, *told, gradient, np.ones(1), np.ones(1, int), np.array([lr]), (0,))
+
+
 def trajectory(op, gradients, start=0.5, **scalars):
     """One weight, one gradient per step; the states an optimizer keeps start at zero."""
     signature = OPS[op].SPEC.forward
     weight = np.array([start])
-    states = [np.zeros(1) for _ in signature.writes if _ != "weights"]
+    states = [np.zeros(1, int if name == "step" else float) for name in signature.writes if name != "weights"]
     visited = []
-    for step, gradient in enumerate(gradients, start=1):
-        known = {"gradients": np.array([gradient]), "scale": np.ones(1), "lr": np.array([0.01])}
-        known["step"] = np.array([step])
-        OPS[op].forward(weight, *states, *(known[name] for name in signature.reads), **scalars)
+    for gradient in gradients:
+        known = {"gradients": np.array([gradient]), "scale": np.ones(1), "finite": np.ones(1), "lr": np.array([0.01])}
+        OPS[op].forward(weight, *states, *(known[name] for name in signature.reads), **scalars, sections=(0,))
         visited.append(float(weight[0]))
     return visited
 
@@ -505,7 +510,7 @@ def test_exercise_5_learning_rates_on_a_parabola(lr):
     # loss = ½(W − 3)² from W = 0: each step multiplies the distance to 3 by 1 − lr.
     weight = np.zeros(1)
     for _ in range(10):
-        OPS["sgd"].forward(weight, weight - 3, np.ones(1), np.array([lr]))
+        descend(weight, weight - 3, lr)
     distance = 3 * abs(1 - lr) ** 10
     assert abs(abs(weight[0] - 3) - distance) <= EXACT * 3
     assert (distance > 3) == (lr > 2)  # 2.1 is farther away after ten steps than it was: it diverges
@@ -554,7 +559,7 @@ def test_question_18_sgd_reaches_a_quarter_after_320_updates():
     weight, gradient = np.array([0.234]), np.array([-0.05])
     visited = []
     for _ in range(320):
-        OPS["sgd"].forward(weight, gradient, np.ones(1), np.array([0.001]))
+        descend(weight, gradient, 0.001)
         visited.append(weight[0])
     assert agree(visited[0], 0.23405)
     assert visited[318] < 0.25 - 4e-5

@@ -489,6 +489,59 @@ def test_an_update_counts_steps_and_returns_the_norm_of_all_gradients():
         assert np.array_equal(model.grads[name], gradients[name]), name
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_step_is_forward_backward_and_update(backend, accumulate):
+    whole, parts = small(backend=backend), small(backend=backend)
+    for number in range(3):
+        batch = batch_for(whole, number)
+        made = whole.step(*batch, lr=0.01, clip=0.5, accumulate=accumulate, count=20.0)
+        assert made.loss == parts.forward_backward(*batch, accumulate=accumulate, count=20.0)
+        assert made.norm == parts.update(0.01, clip=0.5)
+        assert made.finite
+        assert whole.steps == parts.steps == number + 1
+    assert all(np.array_equal(whole.params[name], weight) for name, weight in parts.params.items())
+
+
+@pytest.mark.parametrize("again", ["step", "forward_backward", "update", "trace"])
+def test_what_came_of_a_step_is_not_what_came_of_the_next(again):
+    model = small()
+    batch = batch_for(model)
+    made = model.step(*batch, lr=0.01)
+    acts = {"step": lambda: model.step(*batch, lr=0.01), "forward_backward": lambda: model.forward_backward(*batch)}
+    acts |= {"update": lambda: model.update(0.01), "trace": lambda: list(model.trace(*batch))}
+    acts[again]()
+    for name in ("loss", "norm", "finite"):
+        with pytest.raises(tapeless.TapelessError, match="the model has run again since"):
+            getattr(made, name)
+
+
+def test_a_step_that_is_not_finite_is_not_taken_and_says_so():
+    model = small(optimizer="momentum")
+    model.step(*batch_for(model), lr=0.01)
+    model.params["blocks.0.mlp.up.weight"][0, 0] = np.nan
+    before = {name: array.copy() for name, array in {**model.params, **model.state}.items()}
+    made = model.step(*batch_for(model), lr=0.01, clip=1.0)
+    assert not made.finite
+    assert made.refusal == "the loss is nan: the weights were not changed"
+    assert model.steps == 1
+    after = {**model.params, **model.state}
+    assert all(np.array_equal(after[name], array, equal_nan=True) for name, array in before.items())
+
+
+def test_an_evaluation_does_not_speak_for_the_step():
+    """Its loss is infinite; the update that is due for another batch is made all the same."""
+    model = small(loss="squared_error", optimizer="sgd", tied=True, vocab=12)
+    inputs, targets = batch_for(model)
+    model.params["tokens.weight"][11] = 1e200
+    inputs, targets = inputs % 11, np.minimum(targets, 10)
+    assert np.isfinite(model.forward_backward(inputs, targets))
+    with np.errstate(all="ignore"):
+        assert model.loss(inputs, np.full_like(targets, 11)) == np.inf
+    model.update(1e-3)
+    assert model.steps == 1
+
+
 @pytest.mark.parametrize("optimizer", ["preset", "sgd", "momentum", "adam", "adamw", tapeless.Optimizer("adam")])
 def test_a_few_updates_lower_the_loss(optimizer):
     model = small(optimizer=optimizer)

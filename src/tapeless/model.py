@@ -74,6 +74,7 @@ class Model:
         plan = make_plan(evaluation, self.precision, beside=self.plan)
         beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
         self._evaluation = self._runs(evaluation.calls, beside)
+        self._evaluated = _named(beside, "evaluated")
         self._readout: tuple[Shape, Arena, list[Run]] | None = None
 
         weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
@@ -82,8 +83,9 @@ class Model:
             {weight.name: self._array(gradient_name(weight.name)) for weight in self.program.trained}
         )
         state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
-        self.state: Mapping[str, Array] = MappingProxyType({each.name: self.arena.array(each) for each in state})
-        self.steps = 0
+        moments = {each.name: self.arena.array(each) for each in state if each.name != "step"}  # that one is `steps`
+        self.state: Mapping[str, Array] = MappingProxyType(moments)
+        self._run_number = 0  # of the lists that write a loss or a norm
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -95,6 +97,8 @@ class Model:
             self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
         if self.config.class_weights:
             self._array("class_weights")[...] = self.config.class_weights
+        if self.optimizer is not None:  # which squares gradients in their own type
+            self._array("largest")[0] = np.sqrt(np.finfo(self.precision.gradient).max)
 
     def _runs(self, calls: tuple[Call, ...], arena: Arena) -> list[Run]:
         return [run for _, runs in bind(calls, arena, self.backend_module) for run in runs]
@@ -106,6 +110,15 @@ class Model:
     def parameters(self) -> int:
         return self.program.parameters
 
+    @property
+    def steps(self) -> int:
+        """Updates made. The list of calls counts them itself."""
+        return 0 if self.optimizer is None else int(self._array("step")[0])
+
+    @steps.setter
+    def steps(self, made: int) -> None:
+        self._array("step")[0] = made
+
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
@@ -116,42 +129,51 @@ class Model:
         tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
         self.feed(inputs, targets, count)
-        if not accumulate:
-            _run(self._zero)
-        _run(self._forward_backward)
-        return self._loss()
+        return self._ran(*([] if accumulate else [self._zero]), self._forward_backward).loss
 
     def loss(self, inputs: Any, targets: Any) -> float:
-        """The loss alone; gradients stay as they are."""
+        """The loss alone; gradients, and what an update needs to know, stay as they are."""
         self.feed(inputs, targets)
         _run(self._evaluation)
-        return self._loss()
-
-    def _loss(self) -> float:
-        """A complex number where the model is complex, for the complex step; else a float."""
-        loss: float = self._array("loss")[0].item()
+        loss: float = _number(self._evaluated)
         return loss
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
         """One optimizer step with the gradients as they are; returns their global norm before clipping.
 
-        Gradients that are not finite, or too large to be squared, are refused: nothing has changed then.
+        Gradients that are not finite, or too large to be squared, are refused, and so is a loss that is not: nothing
+        has changed then.
         """
         self.prepare_update(lr, clip)
-        _run(self._clip)
-        norm = float(self._array("gradient_norm")[0])
-        if not norm * float(self._array("scale")[0]) < self._largest_norm:
-            self.steps -= 1
-            raise NonFiniteError(
-                f"the gradients have a norm of {norm:g} in {self.precision.gradient}: the weights were not changed."
-            )
-        _run(self._update)
-        return norm
+        made = self._ran(self._clip, self._update)
+        if not made.finite:
+            raise NonFiniteError(f"{made.refusal}.")
+        return made.norm
 
-    @property
-    def _largest_norm(self) -> float:
-        """Adam squares gradients in their own type."""
-        return float(np.sqrt(np.finfo(self.precision.gradient).max))
+    def step(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        lr: float,
+        clip: float | None = None,
+        accumulate: bool = False,
+        count: float | None = None,
+    ) -> Stepped:
+        """`forward_backward` and `update` as one list, from the first call to the last, without a look at any number.
+
+        Where the loss or the gradients are not finite nothing is updated, and what is returned says so.
+        """
+        self._check_update(lr, clip)
+        self.feed(inputs, targets, count)
+        self.prepare_update(lr, clip)
+        return self._ran(*([] if accumulate else [self._zero]), self._forward_backward, self._clip, self._update)
+
+    def _ran(self, *lists: list[Run]) -> Stepped:
+        self._run_number += 1
+        for runs in lists:
+            _run(runs)
+        return Stepped(self, self._run_number)
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
@@ -161,11 +183,8 @@ class Model:
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""
         self._check_update(lr, clip)
-        self.steps += 1
         self._array("lr")[0] = lr
         self._array("limit")[0] = inf if clip is None else clip
-        if "step" in self.plan.placements:
-            self._array("step")[0] = self.steps
 
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
@@ -202,6 +221,7 @@ class Model:
         if lr is not None:
             self.prepare_update(lr, None)
             calls += self.program.phase("clip", "update")
+        self._run_number += 1
         walk = execute(bind(calls, self.arena, self.backend_module))
         return ((call, arguments_of(call, self.arena)) for call in walk)
 
@@ -220,6 +240,46 @@ class Model:
         self._array(inputs_name(self.config))[...] = array
         self._array("targets")[...] = wanted
         self._array("count")[0] = counted
+
+
+class Stepped:
+    """What came of a run of the model. It is read from the model's memory when it is asked for: before the model runs
+    again."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        self._model, self._number = model, number
+
+    def _read(self, name: str) -> Any:
+        if self._number != self._model._run_number:
+            raise TapelessError("the model has run again since: ask for what came of a step before the next.")
+        return _number(self._model._array(name))
+
+    @property
+    def loss(self) -> float:
+        """A complex number where the model is complex, for the complex step; else a float."""
+        loss: float = self._read("loss")
+        return loss
+
+    @property
+    def norm(self) -> float:
+        """Of all gradients, before clipping."""
+        return float(self._read("gradient_norm"))
+
+    @property
+    def finite(self) -> bool:
+        """Whether the update was made."""
+        return bool(self._read("finite"))
+
+    @property
+    def refusal(self) -> str:
+        """Why it was not."""
+        loss = self.loss
+        what = f"the gradients have a norm of {self.norm:g} in {self._model.precision.gradient}"
+        return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"
+
+
+def _number(array: Array) -> Any:
+    return array[0].item()
 
 
 def _named(arena: Arena, name: str) -> Array:

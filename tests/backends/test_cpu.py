@@ -164,7 +164,7 @@ def test_every_op_on_random_shapes(name, seed, adding):
     rng = np.random.default_rng(seed)
     spec = OPS[name].SPEC
     heads = int(rng.integers(1, 4))
-    dims = {letter: int(rng.integers(1, 40)) for letter in "BTSRCFVPKN"} | {"H": heads}
+    dims = {letter: int(rng.integers(1, 40)) for letter in "BTSRCFVPKN"} | {"H": heads, "L": 1}
     dims["C"] = heads * int(rng.integers(1, 12))
     if name == "layernorm":  # over one channel dx is zero, over two nearly: differences of equal numbers
         dims["C"] += 2
@@ -195,7 +195,7 @@ def test_every_op_on_random_shapes(name, seed, adding):
             "beta1": 0.9,
             "beta2": 0.99,
         }
-        scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),)}
+        scalars |= {"decay": 0.1, "decayed": ((0, dims["N"] // 2),), "sections": (0,)}
         values |= {scalar: scalars[scalar] for scalar in signature.scalars}
         p.call(name, direction, values, ("here",))
         (call,) = p.build().calls
@@ -215,7 +215,9 @@ def random_array(rng, spec, name, shape, dims):
     if name == "position":
         return np.array([int(rng.integers(0, dims["P"] - dims["T"] + 1))])
     if name == "step":
-        return np.array([int(rng.integers(1, 50))])
+        return np.array([int(rng.integers(0, 50))])
+    if name == "finite":
+        return np.ones(1, np.int64)
     if name in ("count", "scale", "lr", "limit", "norm"):
         return rng.uniform(0.1, 3, shape)
     if not spec.is_number(name):

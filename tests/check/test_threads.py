@@ -71,7 +71,7 @@ def test_orders():
 def test_some_parts_alone_write_their_own_places():
     """`even` of the blocks of an addition: those are there, the others are not."""
     call, arrays = call_alone("residual", "forward", grown("residual", SIZES[0]))
-    arrays = {key: narrowed(array, "float32") for key, array in arrays.items()}
+    arrays = narrowed(call, arrays, "float32")
     with on_threads(2):
         order.run_in(order.even, single(bind_call(call, arrays, cpu)[1]))
     blocks = [np.isnan(arrays["y"].reshape(-1)[at : at + 16384]) for at in range(0, arrays["y"].size, 16384)]
@@ -82,12 +82,13 @@ def test_some_parts_alone_write_their_own_places():
 
 def test_every_op_is_in_the_same_bits_on_one_thread_and_on_several():
     """The products stay on one thread: MKL's own sums depend on its threads, ours on the size alone."""
-    for name in ("layernorm", "global_norm", "squared_error", "embedding", "attention", "classifier"):
+    summing = ("layernorm", "global_norm", "squared_error", "embedding", "attention", "classifier")
+    for name in (*summing, "sgd", "momentum", "adamw"):
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             call, true = call_alone(name, direction, grown(name, SIZES[1]))
             results = []
             for count in (1, 2):
-                arrays = {key: narrowed(array, "float32") for key, array in true.items()}
+                arrays = narrowed(call, true, "float32")
                 with on_threads(count):
                     for run in single(bind_call(call, arrays, cpu)[1]):
                         for part in blas.on_one_thread([run]) if isinstance(run, blas.Product) else [run]:

@@ -8,6 +8,7 @@ import pytest
 
 from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.compile import THREADED
+from tapeless.kernels.cpu.sections import BLOCK, cut
 from tapeless.ops.adamw import cpu as adamw
 from tapeless.ops.attention import cpu as attention
 from tapeless.ops.cached_attention import cpu as cached_attention
@@ -109,15 +110,20 @@ def test_what_a_kernel_asks_for(name: str) -> None:
     assert found.value.args[0] == wanted
 
 
-def test_pieces_of_adamw() -> None:
-    """None longer than a block, cut where the decay changes."""
-    block = adamw.BLOCK
-    assert adamw._pieces(2 * block + 1, ((5, 7), (block, block + 3))).tolist() == [
-        [0, 5, 0], [5, 7, 1], [7, block, 0],
-        [block, block + 3, 1], [block + 3, 2 * block, 0],
-        [2 * block, 2 * block + 1, 0],
+def test_pieces_of_a_pass() -> None:
+    """None longer than a block, cut where a section begins and where the decay changes."""
+    decayed = ((5, 7), (BLOCK, BLOCK + 3))
+    pieces, firsts = cut(2 * BLOCK + 1, (0, 7, BLOCK + 1), *(edge for span in decayed for edge in span))
+    assert pieces.tolist() == [
+        [0, 5], [5, 7], [7, BLOCK],
+        [BLOCK, BLOCK + 1], [BLOCK + 1, BLOCK + 3], [BLOCK + 3, 2 * BLOCK],
+        [2 * BLOCK, 2 * BLOCK + 1],
     ]  # fmt: skip
-    assert adamw._pieces(3, ()).tolist() == [[0, 3, 0]]
+    assert firsts.tolist() == [0, 2, 4, 7]
+    assert adamw._inside(pieces, decayed).tolist() == [False, True, False, True, True, False, False]
+    assert adamw._inside(pieces, ()).tolist() == [False] * 7
+    pieces, firsts = cut(3, (0,))
+    assert (pieces.tolist(), firsts.tolist()) == ([[0, 3]], [0, 1])
 
 
 @pytest.mark.parametrize(("keys", "length"), [(1, 32), (16, 32), (17, 48), (64, 80), (1024, 1040)])

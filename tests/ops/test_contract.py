@@ -98,7 +98,8 @@ class Case:
     def _nan(self, name: str, dtype: Any) -> Array:
         spec: Spec = self.op.SPEC
         shape = tuple(int(x) if x.isdigit() else self.dims[x] for x in spec.letters(name))
-        return np.full(shape, np.nan, spec.dtype(name, dtype))
+        kind = np.dtype(spec.dtype(name, dtype))
+        return np.full(shape, -1 if kind.kind == "i" else np.nan, kind)
 
     def run(self, add: frozenset[str] = NONE) -> dict[str, Array]:
         given = {k: None if k == self.without else v for k, v in (self.outputs | self.reads).items()}

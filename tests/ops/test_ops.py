@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import cos, erf, exp, inf, log, pi, sin, sqrt, tanh
+from math import cos, erf, exp, inf, log, nan, pi, sin, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -581,17 +581,23 @@ def test_zero() -> None:
     assert not y.any()
 
 
+def one(value: float) -> Array:
+    return np.array([value])
+
+
 def test_global_norm() -> None:
-    norm = empty(1)
-    OPS["global_norm"].forward(norm, np.array([3.0, 0.0, -4.0, 12.0]))
+    norm, norms = empty(1), empty(2)
+    OPS["global_norm"].forward(norm, norms, np.array([3.0, 0.0, -4.0, 12.0]), (0, 3))
     assert norm.tolist() == [13.0]
+    assert norms.tolist() == [5.0, 12.0]
 
 
 def test_global_norm_is_summed_in_float64() -> None:
     """In float32 the squares of 1e30 would be infinite."""
-    norm = empty(1)
-    OPS["global_norm"].forward(norm, np.array([3e30, 4e30], np.float32))
+    norm, norms = empty(1), empty(2)
+    OPS["global_norm"].forward(norm, norms, np.array([3e30, 4e30], np.float32), (0, 1))
     close(norm / 5e30, [1.0], 1e-6)  # the inputs themselves are only float32
+    close(norms / 1e30, [3.0, 4.0], 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -600,46 +606,100 @@ def test_global_norm_is_summed_in_float64() -> None:
 )
 def test_clip(norm: float, limit: float, scale: float) -> None:
     """The document's example: a norm of 2.5 under a limit of 1 scales everything by 0.4. Below, nothing does."""
-    found = empty(1)
-    OPS["clip"].forward(found, np.array([norm]), np.array([limit]))
-    assert found.tolist() == [scale]
+    found, finite = empty(1), np.full(1, -1)
+    OPS["clip"].forward(found, finite, one(1.0), one(norm), one(limit), one(1e19))
+    assert (found.tolist(), finite.tolist()) == ([scale], [1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "limit", "finite"),
+    [
+        (1.0, 2e19, inf, 0), (1.0, 2e19, 1.0, 1), (1.0, 2e19, 1e19, 0), (1.0, inf, 1.0, 0), (1.0, nan, 1.0, 0),
+        (1.0, inf, inf, 0), (inf, 1.0, 1.0, 0), (nan, 1.0, 1.0, 0), (1.0, 9e18, inf, 1),
+    ],
+)  # fmt: skip
+def test_clip_says_whether_the_step_may_be_taken(loss: float, norm: float, limit: float, finite: int) -> None:
+    """What counts is the gradient as the update will see it, clipped, and the loss, whatever its gradient."""
+    found = np.full(1, -1)
+    OPS["clip"].forward(empty(1), found, one(loss), one(norm), one(limit), one(1e19))
+    assert found.tolist() == [finite]
 
 
 def test_clipping_keeps_the_direction() -> None:
-    gradients, norm, scale = np.array([1.5, -2.0]), empty(1), empty(1)
-    OPS["global_norm"].forward(norm, gradients)
-    OPS["clip"].forward(scale, norm, np.array([1.0]))
+    gradients, norm, scale, finite = np.array([1.5, -2.0]), empty(1), empty(1), np.full(1, -1)
+    OPS["global_norm"].forward(norm, empty(1), gradients, (0,))
+    OPS["clip"].forward(scale, finite, one(1.0), norm, one(1.0), one(1e19))
     close(scale[0] * gradients, [0.6, -0.8])
 
 
 # Optimizers, one step by hand
 
 
-def one(value: float) -> Array:
-    return np.array([value])
+YES = np.array([1])
 
 
 def test_sgd_by_hand() -> None:
-    weights = np.array([1.0, 2.0])
-    OPS["sgd"].forward(weights, np.array([10.0, -20.0]), one(0.5), one(0.1))
+    weights, step, moved, norms = np.array([1.0, 2.0]), np.array([4]), empty(2), empty(2)
+    OPS["sgd"].forward(weights, step, moved, norms, np.array([10.0, -20.0]), one(0.5), YES, one(0.1), (0, 1))
     close(weights, [0.5, 3.0])
+    close(moved, [0.5, 1.0])
+    close(norms, [1.0, 2.0])
+    assert step.tolist() == [5]
 
 
 def test_momentum_by_hand() -> None:
     """m = 0.9·m + ½·gradient, then a step of 0.1·m; the second step builds on the first."""
-    weights, m = np.array([1.0, 2.0]), np.array([1.0, 0.0])
+    weights, m, step, moved, norms = np.array([1.0, 2.0]), np.array([1.0, 0.0]), np.array([0]), empty(2), empty(2)
+    gradients = np.array([10.0, -20.0])
     for m_wanted, weights_wanted in (([5.9, -10.0], [0.41, 3.0]), ([10.31, -19.0], [-0.621, 4.9])):
-        OPS["momentum"].forward(weights, m, np.array([10.0, -20.0]), one(0.5), one(0.1), 0.9)
+        before = np.abs(weights)
+        OPS["momentum"].forward(weights, m, step, moved, norms, gradients, one(0.5), YES, one(0.1), 0.9, (0, 1))
         close(m, m_wanted)
         close(weights, weights_wanted)
+        close(moved, 0.1 * np.abs(m_wanted))
+        close(norms, before)
+    assert step.tolist() == [2]
+
+
+@pytest.mark.parametrize("op", ["sgd", "momentum", "adamw"])
+def test_an_update_that_is_not_finite_changes_nothing(op: str) -> None:
+    """Neither weights nor moments nor the number of the step; and the sizes are told all the same."""
+    states = {"sgd": 0, "momentum": 1, "adamw": 2}[op]
+    scalars = {"sgd": (), "momentum": (0.9,), "adamw": (0.9, 0.99, 1e-8, 0.5, ((0, 2),))}[op]
+    arrays, step, moved, norms = [np.array([3.0, 4.0]) for _ in range(1 + states)], np.array([7]), empty(1), empty(1)
+    read = (np.array([nan, 1.0]), one(1.0), np.array([0]), one(0.1))
+    OPS[op].forward(*arrays, step, moved, norms, *read, *scalars, (0,))
+    assert [array.tolist() for array in arrays] == [[3.0, 4.0]] * (1 + states)
+    assert (step.tolist(), moved.tolist(), norms.tolist()) == ([7], [0.0], [5.0])
+
+
+def test_adamw_moves_by_step_and_decay() -> None:
+    """From zero state the step is lr; the decay takes lr·decay of the weight besides: 0.1 + 0.1·0.5·4, and 0.1."""
+    weights, moved, norms = np.array([4.0, -3.0]), empty(2), empty(2)
+    adamw(weights, np.zeros(2), np.zeros(2), np.array([7.0, 7.0]), 1, 0.5, decayed=((0, 1),), moved=moved, norms=norms)
+    close(weights, [3.7, -3.1])
+    close(moved, [0.3, 0.1])
+    close(norms, [4.0, 3.0])
+
+
+@pytest.mark.parametrize("sections", [(), (1,), (0, 0), (0, 4), (0, 3, 2), (0,)])
+def test_sections_that_do_not_fit_are_refused(sections: tuple[int, ...]) -> None:
+    refusal = OPS["global_norm"].SPEC.refuse({"N": 4, "L": 2}, {"sections": sections})
+    assert refusal is not None
+    assert "sections must begin at 0" in refusal
+    assert OPS["global_norm"].SPEC.refuse({"N": 4, "L": 2}, {"sections": (0, 3)}) is None
 
 
 def adamw(weights: Array, m: Array, v: Array, g: Array, step: int, decay: float = 0.0, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 1.0, "lr": 0.1, "eps": 0.0, "decayed": ()} | more
+    """Update number `step`."""
+    made = np.array([step - 1])
+    lengths = {"moved": empty(len(weights)), "norms": empty(len(weights))}
+    options: dict[str, Any] = {"scale": 1.0, "lr": 0.1, "eps": 0.0, "decayed": (), **lengths} | more
     OPS["adamw"].forward(
-        weights, m, v, g, one(options["scale"]), one(options["lr"]), np.array([step]),
-        0.9, 0.99, options["eps"], decay, options["decayed"],
+        weights, m, v, made, options["moved"], options["norms"], g, one(options["scale"]), YES, one(options["lr"]),
+        0.9, 0.99, options["eps"], decay, options["decayed"], tuple(range(len(weights))),
     )  # fmt: skip
+    assert made.tolist() == [step]
 
 
 def test_adam_first_step_is_the_sign() -> None:

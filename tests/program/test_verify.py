@@ -93,8 +93,11 @@ def tiny() -> Tiny:
     y, dy = p.workspace("y", ROWS, IN), p.workspace("dy", ROWS, IN)
     spare = p.workspace("spare", ROWS, HIDDEN)
     gradients, weights = p.region("gradient", "gradients"), p.region("weight", "weights")
-    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("norm", "scale"))
+    told = ("norm", "scale", "norms", "moved", "sizes")
+    norm, scale, norms, moved, sizes = (p.buffer("output", name, (1,), "scalar") for name in told)
     limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
+    largest, finite = p.buffer("constant", "largest", (1,), "scalar"), p.buffer("output", "finite", (1,), "index")
+    step = p.buffer("state", "step", (1,), "index")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
     with p.phase("forward"):
@@ -107,10 +110,13 @@ def tiny() -> Tiny:
         p.relu.backward(dx=write(dh), dy=da, x=h)
         p.linear.backward(dweight=add(dw1), dbias=add(db1), dy=dh, x=x, weight=w1)
     with p.phase("clip"):
-        p.global_norm.forward(norm=write(norm), gradients=gradients)
-        p.clip.forward(scale=write(scale), norm=norm, limit=limit)
+        p.global_norm.forward(norm=write(norm), norms=write(norms), gradients=gradients, sections=(0,))
+        p.clip.forward(scale=write(scale), finite=write(finite), loss=loss, norm=norm, limit=limit, largest=largest)
     with p.phase("update"):
-        p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+        p.sgd.forward(
+            weights=update(weights), step=update(step), moved=write(moved), norms=write(sizes),
+            gradients=gradients, scale=scale, finite=finite, lr=lr, sections=(0,),
+        )  # fmt: skip
     built = p.build()
     zero, linear1, relu, linear2, error, dlinear2, drelu, dlinear1, global_norm, clip, sgd = built.calls
     program = Program(built.calls, (*built.buffers, spare))
@@ -372,10 +378,35 @@ def test_add_into_an_uninitialised_stream(tiny: Tiny) -> None:
 def test_update_of_uninitialised_memory() -> None:
     p = Builder()
     weights, gradients = p.workspace("unset", 4), p.buffer("input", "gradients", (4,))
-    scale, lr = (p.buffer("input", name, (1,), "scalar") for name in ("scale", "lr"))
-    p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+    scale, lr, moved, norms = (p.buffer("input", name, (1,), "scalar") for name in ("scale", "lr", "moved", "norms"))
+    step, finite = (p.buffer("state", name, (1,), "index") for name in ("step", "finite"))
+    p.sgd.forward(
+        weights=update(weights), step=update(step), moved=write(moved), norms=write(norms),
+        gradients=gradients, scale=scale, finite=finite, lr=lr, sections=(0,),
+    )  # fmt: skip
     program = p.build()
     refusal(lambda: verify(program), "unset", program.calls[0], "read before it is written")
+
+
+def test_an_update_looks_at_what_its_clip_says(tiny: Tiny) -> None:
+    """Whether it may be made is for the clip to say that also scales it, and for nobody else."""
+    flag, other = Buffer("flag", "state", (1,), "index"), Buffer("other", "output", (1,), "index")
+    unpredicated = replaced(tiny.program, (tiny.sgd, taking(tiny.sgd, finite=flag)))
+    program = Program(unpredicated.calls, (*unpredicated.buffers, flag))
+    refusal(lambda: verify(program), "flag", tiny.sgd, "finite of", "must be the result of clip")
+    second = replaced(tiny.program, (tiny.sgd, taking(tiny.sgd, finite=other)))
+    scale = Buffer("other scale", "output", (1,), "scalar")
+    twice = replace(taking(tiny.clip, finite=other, scale=scale), source="test_verify.py:1")
+    calls = (*second.calls[:-1], twice, second.calls[-1])
+    program = Program(calls, (*second.buffers, other, scale))
+    refusal(lambda: verify(program), "other", tiny.sgd, "must be that of", tiny.clip.at)
+
+
+def test_a_clip_looks_at_the_loss(tiny: Tiny) -> None:
+    told = Buffer("told", "constant", (1,))
+    changed = replaced(tiny.program, (tiny.clip, taking(tiny.clip, loss=told)))
+    program = Program(changed.calls, (*changed.buffers, told))
+    refusal(lambda: verify(program), "told", tiny.clip, "loss of", "must be the result of squared_error")
 
 
 def test_columns_that_were_not_written_are_unwritten() -> None:

@@ -160,7 +160,7 @@ def _buffer(program: Program, name: str) -> Buffer:
 
 
 def _start(buffer: Buffer, rng: np.random.Generator) -> Any:
-    fixed: dict[str, Any] = {"count": 6.0, "limit": 0.7, "lr": 0.3, "step": 3}
+    fixed: dict[str, Any] = {"count": 6.0, "limit": 0.7, "largest": 1e19, "lr": 0.3, "step": 3}
     if buffer.name in fixed:
         return fixed[buffer.name]
     if buffer.role == "index":

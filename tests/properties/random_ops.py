@@ -14,8 +14,9 @@ from tapeless.ops.contract import Array, Dims, Spec, away_from_zero
 
 # The most that each letter of the LEGEND becomes. SMALL is for the reference, where shapes matter and sizes do not.
 # LARGE is for kernels that cut blocks and use threads from some size on; every limit of theirs is crossed.
-SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9}
-LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300, "N": 200_000}
+SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9, "L": 4}
+LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300}
+LARGE |= {"N": 200_000, "L": 9}
 MOST_ELEMENTS = 200_000  # of one argument
 # Where kernels have been wrong and random sizes did not show it: a last block of one element or row, which is left out
 # where blocks are counted wrongly, a third strip of queries, rows too narrow for several threads, the heads of a
@@ -31,10 +32,11 @@ EDGES = {
 INTEGERS = {
     "tokens": lambda dims: (0, dims["V"]),
     "targets": lambda dims: (-1, dims["V"]),
-    "step": lambda dims: (1, 50),
+    "step": lambda dims: (0, 50),
+    "finite": lambda dims: (0, 2),
     "position": lambda dims: (0, dims["P"] - dims["T"] + 1),
 }
-POSITIVE = ("count", "scale", "lr", "limit", "norm", "v", "class_weights")
+POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ class Inputs:
         return tuple(int(x) if x.isdigit() else self.dims[x] for x in self.spec.letters(argument))
 
     def empty(self, argument: str, dtype: Any) -> Array:
-        """NaN: what is read before it is written, or never written, shows."""
-        return np.full(self.shape(argument), np.nan, self.spec.dtype(argument, dtype))
+        """NaN, or −1: what is read before it is written, or never written, shows."""
+        kind = np.dtype(self.spec.dtype(argument, dtype))
+        return np.full(self.shape(argument), -1 if kind.kind == "i" else np.nan, kind)
 
     def replaced(self, **arrays: Array) -> Inputs:
         return Inputs(self.name, self.dims, {**self.arrays, **arrays}, self.scalars)
@@ -70,6 +73,8 @@ def random_inputs(
     for _ in range(1000):
         dims, scalars = _random_dims(rng, limits, given or {}), _random_scalars(rng)
         scalars["decayed"] = _random_spans(rng, dims["N"])
+        starts = rng.choice(dims["N"] - 1, dims["L"] - 1, replace=False) + 1
+        scalars["sections"] = (0, *sorted(int(start) for start in starts))
         inputs = Inputs(name, dims, {}, scalars)
         sizes = [int(np.prod(inputs.shape(argument))) for argument in spec.shapes]
         if spec.refuse(dims, scalars) is None and max(sizes) <= MOST_ELEMENTS:
@@ -94,6 +99,7 @@ def _random_dims(rng: np.random.Generator, limits: Mapping[str, int], given: Map
     dims["S"] = max(1, dims["T"] + int(rng.integers(-2, dims["S"] + 1)))
     dims["P"] += dims["T"]
     dims["K"] = min(dims["K"], dims["R"])  # a chunk never has more rows than there are
+    dims["L"] = min(dims["L"], dims["N"])
     return dims
 
 

@@ -152,10 +152,10 @@ def test_clip_leaves_a_norm_at_its_limit_alone(size: float) -> None:
     """As the reference does: where limit / norm would be 0/0 or ∞/∞, too."""
     from tapeless.ops.clip import cpu as clip
 
-    scale = np.full(1, np.nan)
-    for run in clip.forward(scale, np.array([size]), np.array([size])):
+    scale, finite = np.full(1, np.nan), np.full(1, -1)
+    for run in clip.forward(scale, finite, np.ones(1), np.array([size]), np.array([size]), np.array([1e19])):
         run()
-    assert scale.tolist() == [1.0]
+    assert (scale.tolist(), finite.tolist()) == ([1.0], [size < np.inf])
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

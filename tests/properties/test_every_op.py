@@ -201,6 +201,6 @@ def test_a_later_key_changes_no_earlier_query_and_gets_no_gradient_from_it(name:
 @pytest.mark.parametrize("size", [0.0, 1.0, np.inf])
 def test_clip_leaves_a_norm_at_its_limit_alone(size: float) -> None:
     """Where limit / norm would be 0/0 or ∞/∞, too: a limit of infinity clips nothing, not even an infinite norm."""
-    scale = np.full(1, np.nan)
-    OPS["clip"].forward(scale, np.array([size]), np.array([size]))
-    assert scale.tolist() == [1.0]
+    scale, finite = np.full(1, np.nan), np.full(1, -1)
+    OPS["clip"].forward(scale, finite, np.ones(1), np.array([size]), np.array([size]), np.array([1e19]))
+    assert (scale.tolist(), finite.tolist()) == ([1.0], [size < np.inf])

@@ -178,23 +178,51 @@ def test_no_activation_swallows_nan(activation, backend):
         trainer.batch()
 
 
-def test_gradients_that_overflow_are_caught_where_they_are_added_up(monkeypatch):
+def test_gradients_that_overflow_are_caught_where_they_are_added_up():
     """Each batch is finite, and so is the loss; the square of the gradient is not."""
     model = Model("gpt2-4x256", batch=2, time=6, backend="cpu", optimizer="adam", **FIELDS)
     trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9))
     trainer.batch()
     before = {name: weight.copy() for name, weight in model.params.items()}
-    right = model.forward_backward
-
-    def enormous(*arguments, **named):
-        loss = right(*arguments, **named)
-        model.grads["norm.weight"][0] = 1e30
-        return loss
-
-    monkeypatch.setattr(model, "forward_backward", enormous)
+    model._forward_backward.append(lambda: model.grads["norm.weight"].__setitem__(0, 1e30))
     with pytest.raises(NonFiniteError, match=r"norm of 1e\+30.*No batch of the update shows it by itself"):
         trainer.batch()
     assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_an_infinite_loss_is_caught_though_its_gradient_is_finite(backend):
+    """A distance whose square is infinite has a gradient that is not, and that clipping even makes small."""
+    fields = FIELDS | {"loss": "squared_error"}
+    model = Model("gpt2-4x256", batch=2, time=6, backend=backend, optimizer="sgd", **fields)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), Settings(steps=9, clip=1.0))
+    trainer.batch()
+    model.params["tokens.weight"][...] *= 1e22 if backend == "cpu" else 1e156
+    before = {name: weight.copy() for name, weight in model.params.items()}
+    with pytest.raises(NonFiniteError, match=r"update 2 was stopped: the loss is inf\. The first call"):
+        trainer.batch()
+    assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())
+    assert (trainer.step, model.steps) == (1, 1)
+
+
+def test_the_batches_of_an_update_but_the_last_only_add():
+    """One list a step: the last batch and the update are one call of the model."""
+    model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
+    trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 6, 2)), Settings(steps=2, accumulate=3))
+    made = []
+
+    def noted(right):
+        def act(*arguments, **named):
+            made.append(right.__name__)
+            return right(*arguments, **named)
+
+        return act
+
+    for name in ("forward_backward", "step", "update"):
+        setattr(model, name, noted(getattr(model, name)))
+    for _ in range(6):
+        trainer.batch()
+    assert made == 2 * ["forward_backward", "forward_backward", "step"]
 
 
 def test_a_spike_is_reported_with_the_norms_of_the_layers():

@@ -38,15 +38,14 @@ class Weight:
     def __init__(self, op: str, backend: str, start: float, lr: float) -> None:
         self.op, self.backend, self.lr = op, backend, np.array([lr])
         self.value, self.m, self.v = (np.array([each], DTYPES[backend]) for each in (start, 0.0, 0.0))
-        self.steps = 0
+        self.told = (np.array([0]), np.zeros(1), np.zeros(1))  # the number of the step, and how far it went
 
     def step(self, gradient: float) -> float:
-        self.steps += 1
-        read = (np.array([gradient], self.value.dtype), np.ones(1), self.lr)
+        read = (np.array([gradient], self.value.dtype), np.ones(1), np.array([1]), self.lr)
         arguments = {
-            "sgd": (self.value, *read),
-            "momentum": (self.value, self.m, *read, 0.9),
-            "adamw": (self.value, self.m, self.v, *read, np.array([self.steps]), 0.9, 0.999, 1e-8, 0.0, ()),
+            "sgd": (self.value, *self.told, *read, (0,)),
+            "momentum": (self.value, self.m, *self.told, *read, 0.9, (0,)),
+            "adamw": (self.value, self.m, self.v, *self.told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,)),
         }[self.op]
         if self.backend == "reference":
             OPS[self.op].forward(*arguments)

@@ -22,8 +22,7 @@ from tapeless.program.call import Call
 
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
     model, inputs, targets = build(work)
-    model.feed(inputs, targets)
-    model.prepare_update(1e-4, clip=1.0)
+    model.step(inputs, targets, lr=1e-4, clip=1.0)  # or the update would be one that is not made
     runs: list[Run] = []
     for call, bound in bind(model.program.calls, model.arena, model.backend_module):
         if call.op == "attention":

@@ -34,9 +34,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], C
     model, inputs, targets = build(work)
 
     def step() -> float:
-        loss = model.forward_backward(inputs, targets)
-        model.update(1e-4, clip=1.0)
-        return loss
+        return model.step(inputs, targets, lr=1e-4, clip=1.0).loss
 
     def profile(steps: int) -> dict[str, Any]:
         return profiled(model, inputs, targets, steps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import exp, fsum, log, pi, prod, sqrt, tanh
+from math import exp, fsum, isinf, isnan, log, pi, prod, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -150,37 +150,66 @@ def zero(y: Shape) -> Outputs:
     return {"y": np.zeros(y)}
 
 
-def global_norm(gradients: Array) -> Outputs:
-    return {"norm": np.array([sqrt(fsum(g * g for g in gradients))])}
+def _lengths(values: Array, sections: tuple[int, ...]) -> Array:
+    ends = (*sections[1:], len(values))
+    return np.array([sqrt(fsum(v * v for v in values[a:b])) for a, b in zip(sections, ends, strict=True)])
 
 
-def clip(norm: Array, limit: Array) -> Outputs:
-    return {"scale": np.array([1.0 if norm[0] <= limit[0] else limit[0] / norm[0]])}
+def global_norm(gradients: Array, norms: Shape, sections: tuple[int, ...]) -> Outputs:
+    return {"norm": np.array([sqrt(fsum(g * g for g in gradients))]), "norms": _lengths(gradients, sections)}
 
 
-def sgd(weights: Array, gradients: Array, scale: Array, lr: Array) -> Outputs:
-    return {"weights": _each(weights.shape, lambda n: weights[n] - lr[0] * scale[0] * gradients[n])}
+def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
+    scale = 1.0 if not norm[0] > limit[0] else float(limit[0]) / float(norm[0])
+    bad = isnan(loss[0]) or isinf(loss[0]) or isnan(norm[0]) or isinf(norm[0]) or norm[0] * scale >= largest[0]
+    return {"scale": np.array([scale]), "finite": np.array([0 if bad else 1])}
 
 
-def momentum(weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float) -> Outputs:
-    moved = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
-    return {"weights": _each(m.shape, lambda n: weights[n] - lr[0] * moved[n]), "m": moved}
+def _update(
+    moments: Outputs, weights: Array, change: Array, step: Array, finite: Array, sections: tuple[int, ...]
+) -> Outputs:
+    """What an update leaves, by what it takes away; where it must not be made, all as it was."""
+    still = _each(weights.shape, lambda n: weights[n] - (change[n] if finite[0] else 0.0))
+    moved = _lengths(change, sections) if finite[0] else np.zeros(len(sections))
+    counted = np.array([step[0] + 1 if finite[0] else step[0]])
+    lengths = {"moved": moved, "norms": _lengths(weights, sections)}
+    return {"weights": still, "step": counted, **lengths, **(moments if finite[0] else {})}
+
+
+def sgd(
+    weights: Array, step: Array, moved: Shape, norms: Shape, gradients: Array, scale: Array, finite: Array, lr: Array,
+    sections: tuple[int, ...],
+) -> Outputs:  # fmt: skip
+    change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
+    return _update({}, weights, change, step, finite, sections)
+
+
+def momentum(
+    weights: Array, m: Array, step: Array, moved: Shape, norms: Shape,
+    gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
+) -> Outputs:  # fmt: skip
+    summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
+    change = _each(m.shape, lambda n: lr[0] * summed[n])
+    return {"m": m} | _update({"m": summed}, weights, change, step, finite, sections)
 
 
 def adamw(
-    weights: Array, m: Array, v: Array, gradients: Array, scale: Array, lr: Array, step: Array,
+    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
+    gradients: Array, scale: Array, finite: Array, lr: Array,
     beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
+    sections: tuple[int, ...],
 ) -> Outputs:  # fmt: skip
-    t = int(step[0])
+    t = int(step[0]) + 1
     first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
     second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
 
-    def stepped(n: int) -> float:
-        kept = 1 - lr[0] * decay if any(start <= n < stop for start, stop in decayed) else 1.0
+    def change(n: int) -> float:
+        lost = lr[0] * decay * weights[n] if any(start <= n < stop for start, stop in decayed) else 0.0
         mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
-        return float(weights[n] * kept - lr[0] * mean / (sqrt(size) + eps))
+        return float(lost + lr[0] * mean / (sqrt(size) + eps))
 
-    return {"weights": _each(weights.shape, stepped), "m": first, "v": second}
+    made = _update({"m": first, "v": second}, weights, _each(m.shape, change), step, finite, sections)
+    return {"m": m, "v": v} | made
 
 
 def sinusoid(positions: int, channels: int) -> Array:

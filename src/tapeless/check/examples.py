@@ -67,12 +67,20 @@ def _gelu(own: Example, rng: np.random.Generator) -> list[Example]:
 
 def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
     limits = ((0.5, 1.0), (3.0, np.inf), (0.0, 1.0))
-    return [{"norm": np.array([norm]), "limit": np.array([limit])} for norm, limit in limits]
+    clipped = [own | {"norm": np.array([norm]), "limit": np.array([limit])} for norm, limit in limits]
+    large = own | {"norm": np.array([1e20])}  # more than can be squared, but for the clipping
+    refused = [large | {"limit": np.array([np.inf])}, own | {"norm": np.array([np.nan])}]
+    return [*clipped, large, *refused, *(own | {"loss": np.array([loss])} for loss in (np.nan, np.inf))]
+
+
+def _update(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"finite": np.array([0])}, own | {"gradients": np.full(9, np.nan), "finite": np.array([0])}]
 
 
 def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
-    first = {"step": np.array([1]), "m": np.zeros(9), "v": np.zeros(9)}
-    return [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}]
+    first = {"step": np.array([0]), "m": np.zeros(9), "v": np.zeros(9)}
+    sizes = [own | first, own | {"eps": 0.1, "decayed": ((0, 9),)}, own | {"decayed": ()}]
+    return [*sizes, *_update(own, rng)]
 
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
@@ -85,5 +93,7 @@ FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "embedding": _embedding,
     "gelu": _gelu,
     "clip": _clip,
+    "sgd": _update,
+    "momentum": _update,
     "adamw": _adamw,
 }

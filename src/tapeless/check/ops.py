@@ -90,7 +90,8 @@ def call_alone(
         if argument in known and (argument not in signature.writes or argument in signature.updates):
             array = known[argument].copy()
         elif argument in signature.writes and not (adding and argument in signature.adds):
-            array = np.full(shape, np.nan, spec.dtype(argument, "float64"))
+            dtype = np.dtype(spec.dtype(argument, "float64"))
+            array = np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
         else:
             array = rng.normal(size=shape)
         arrays[argument] = array
@@ -128,8 +129,12 @@ def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[
 
 def _touched(call: Call, before: Arrays, after: Arrays) -> Iterator[tuple[str, str]]:
     for argument in call.reads:
-        if argument.mode == "read" and not np.array_equal(before[argument.name], after[argument.name]):
+        if argument.mode == "read" and not _same(before[argument.name], after[argument.name]):
             yield "reads", f"{argument.name}, which {call.title} only reads, is overwritten"
+
+
+def _same(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _adding(name: str, direction: str, example: Example, written: Arrays) -> Iterator[tuple[str, str]]:
@@ -186,14 +191,15 @@ def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
                 call, true = call_alone(name, direction, example, adding, without)
-                found = {key: narrowed(array, backend.DEFAULT_PRECISION) for key, array in true.items()}
+                found = narrowed(call, true, backend.DEFAULT_PRECISION)
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]
 
 
-def narrowed(array: Array, dtype: str) -> Array:
-    return array.astype(dtype) if array.dtype == np.float64 and array.size > 1 else array.copy()
+def narrowed(call: Call, arrays: Arrays, dtype: str) -> Arrays:
+    """In the types that the backend has them in."""
+    return {key: array.astype(call.spec.dtype(key, dtype)) for key, array in arrays.items()}
 
 
 def _long_examples(name: str) -> list[Example]:

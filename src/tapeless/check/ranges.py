@@ -25,7 +25,7 @@ from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
 from tapeless.check.ops import call_alone
 from tapeless.check.range_numbers import KINDS, TOGETHER, Kind
-from tapeless.check.range_terms import NOT_MOVED, TERMS
+from tapeless.check.range_terms import NOT_MOVED, SQUARED, SQUARED_FROM, SQUARED_TO, TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
@@ -221,7 +221,8 @@ class Trial:
             self.steps.append(Step(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}
         floats = [key for key in self.given if self.given[key].dtype.kind == "f"]
-        self.ranged = [key for key in floats if self.spec.is_number(key)] or floats
+        self._single = all(array.size == 1 for array in self.given.values())  # like a norm and its limit
+        self.ranged = floats if self._single else [key for key in floats if self.spec.is_number(key)]
         examples = [*examples_of(name), *(OPS[name].example(np.random.default_rng(seed)) for seed in range(8))]
         drawn = {key: [one[key] for one in examples if isinstance(one.get(key), np.ndarray)] for key in floats}
         self.positive = {key for key, arrays in drawn.items() if arrays and all((each > 0).all() for each in arrays)}
@@ -259,10 +260,10 @@ class Trial:
     def moves(self) -> Iterator[Move]:
         """What is read, what the forward saved too, is off by a few roundings: one argument at a time by the same,
         which is all there is to know of a result that is no sum, and then everything at random."""
-        read = {argument.name for step in self.steps for argument in step.call.reads} if self.size > 4 else set()
+        read = set() if self._single else {argument.name for step in self.steps for argument in step.call.reads}
         for one in sorted(read.difference(NOT_MOVED.get(self.name, ()))):
             yield partial(_only, one)
-        # Of single numbers, like a norm and its limit, there are no terms.
+        # Of single numbers there are no terms.
         yield from [self.at_random] * (DRAWS if read else 0)
 
     def at_random(self, name: str, shape: Shape) -> Any:
@@ -276,7 +277,7 @@ class Trial:
             for argument in step.call.arguments:
                 name, array = argument.name, arrays[argument.name]
                 if argument.mode == "write":
-                    array[...] = np.nan
+                    array[...] = np.nan if array.dtype.kind == "f" else -1
                     continue
                 if move is not None and name not in moved and array.dtype.kind == "f":
                     moved.add(name)
@@ -331,8 +332,8 @@ def natural_sizes(trial: Trial, numbers: Arrays) -> tuple[Arrays, Arrays]:
     sizes = {result: np.abs(value) for result, value in true.items()}
     _learn(trial, numbers, true, sizes, trial.moves())
     if trial.name in TERMS:
-        terms = TERMS[trial.name](numbers, trial.example)
-        sizes |= {result: np.maximum(sizes[result], terms[result]) for result in sizes.keys() & terms.keys()}
+        made = TERMS[trial.name](numbers, trial.example)
+        sizes |= {result: np.maximum(sizes[result], made[result]) for result in sizes.keys() & made.keys()}
     return true, sizes
 
 
@@ -342,6 +343,8 @@ def _error(case: Case, result: str, found: Array) -> RangeError:
         off = np.maximum(np.abs(found - true) - RANGE_FLOOR, 0)
         error = np.where(off == 0, 0, off / (ROUNDING * case.sizes[result]))
     error = np.where(np.isfinite(found), error, np.inf)
+    if result in SQUARED.get(trial.name, ()):
+        error = np.where((true > SQUARED_FROM) & (true < SQUARED_TO), error, 0)
     where = np.unravel_index(int(np.argmax(error)), error.shape)
     return RangeError(
         trial.name,

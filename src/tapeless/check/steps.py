@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from math import fsum, sqrt
 from typing import Any
 
 import numpy as np
 
-from tapeless.check.finding import Finding, difference
-from tapeless.model import Model
+from tapeless.check.finding import EXACT, Finding, difference
+from tapeless.errors import NonFiniteError
+from tapeless.model import Model, Stepped
 from tapeless.models.config import CHOICES, Optimizer
 from tapeless.ops.contract import Array
+from tapeless.train.metrics import gradient_norms, update_ratios
 
 Tensors = dict[str, Array]
 FIELDS: dict[str, Any] = {
@@ -19,6 +22,7 @@ FIELDS: dict[str, Any] = {
     "attention_bias": False,  # a key's has no gradient but rounding
 }  # fmt: skip
 RATES = (0.03, 0.01, 0.02)
+DIFFERENCE = 1e-10  # of two weights that are nearly the same, beside their difference
 
 
 class PlainOptimizer:
@@ -32,7 +36,7 @@ class PlainOptimizer:
 
     def update(self, gradients: Mapping[str, Array], lr: float, clip: float | None) -> float:
         """Returns the norm before clipping."""
-        norm = sqrt(fsum(value**2 for gradient in gradients.values() for value in gradient.reshape(-1)))
+        norm = length(gradients.values())
         factor = 1.0 if clip is None or norm <= clip else clip / norm
         self.step += 1
         for name, gradient in gradients.items():
@@ -51,6 +55,20 @@ class PlainOptimizer:
         mean, size = self.m[name] / (1 - o.beta1**t), self.v[name] / (1 - o.beta2**t)
         kept = 1 - lr * o.decay if o.name == "adamw" and decays(name, w) else 1.0
         return kept * w - lr * mean / (np.sqrt(size) + o.eps)
+
+
+def length(arrays: Iterable[Array]) -> float:
+    return sqrt(fsum(value**2 for array in arrays for value in array.reshape(-1).tolist()))
+
+
+def by_section(model: Model, arrays: Mapping[str, Array]) -> dict[str, float]:
+    """The norm of what belongs to each section: a weight belongs to that of the first call that reads it."""
+    sections: dict[str, list[str]] = {}
+    for call in reversed(model.program.phase("forward", "backward")):
+        for name in {argument.view.buffer.name for argument in call.reads} & set(arrays):
+            sections = {section: [one for one in names if one != name] for section, names in sections.items()}
+            sections.setdefault(call.section, []).append(name)
+    return {section: length(arrays[name] for name in names) for section, names in sections.items()}
 
 
 def decays(name: str, weight: Array) -> bool:
@@ -84,6 +102,9 @@ def check_steps() -> Iterator[Finding]:
         ("accumulation in model", _accumulated),
         ("evaluation in model", _evaluated),
         ("update in model", _updated),
+        ("update in model", _measured),
+        ("update in model", _refused),
+        ("step in model", _stepped),
     )
     for place, check in checks:
         try:
@@ -147,3 +168,74 @@ def _updated() -> Iterator[str]:
                 if found:
                     yield f"{name}, clip={clip}, update {number + 1}: {found}"
                     return
+
+
+def _measured() -> Iterator[str]:
+    """The norms of the gradients by section, and how far each was moved beside how large it was before."""
+    for name in CHOICES["optimizer"]:
+        model = small_model(Optimizer(name, decay=0.1))
+        for number, lr in enumerate(RATES):
+            model.forward_backward(*small_batch(2, seed=number))
+            before = {key: weight.copy() for key, weight in model.params.items()}
+            model.update(lr, clip=0.5)
+            change = {key: model.params[key] - weight for key, weight in before.items()}
+            moved, size = by_section(model, change), by_section(model, before)
+            for what, found, true, allowed in (
+                ("gradients", gradient_norms(model), by_section(model, model.grads), EXACT),
+                ("movement", update_ratios(model), {key: moved[key] / size[key] for key in size}, DIFFERENCE),
+            ):
+                if found.keys() != true.keys() or any(
+                    abs(found[key] - true[key]) > allowed * true[key] for key in true
+                ):
+                    yield f"{name}, update {number + 1}: by section, the {what} are {found}, not {true}"
+                    return
+
+
+def _refused() -> Iterator[str]:
+    """An update by what is not finite, or too large to be squared, or for such a loss, changes nothing and is said."""
+    for name in CHOICES["optimizer"]:
+        for value, clip in ((np.nan, None), (np.inf, 0.5), (1e30, None)):
+            model = small_model(name, precision="float32")
+            model.step(*small_batch(2, seed=0), lr=0.1)
+            model.forward_backward(*small_batch(2, seed=1))
+            model.grads["norm.weight"][1] = value
+            yield from _unmoved(
+                model, f"{name}, clip={clip}, a gradient of {value}", partial(model.update, 0.1, clip=clip)
+            )
+        model.update(0.1, clip=0.5)  # the last, clipped, can be squared
+    model = small_model("sgd", loss="squared_error")
+    for weight in model.params.values():
+        weight *= 1e155  # whose distance can be told, and not be squared
+    yield from _unmoved(model, "an infinite loss", partial(model.step, *small_batch(2, seed=1), lr=1e-300, clip=1.0))
+
+
+def _unmoved(model: Model, what: str, act: Callable[[], Any]) -> Iterator[str]:
+    kept, steps = {key: array.copy() for key, array in {**model.params, **model.state}.items()}, model.steps
+    with np.errstate(all="ignore"):
+        try:
+            made = act()
+            refused = isinstance(made, Stepped) and not made.finite
+        except NonFiniteError:
+            refused = True
+    if not refused:
+        yield f"{what} is not refused"
+    found = first_difference({**model.params, **model.state}, kept)
+    if found or model.steps != steps:
+        yield f"{what} is refused, but {found or f'{model.steps} steps are counted, not {steps}'}"
+
+
+def _stepped() -> Iterator[str]:
+    """One list from the first call to the last is forward, backward and update one after the other."""
+    for accumulate in (False, True):
+        whole, parts = small_model("adamw"), small_model("adamw")
+        for number, lr in enumerate(RATES):
+            batch = small_batch(2, seed=number)
+            loss = parts.forward_backward(*batch, accumulate=accumulate, count=7.0)
+            norm = parts.update(lr, clip=0.5)
+            made = whole.step(*batch, lr=lr, clip=0.5, accumulate=accumulate, count=7.0)
+            if (made.loss, made.norm, made.finite, whole.steps) != (loss, norm, True, number + 1):
+                yield f"a step with accumulate={accumulate} says {made.loss}, {made.norm}, not {loss}, {norm}"
+            found = first_difference(whole.params, parts.params)
+            if found:
+                yield f"after a step with accumulate={accumulate}, {found}"
+                return

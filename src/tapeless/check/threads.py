@@ -97,7 +97,7 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
-    arrays = {key: narrowed(array, cpu.DEFAULT_PRECISION) for key, array in true.items()}
+    arrays = narrowed(call, true, cpu.DEFAULT_PRECISION)
     before = {key: array.copy() for key, array in arrays.items()}
     with on_threads(1):
         differences = list(compare(call, arrays, true, cpu))

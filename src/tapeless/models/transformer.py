@@ -7,9 +7,10 @@ evaluation (the loss alone), as a readout (the scores), and with a cache as deco
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tapeless.errors import TapelessError
+from tapeless.errors import ProgramError, TapelessError
 from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
 from tapeless.models.config import Config, Optimizer
 from tapeless.models.initialise import scheme_of
@@ -186,7 +187,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         dx = stack_backward(p, n.blocks, inputs, dx)
         front_backward(p, n, dx)
     if optimizer is not None:
-        write_update(p, optimizer, gradients)
+        write_update(p, optimizer, gradients, n.loss)
     return p.verified()
 
 
@@ -202,32 +203,56 @@ def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
-def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer) -> None:
-    """Clip by the global norm, then one pass over all weights. What changes each step is an input."""
+def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer) -> None:
+    """Clip by the global norm, then one pass over all weights. What changes each step is an input; whether the step may
+    be taken at all is decided by the list itself."""
     weights = p.region("weight", "weights")
+    starts = sections(weights)
     norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
+    finite = p.buffer("output", "finite", (1,), "index")
     limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
+    by_section = (
+        p.buffer("output", name, (len(starts),), "scalar") for name in ("gradient_norms", "moved", "weight_norms")
+    )
+    norms, moved, sizes = by_section
     with p.phase("clip"):
-        p.global_norm.forward(norm=write(norm), gradients=gradients)
-        p.clip.forward(scale=write(scale), norm=norm, limit=limit)
+        p.global_norm.forward(
+            norm=write(norm), norms=write(norms), gradients=gradients, sections=tuple(starts.values())
+        )
+        p.clip.forward(
+            scale=write(scale), finite=write(finite),
+            loss=loss, norm=norm, limit=limit, largest=p.buffer("constant", "largest", (1,), "scalar"),
+        )  # fmt: skip
+    step: dict[str, Any] = {
+        "weights": update(weights), "step": update(p.buffer("state", "step", (1,), "index")),
+        "moved": write(moved), "norms": write(sizes), "sections": tuple(starts.values()),
+        "gradients": gradients, "scale": scale, "finite": finite, "lr": lr,
+    }  # fmt: skip
     with p.phase("update"):
         if optimizer.name == "sgd":
-            p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+            p.sgd.forward(**step)
             return
         m = p.buffer("state", "m", weights.shape)
         if optimizer.name == "momentum":
-            p.momentum.forward(
-                weights=update(weights), m=update(m), gradients=gradients, scale=scale, lr=lr,
-                momentum=optimizer.momentum,
-            )  # fmt: skip
+            p.momentum.forward(**step, m=update(m), momentum=optimizer.momentum)
             return
         decays = optimizer.name == "adamw"
         p.adamw.forward(
-            weights=update(weights), m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            gradients=gradients, scale=scale, lr=lr, step=p.buffer("input", "step", (1,), "index"),
+            **step, m=update(m), v=update(p.buffer("state", "v", weights.shape)),
             beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
             decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
         )  # fmt: skip
+
+
+def sections(weights: Buffer) -> dict[str, int]:
+    """Where each section of the model begins in the region of its weights, in which they lie section by section."""
+    starts: dict[str, int] = {}
+    for member, start in zip(weights.members, member_offsets(weights.members)[0], strict=True):
+        section = member.section if isinstance(member, Weight) else ""
+        if section in starts and section != next(reversed(starts)):
+            raise ProgramError(f"{member.name} does not lie beside the other weights of {section}: declare it there.")
+        starts.setdefault(section, start)
+    return starts
 
 
 def _spans(region: Buffer) -> tuple[tuple[int, int], ...]:
@@ -238,9 +263,9 @@ def _spans(region: Buffer) -> tuple[tuple[int, int], ...]:
 
 
 def evaluation(c: Config, batch: int, time: int) -> Program:
-    """The loss alone."""
+    """The loss alone, in a place of its own: an update may still be due for the loss of a training step."""
     p = Builder()
-    n = declare(p, c, batch, time)
+    n = replace(declare(p, c, batch, time), loss=p.workspace("evaluated", 1, role="statistic"))
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
     loss_forward(p, n, head_forward(p, n, x))
     return p.verified()

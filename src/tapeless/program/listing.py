@@ -12,6 +12,8 @@ from typing import Any
 from tapeless.program.arena import Plan
 from tapeless.program.call import Argument, Call, Program
 
+# Scalars that say where things lie in memory, of which a deep model has hundreds.
+SPANS = ("decayed", "sections")
 SIGNS = {"write": "=", "add": "+=", "update": "←"}
 
 
@@ -33,7 +35,7 @@ def describe(program: Program, number: int) -> dict[str, Any]:
         "flops": call.flops,
         "results": [_result(call, argument) for argument in call.writes],
         "reads": {argument.name: argument.view.name for argument in call.arguments if argument.mode == "read"},
-        "scalars": {name: value for name, value in call.scalars if name != "decayed"},
+        "scalars": {name: value for name, value in call.scalars if name not in SPANS},
     }
 
 

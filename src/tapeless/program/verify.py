@@ -207,7 +207,8 @@ def _check_zeroed(program: Program) -> None:
 
 
 def _check_update(program: Program, numbered: Numbered) -> None:
-    """One update, of all weights by all gradients, scaled by the clip of the norm of all gradients."""
+    """One update, of all weights by all gradients, scaled by the clip of the norm of all gradients, and made only where
+    that clip finds norm and loss finite."""
     updates = program.phase("update")
     for clip in () if updates else program.phase("clip"):
         raise ProgramError(
@@ -220,6 +221,9 @@ def _check_update(program: Program, numbered: Numbered) -> None:
         for name, wanted in (("weights", "weight"), ("gradients", "gradient")):
             _check_whole(program, call, found[name], wanted)
         clip = _maker(program, numbered, call, "scale", "clip")
+        if _maker(program, numbered, call, "finite", "clip") != clip:
+            raise ProgramError(f"{call['finite'].name}, finite of {call.at}, must be that of {clip.at}, as scale is.")
+        _maker(program, numbered, clip, "loss", *(each.call.op for each in numbered.calls if each.call.spec.fused))
         norm = _maker(program, numbered, clip, "norm", "global_norm")
         _check_whole(program, norm, next(a for a in norm.arguments if a.name == "gradients"), "gradient")
 
@@ -234,10 +238,10 @@ def _check_whole(program: Program, call: Call, argument: Argument, kind: str) ->
         )
 
 
-def _maker(program: Program, numbered: Numbered, call: Call, argument: str, op: str) -> Call:
-    """The call whose result this argument is."""
+def _maker(program: Program, numbered: Numbered, call: Call, argument: str, *ops: str) -> Call:
+    """The call whose result this argument is: of one of these ops."""
     value = numbered.calls[program.calls.index(call)].inputs[argument]
     for each in numbered.calls:
-        if each.call.op == op and value in each.outputs.values():
+        if each.call.op in ops and value in each.outputs.values():
             return each.call
-    raise ProgramError(f"{call[argument].name}, {argument} of {call.at}, must be the result of {op}.")
+    raise ProgramError(f"{call[argument].name}, {argument} of {call.at}, must be the result of {' or '.join(ops)}.")

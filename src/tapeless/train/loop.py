@@ -113,22 +113,21 @@ class Trainer:
         if self.added == 0:
             self._draw()
         inputs, targets = self._drawn[self.added]
-        with self.phases("forward_backward"), np.errstate(all="ignore"):  # what NumPy would warn of is caught below
-            share = self.model.forward_backward(inputs, targets, accumulate=self.added > 0, count=self._count)
+        added: dict[str, Any] = {"accumulate": self.added > 0, "count": self._count}
+        last, lr, clip = self.added + 1 == self.settings.accumulate, self.schedule.at(self.step), self.settings.clip
+        with self.phases("step"), np.errstate(all="ignore"):  # what NumPy would warn of is caught below
+            made = self.model.step(inputs, targets, lr=lr, clip=clip or None, **added) if last else None
+            share = made.loss if made else self.model.forward_backward(inputs, targets, **added)
         if not isfinite(share):
             raise self._stopped(f"the loss is {share:g}", [self._drawn[self.added]])
         self.loss += share
         self.added += 1
-        if self.added < self.settings.accumulate:
+        if made is None:
             return None
-        lr = self.schedule.at(self.step)
-        with self.phases("update"):
-            try:
-                norm = self.model.update(lr, clip=self.settings.clip or None)
-            except NonFiniteError as error:
-                raise self._stopped(str(error).rstrip("."), self._drawn) from None
+        if not made.finite:
+            raise self._stopped(made.refusal, self._drawn)
         self.step += 1
-        done = Step(self.step, self.loss, lr, norm)
+        done = Step(self.step, self.loss, lr, made.norm)
         self.added, self.loss = 0, 0.0
         return done
 
@@ -241,7 +240,7 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
         if done.number % settings.log_every == 0 or last or done.number == 1:
             speed = tokens * (done.number - logged_at) / (time.perf_counter() - mark)
             trainer.norms.append(gradient_norms(trainer.model))
-            ratios = update_ratios(trainer.model, done.lr)
+            ratios = update_ratios(trainer.model)
             yield Logged(done, trainer.norms[-1], ratios, speed, trainer.phases.shares())
             mark, logged_at = time.perf_counter(), done.number
         evaluated = trainer.evaluate() if last or done.number % trainer.eval_every == 0 else None

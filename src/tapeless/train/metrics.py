@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,70 +19,32 @@ from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
 from tapeless.files.plain import parse_json, read_plain
 from tapeless.model import Model
+from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
-from tapeless.program.call import Call, member_offsets
 from tapeless.train.believed import is_line
 
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model
-PIECE = 1 << 16  # elements looked at together: what is computed on the way stays in the cache
-PHASES = ("data", "forward_backward", "update", "evaluate", "save")
+PHASES = ("data", "step", "evaluate", "save")
 
 
 def gradient_norms(model: Model) -> dict[str, float]:
-    """The norm of each layer's gradients, as they are before clipping; summed in float64."""
-    squares: dict[str, float] = {}
-    for weight in (each for each in model.program.weights if each.name in model.grads):
-        flat, layer = model.grads[weight.name].reshape(-1), weight.section
-        total = sum(_square(flat[piece]) for piece in _pieces(flat.size))
-        squares[layer] = squares.get(layer, 0.0) + total
-    return {layer: sqrt(total) for layer, total in squares.items()}
+    """The norm of each layer's gradients in the update just made, as they were before clipping."""
+    return _by_section(model, "gradient_norms")
 
 
-def update_ratios(model: Model, lr: float) -> dict[str, float]:
-    """How far the update just made moved each layer, as a share of where it was: ‖Δw‖ / ‖w before‖.
-
-    No copy of the weights is kept for it: the step is worked out again from the optimizer's state, piece by piece.
-    So it belongs right after `update`, before new gradients or another update.
-    """
-    call = model.program.phase("update")[0]
-    region = call["weights"].buffer
-    weights = model.arena.array(region)
-    layers = {weight.name: weight.section for weight in model.program.weights}
-    moved: dict[str, float] = {}
-    before: dict[str, float] = {}
-    for member, start in zip(region.members, member_offsets(region.members)[0], strict=True):
-        layer = layers[member.name]
-        for inside in _pieces(member.elements):
-            piece = slice(start + inside.start, start + inside.stop)
-            with np.errstate(all="ignore"):  # weights that are not finite are for the guard to tell of
-                step = _step(model, call, piece, lr)
-                before[layer] = before.get(layer, 0.0) + _square(weights[piece] - step)
-            moved[layer] = moved.get(layer, 0.0) + _square(step)
-    return {layer: sqrt(moved[layer] / before[layer]) if before[layer] else inf for layer in moved}
+def update_ratios(model: Model) -> dict[str, float]:
+    """How far the update just made moved each layer, as a share of where it was: ‖Δw‖ / ‖w before‖."""
+    before = _by_section(model, "weight_norms")
+    return {
+        layer: moved / before[layer] if before[layer] else inf for layer, moved in _by_section(model, "moved").items()
+    }
 
 
-def _step(model: Model, call: Call, piece: slice, lr: float) -> Array:
-    """What the update added to these weights, in float64: the ops' formulas, solved for the difference."""
-
-    def state(name: str) -> Array:
-        array: Array = model.arena.array(call[name])[piece].astype(np.float64)
-        return array
-
-    if call.op == "sgd":
-        return -lr * float(model.arena.array(call["scale"])[0]) * state("gradients")
-    if call.op == "momentum":
-        return -lr * state("m")
-    constants = dict(call.scalars)
-    number = int(model.arena.array(call["step"])[0])
-    size = np.sqrt(state("v") / (1 - constants["beta2"] ** number)) + constants["eps"]
-    step: Array = -lr / (1 - constants["beta1"] ** number) * state("m") / size
-    for start, stop in constants["decayed"]:
-        if start <= piece.start < stop:
-            # now = (1 − shrink)·before + step, where only `now` is left to be read
-            shrink = lr * constants["decay"]
-            step = (step - shrink * state("weights")) / (1 - shrink)
-    return step
+def _by_section(model: Model, name: str) -> dict[str, float]:
+    weights = model.program.phase("update")[0]["weights"].buffer
+    values = model.arena.array(model.plan.placements[name].buffer)
+    return dict(zip(sections(weights), values.tolist(), strict=True))
 
 
 def dead_units(model: Model, inputs: Any) -> dict[str, float]:
@@ -109,16 +71,6 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
                 awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
                 awake |= (rows > 0).any(axis=0)
     return {layer: float(1 - awake.mean()) for layer, awake in active.items()}
-
-
-def _pieces(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
-
-
-def _square(array: Array) -> float:
-    wide = array.astype(np.float64, copy=False)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(wide @ wide)
 
 
 class Phases:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.bugs.planting import Bug, Plant, around, replaced
-from tapeless.model import Model
+from tapeless.model import Model, Stepped
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.tasks.data import batches
@@ -36,6 +36,11 @@ class _Through:
     def forward_backward(self, inputs: Any, targets: Any, *, accumulate: bool, count: int) -> float:
         changed: float = self._change(self._model, self._trainer, inputs, targets, accumulate, count)
         return changed
+
+    def step(self, inputs: Any, targets: Any, *, lr: float, clip: float | None, **added: Any) -> Stepped:
+        self.forward_backward(inputs, targets, **added)
+        self._model.prepare_update(lr, clip)
+        return self._model._ran(self._model._clip, self._model._update)
 
 
 def _loop_calls(change: Any) -> Plant:

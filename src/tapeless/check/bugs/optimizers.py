@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, forward, replaced
+from tapeless.check.bugs.planting import Bug, Plant, around, forward, replaced
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.ops.contract import Array
 
 _update = Model.update
+
+
+def _number(a: Any) -> int:
+    """Of the update that is being made, from 1."""
+    return int(a.step[0]) + 1
 
 
 def _moments(a: Any) -> tuple[Array, Array]:
@@ -37,12 +42,12 @@ def _corrected(a: Any, m: Array, v: Array, steps: int) -> Array:
 
 
 def _eps_in_root(a: Any, m: Array, v: Array) -> Any:
-    t = int(a.step[0])
+    t = _number(a)
     return m / (1 - a.beta1**t) / np.sqrt(v / (1 - a.beta2**t) + a.eps)
 
 
 def _eps_before_correction(a: Any, m: Array, v: Array) -> Any:
-    t = int(a.step[0])
+    t = _number(a)
     return m / (1 - a.beta1**t) * np.sqrt(1 - a.beta2**t) / (np.sqrt(v) + a.eps)
 
 
@@ -52,7 +57,7 @@ def _through_the_gradient(a: Any) -> Any:
         pull[start:stop] = a.decay * a.weights[start:stop]
     g = a.scale[0] * a.gradients + pull
     m, v = a.beta1 * a.m + (1 - a.beta1) * g, a.beta2 * a.v + (1 - a.beta2) * g * g
-    return a.weights - a.lr[0] * _corrected(a, m, v, int(a.step[0]))
+    return a.weights - a.lr[0] * _corrected(a, m, v, _number(a))
 
 
 def _unscaled_square(a: Any) -> Any:
@@ -62,9 +67,7 @@ def _unscaled_square(a: Any) -> Any:
 def _clipped_afterwards(self: Model, lr: float, *, clip: float | None = None) -> float:
     """The scale that the update reads is that of the step before."""
     self.prepare_update(lr, clip)
-    for run in (*self._update, *self._clip):
-        run()
-    return float(self._array("gradient_norm")[0])
+    return self._ran(self._update, self._clip).norm
 
 
 def _clipped_by_tensor(self: Model, lr: float, *, clip: float | None = None) -> float:
@@ -89,6 +92,20 @@ def _steps_not_counted(self: Model, lr: float, clip: float | None) -> None:
 _prepare = Model.prepare_update
 
 
+def _lengths(a: Any, values: Array) -> list[float]:
+    return [float(np.linalg.norm(part)) for part in np.split(values, a.sections[1:])]
+
+
+def _after(a: Any) -> list[float]:
+    return _lengths(a, _decayed(a) - a.lr[0] * _corrected(a, *_moments(a), _number(a)))
+
+
+def _next_section(right: Any, weights: Any) -> dict[str, int]:
+    """The first weight of a section is taken for the last of the one before."""
+    sizes = [member.elements for member in weights.members]
+    return {name: start + sizes[0] * (start > 0) for name, start in right(weights).items()}
+
+
 def _everything(region: Any) -> tuple[tuple[int, int], ...]:
     return ((0, region.shape[0]),)
 
@@ -106,7 +123,7 @@ BUGS = (
         "adamw",
         "The bias correction counts one step too many.",
         "The first updates are too small by half.",
-        _adam(lambda a, m, v: _corrected(a, m, v, int(a.step[0]) + 1)),
+        _adam(lambda a, m, v: _corrected(a, m, v, _number(a) + 1)),
     ),
     Bug(
         "adam-bias-correction-missing",
@@ -121,7 +138,7 @@ BUGS = (
         "adamw",
         "m and v are multiplied by 1 − βᵗ instead of divided.",
         "Adam learns slower than plain SGD.",
-        _adam(lambda a, m, v: m * (1 - a.beta1 ** a.step[0]) / (np.sqrt(v * (1 - a.beta2 ** a.step[0])) + a.eps)),
+        _adam(lambda a, m, v: m * (1 - a.beta1 ** _number(a)) / (np.sqrt(v * (1 - a.beta2 ** _number(a))) + a.eps)),
         public="convnetjs, pull request 70.",
     ),
     Bug(
@@ -172,9 +189,7 @@ BUGS = (
         "adamw",
         "Weights shrink by `decay` instead of lr·decay.",
         "All matrices are gone after a few hundred steps.",
-        forward(
-            "adamw", weights=lambda a: _decayed(a, a.decay) - a.lr[0] * _corrected(a, *_moments(a), int(a.step[0]))
-        ),
+        forward("adamw", weights=lambda a: _decayed(a, a.decay) - a.lr[0] * _corrected(a, *_moments(a), _number(a))),
     ),
     Bug(
         "decay-on-norms-and-biases",
@@ -197,6 +212,56 @@ BUGS = (
         "The step counter is set back after each update.",
         "Every update is treated as the first.",
         replaced(Model, "prepare_update", _steps_not_counted),
+    ),
+    Bug(
+        "update-not-predicated",
+        "adamw",
+        "The update does not look at `finite`.",
+        "One overflow, and every weight is NaN.",
+        _adam(lambda a, m, v: _corrected(a, m, v, _number(a))),
+    ),
+    Bug(
+        "moments-not-predicated",
+        "adamw",
+        "Where the step is not finite the weights stay, but its gradients still go into m.",
+        "The training goes on, and is NaN one step later.",
+        forward("adamw", m=lambda a: _moments(a)[0]),
+    ),
+    Bug(
+        "refused-step-counted",
+        "adamw",
+        "The step number advances although nothing was updated.",
+        "A training with refused steps does not go on as one without them.",
+        forward("adamw", step=lambda a: a.step + 1),
+        public="PyTorch's GradScaler skips the optimizer and leaves schedulers to be stepped regardless (its warning).",
+    ),
+    Bug(
+        "moved-after-instead-of-before",
+        "adamw",
+        "Movement is set beside the weights after the update.",
+        "A first step that is far too large looks like an ordinary one.",
+        forward("adamw", norms=_after),
+    ),
+    Bug(
+        "movement-without-decay",
+        "adamw",
+        "How far weights moved leaves out the decay.",
+        "A decay that eats the weights does not show.",
+        forward("adamw", moved=lambda a: _lengths(a, a.lr[0] * _corrected(a, *_moments(a), _number(a)))),
+    ),
+    Bug(
+        "norms-of-the-wrong-section",
+        "update in model",
+        "The weights of a section are counted from the wrong place.",
+        "The doctor suspects the wrong layer.",
+        around(transformer, "sections", _next_section),
+    ),
+    Bug(
+        "sgd-not-predicated",
+        "sgd",
+        "The update does not look at `finite`.",
+        "One overflow, and every weight is NaN.",
+        forward("sgd", weights=lambda a: a.weights - a.lr[0] * a.scale[0] * a.gradients),
     ),
     Bug(
         "momentum-dampened",
@@ -233,6 +298,20 @@ BUGS = (
         "Differs in the seventh digit.",
         forward("clip", scale=lambda a: np.minimum(1.0, a.limit / (a.norm + 1e-6))),
         public="torch's clip_grad_norm_ does it on purpose.",
+    ),
+    Bug(
+        "finite-before-clipping",
+        "clip",
+        "Whether the gradient can be squared is asked of its norm before clipping.",
+        "A spike that clipping would have tamed stops the training.",
+        forward("clip", finite=lambda a: [np.isfinite(a.loss[0]) and a.norm[0] < a.largest[0]]),
+    ),
+    Bug(
+        "loss-not-watched",
+        "clip",
+        "Only the gradients are asked whether they are finite.",
+        "An infinite loss whose gradient is not: the update is made before anybody looks.",
+        forward("clip", finite=lambda a: [a.norm[0] * min(1.0, a.limit[0] / a.norm[0]) < a.largest[0]]),
     ),
     Bug(
         "norm-without-root",

@@ -7,6 +7,7 @@ would in a kernel.
 from __future__ import annotations
 
 from math import pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -89,13 +90,14 @@ def _variance_overflows(y: Array, mean: Array, rstd: Array, x: Array, weight: Ar
     y[...] = centred * rstd[:, None] * weight + bias
 
 
-def _norm_overflows(norm: Array, gradients: Array) -> None:
+def _norm_overflows(norm: Array, norms: Array, gradients: Array, sections: object) -> None:
     norm[0] = np.sqrt((gradients * gradients).sum())
 
 
-def _squares_first(weights: Array, m: Array, v: Array, gradients: Array, scale: Array, *rest: object) -> None:
+def _squares_first(*args: Any) -> None:
     """As the kernel, but that g² is computed before it is made a thousandth."""
-    g = np.float32(scale[0]) * gradients
+    a = dict(zip(("weights", "m", "v", "step", "moved", "norms", "gradients", "scale"), args, strict=False))
+    v, g = a["v"], np.float32(a["scale"][0]) * a["gradients"]
     v[np.isinf(g * g)] = np.inf
 
 

@@ -99,8 +99,11 @@ def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):  # type: 
     loss[0] = np.float32(row_loss.sum() / (count[0] * width))
 
 
-def _not_reset(norm: Any, gradients: Any) -> Any:
-    return [_kernel(not_reset).bind(gradients.size, norm, gradients, np.zeros(-(-gradients.size // 65536)))]
+def _not_reset(norm: Any, norms: Any, gradients: Any, sections: Any) -> Any:
+    from tapeless.ops.global_norm import cpu
+
+    right = cpu.forward(norm, norms, gradients, sections)  # the sections at least
+    return [*right, _kernel(not_reset).bind(gradients.size, norm, gradients, np.zeros(-(-gradients.size // 65536)))]
 
 
 def not_reset(norm, gradients, partial):  # type: ignore[no-untyped-def]
@@ -131,15 +134,25 @@ def too_early(loss, row_loss, x, table, targets, count):  # type: ignore[no-unty
             loss[0] = np.float32(total / (count[0] * width))
 
 
-def _overlapping(weights: Any, gradients: Any, scale: Any, lr: Any) -> Any:
-    return [_kernel(overlapping).bind(weights.size, weights, gradients, scale, lr)]
+def _overlapping(weights: Any, *rest: Any) -> Any:
+    *others, sections = rest
+    edges = np.array([*sections, weights.size])
+    return [_kernel(overlapping).bind(weights.size, weights, *others, edges)]
 
 
-def overlapping(weights, gradients, scale, lr):  # type: ignore[no-untyped-def]
+def overlapping(weights, step, moved, norms, gradients, scale, finite, lr, edges):  # type: ignore[no-untyped-def]
     """Each block has the first element of the next as well."""
-    for block in prange(-(-weights.size // 16384)):
+    rate = np.float32(lr[0] * scale[0])
+    for section in range(norms.size):
+        change, size = 0.0, 0.0
+        for i in range(edges[section], edges[section + 1]):
+            change += (rate * gradients[i]) ** 2 if finite[0] else 0.0
+            size += np.float64(weights[i]) ** 2
+        moved[section], norms[section] = sqrt(change), sqrt(size)
+    step[0] += finite[0]
+    for block in prange(-(-weights.size // 16384) if finite[0] else 0):
         for i in range(block * 16384, min(weights.size, block * 16384 + 16385)):
-            weights[i] -= np.float32(lr[0] * scale[0]) * gradients[i]
+            weights[i] -= rate * gradients[i]
 
 
 def _rest_left_out(y: Any, x: Any, branch: Any) -> Any:

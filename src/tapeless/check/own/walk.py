@@ -182,7 +182,8 @@ def _faults(ground: _Ground, number: int, call: Call, kernel: Kernel, repeats: i
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
     add = added if _takes_add(kernel) else NONE  # a kernel that only overwrites is watched while it overwrites
     filled = [each.name for each in call.writes if each.mode == "write" or each.name in added - add]
-    filled = [name for name in filled if name != "logits"]  # scratch, of which a kernel may use a part
+    # Not scratch, of which a kernel may use a part, nor what has no NaN.
+    filled = [name for name in filled if name != "logits" and arrays[name].dtype.kind == "f"]
     before, returned = ground.whole.copy(), None
 
     def result(fill: float) -> dict[str, Array]:

@@ -32,6 +32,17 @@ def rounded_product(a, b):
 
 
 @intrinsic
+def fused(typing, a, b, c):
+    """a · b + c with one rounding, where the machine can, whatever else a · b is used for."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 3)
+        return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [ir.FloatType()], kind), arguments)
+
+    return float32(float32, float32, float32), generate
+
+
+@intrinsic
 def float_of_bits(typing, bits):
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())

@@ -1,55 +1,81 @@
-"""AdamW on the CPU: one pass over the arena, cut where the decay changes."""
+"""AdamW on the CPU: one pass over the arena, cut where a section begins and where the decay changes."""
 
 from __future__ import annotations
 
 from math import sqrt
 
 import numpy as np
-from numba import float32, prange
+from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import inlined
-
-BLOCK = 65536
-
-
-def forward(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, decayed) -> list[Run]:
-    pieces = _pieces(weights.size, decayed)
-    return [ADAMW.bind(weights.size, weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, pieces)]
+from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.vector import fused, inlined, plus
 
 
-def _pieces(size, decayed):
-    """(start, stop, decayed or not), in order, each at most a block long."""
-    edges = sorted({size, *(edge for span in decayed for edge in span), *range(0, size, BLOCK)})
-    starts = np.array(edges[:-1])
-    inside = np.zeros(len(starts), bool)
-    for start, stop in decayed:
-        inside |= (starts >= start) & (starts < stop)
-    return np.stack([starts, np.array(edges[1:]), inside], axis=1).astype(np.int64)
+def forward(
+    weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay, decayed, sections
+) -> list[Run]:
+    pieces, firsts = cut(weights.size, sections, *(edge for span in decayed for edge in span))
+    written, read = (weights, m, v, step, moved, norms), (gradients, scale, finite, lr)
+    scratch = (pieces, firsts, _inside(pieces, decayed), np.empty((2, len(pieces))))
+    return [ADAMW.bind(weights.size, *written, *read, beta1, beta2, eps, decay, *scratch)]
 
 
-def adamw(weights, m, v, gradients, scale, lr, step, beta1, beta2, eps, decay, pieces):
+def _inside(pieces, decayed):
+    """Which pieces decay."""
+    starts = pieces[:, 0]
+    return np.any([(start <= starts) & (starts < stop) for start, stop in ((0, 0), *decayed)], axis=0)
+
+
+def adamw(
+    weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay,
+    pieces, firsts, decays, squares,
+):  # fmt: skip
+    step[0] += finite[0]
     rate = float32(lr[0] / (1.0 - beta1 ** step[0]))
     root = float32(1.0 / sqrt(1.0 - beta2 ** step[0]))
     shrink = float32(lr[0] * decay)
     for piece in prange(pieces.shape[0]):
         a, b = pieces[piece, 0], pieces[piece, 1]
-        _adamw(
-            weights[a:b], m[a:b], v[a:b], gradients[a:b], float32(scale[0]), float32(beta2),
-            float32(1.0 - beta1), float32(1.0 - beta2), shrink if pieces[piece, 2] else float32(0),
-            rate, root, float32(eps),
-        )  # fmt: skip
+        if finite[0]:
+            squares[0, piece], squares[1, piece] = _adamw(
+                weights[a:b], m[a:b], v[a:b], gradients[a:b], float32(scale[0]), float32(beta2),
+                float32(1.0 - beta1), float32(1.0 - beta2), shrink if decays[piece] else float32(0),
+                rate, root, float32(eps),
+            )  # fmt: skip
+        else:
+            squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
+    roots(moved, squares[0], firsts)
+    roots(norms, squares[1], firsts)
 
 
 @inlined
 def _adamw(w, m, v, g, scale, keep2, new1, new2, shrink, rate, root, eps):
+    """Σ change² and Σ w²."""
+    change, size = 0.0, 0.0
+    for a in range(0, w.size, RUN):
+        b = a + RUN
+        near, here = _run(w[a:b], m[a:b], v[a:b], g[a:b], scale, keep2, new1, new2, shrink, rate, root, eps)
+        change += near
+        size += here
+    return change, size
+
+
+@inlined
+def _run(w, m, v, g, scale, keep2, new1, new2, shrink, rate, root, eps):
+    changes, sizes = float32(0), float32(0)
     for i in range(w.size):
         gradient = scale * g[i]
         mean = m[i] + new1 * (gradient - m[i])
-        size = keep2 * v[i] + new2 * gradient * gradient
+        size = fused(keep2, v[i], new2 * gradient * gradient)
         m[i], v[i] = mean, size
-        w[i] = w[i] - shrink * w[i] - rate * mean / (sqrt(size) * root + eps)
+        away = rate * mean / (sqrt(size) * root + eps)
+        change = shrink * w[i] + away
+        changes = plus(changes, change * change)
+        sizes = plus(sizes, w[i] * w[i])
+        w[i] = fused(-shrink, w[i], w[i]) - away
+    return float64(changes), float64(sizes)
 
 
 ADAMW = Kernel(adamw)

@@ -1,8 +1,8 @@
 """AdamW: each weight steps by its gradient's running mean over its running size. Adam is decay = 0.
 
-With g = scale · gradients and the step number counting from 1:
+With g = scale · gradients:
 
-(1)  m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²
+(1)  step ← step + 1,   m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²
 
 m and v start at 0 and are too small by the factors 1 − β₁^step and 1 − β₂^step; dividing them out:
 
@@ -13,14 +13,17 @@ Decay shrinks the weights directly, not through the gradient, and before (2):
 (3)  weights ← weights − lr · decay · weights        on the spans `decayed` only
 
 `decayed` names the matrices. Norms, biases and positions are never decayed: pulling them to zero does not
-make a simpler model, only a worse one.
+make a simpler model, only a worse one. Where `finite` is 0 nothing is changed. On the way it is told how far each
+section of the model was moved, by what (2) and (3) take away together, and how large it was before:
+
+(4)  moved[l] = √(Σ change²),   norms[l] = √(Σ weights²)   over section l
 """
 
 from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
 
 SPEC = Spec(
     name="adamw",
@@ -28,22 +31,32 @@ SPEC = Spec(
         "weights": "N",
         "m": "N",
         "v": "N",
+        "step": "1",
+        "moved": "L",
+        "norms": "L",
         "gradients": "N",
         "scale": "1",
+        "finite": "1",
         "lr": "1",
-        "step": "1",
     },
-    roles={"scale": "scalar", "lr": "scalar", "step": "index"},
+    roles={
+        **dict.fromkeys(("step", "finite"), "index"),
+        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
+    },
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
             "m": "β₁·m + (1 − β₁)·scale·gradients",
             "v": "β₂·v + (1 − β₂)·(scale·gradients)²",
+            "step": "step + finite",
+            "moved": "√(Σ (lr·decay·weights + lr·m̂ / (√v̂ + eps))²) by section",
+            "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "lr", "step"),
-        scalars=("beta1", "beta2", "eps", "decay", "decayed"),
-        updates=("weights", "m", "v"),
+        reads=("gradients", "scale", "finite", "lr"),
+        scalars=("beta1", "beta2", "eps", "decay", "decayed", "sections"),
+        updates=("weights", "m", "v", "step"),
     ),
+    refuse=refuse_sections,
 )
 
 
@@ -51,17 +64,28 @@ def forward(
     weights: Array,
     m: Array,
     v: Array,
+    step: Array,
+    moved: Array,
+    norms: Array,
     gradients: Array,
     scale: Array,
+    finite: Array,
     lr: Array,
-    step: Array,
     beta1: float,
     beta2: float,
     eps: float,
     decay: float,
     decayed: tuple[tuple[int, int], ...],
+    sections: tuple[int, ...],
 ) -> None:
+    norms[...] = norms_by_section(weights, sections)  # (4)
+    moved[...] = 0
+    if not finite[0]:
+        return
+    step += 1
+    change = np.zeros_like(weights)
     for start, stop in decayed:
+        change[start:stop] = lr[0] * decay * weights[start:stop]
         weights[start:stop] *= 1 - lr[0] * decay  # (3)
     g = scale[0] * gradients
     m += (1 - beta1) * (g - m)  # (1)
@@ -69,11 +93,13 @@ def forward(
     v += (1 - beta2) * g * g
     correction = 1 - beta1 ** int(step[0])
     size = np.sqrt(v) / np.sqrt(1 - beta2 ** int(step[0])) + eps
-    weights -= lr[0] / correction * m / size  # (2)
+    away = lr[0] / correction * m / size
+    weights -= away  # (2)
+    moved[...] = norms_by_section(change + away, sections)
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return 14 * dims["N"]
+    return 20 * dims["N"]
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
@@ -81,13 +107,17 @@ def example(rng: np.random.Generator) -> dict[str, Any]:
         "weights": rng.normal(size=9),
         "m": rng.normal(size=9),
         "v": rng.uniform(0.1, 1, size=9),
+        "step": np.array([2]),
+        "moved": (3,),
+        "norms": (3,),
         "gradients": rng.normal(size=9),
         "scale": np.array([0.5]),
+        "finite": np.array([1]),
         "lr": np.array([0.1]),
-        "step": np.array([3]),
         "beta1": 0.9,
         "beta2": 0.999,
         "eps": 1e-8,
         "decay": 0.1,
         "decayed": ((2, 5),),
+        "sections": (0, 2, 6),
     }

@@ -1,17 +1,20 @@
-"""Clip on the CPU: one number."""
+"""Clip on the CPU: two numbers."""
 
 from __future__ import annotations
+
+from math import isfinite
 
 from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 
 
-def forward(scale, norm, limit) -> list[Run]:
-    return [CLIP.bind(1, scale, norm, limit)]
+def forward(scale, finite, loss, norm, limit, largest) -> list[Run]:
+    return [CLIP.bind(1, scale, finite, loss, norm, limit, largest)]
 
 
-def clip(scale, norm, limit):
+def clip(scale, finite, loss, norm, limit, largest):
     scale[0] = limit[0] / norm[0] if norm[0] > limit[0] else 1.0
+    finite[0] = isfinite(loss[0]) and norm[0] * scale[0] < largest[0]
 
 
 CLIP = Kernel(clip)

@@ -1,40 +1,30 @@
-"""Global norm on the CPU: one pass, in float64, in blocks whose sums are added in order."""
+"""Global norm on the CPU: one pass, in float64, in pieces whose sums are added in order."""
 
 from __future__ import annotations
 
 from math import sqrt
 
 import numpy as np
-from numba import float64, prange
+from numba import prange
 
 from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined, plus
-
-BLOCK = 65536
+from tapeless.kernels.cpu.sections import cut, roots, square_sum
 
 
-def forward(norm, gradients) -> list[Run]:
-    partial = np.empty(blocks(gradients.size, BLOCK))
-    return [GLOBAL_NORM.bind(gradients.size, norm, gradients, partial)]
+def forward(norm, norms, gradients, sections) -> list[Run]:
+    pieces, firsts = cut(gradients.size, sections)
+    return [GLOBAL_NORM.bind(gradients.size, norm, norms, gradients, pieces, firsts, np.empty(len(pieces)))]
 
 
-def global_norm(norm, gradients, partial):
-    for block in prange(partial.size):
-        partial[block] = _square_sum(gradients[block * BLOCK : block * BLOCK + BLOCK])
+def global_norm(norm, norms, gradients, pieces, firsts, squares):
+    for piece in prange(squares.size):
+        squares[piece] = square_sum(gradients[pieces[piece, 0] : pieces[piece, 1]])
+    roots(norms, squares, firsts)
     total = 0.0
-    for block in range(partial.size):
-        total += partial[block]
+    for piece in range(squares.size):
+        total += squares[piece]
     norm[0] = sqrt(total)
-
-
-@inlined
-def _square_sum(x):
-    total = 0.0
-    for i in range(x.size):
-        total = plus(total, float64(x[i]) * float64(x[i]))
-    return total
 
 
 GLOBAL_NORM = Kernel(global_norm)

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
-from numba import float32, prange
+import numpy as np
+from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
-
-BLOCK = 65536
+from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.vector import inlined, plus
 
 
-def forward(weights, m, gradients, scale, lr, momentum) -> list[Run]:
-    return [MOMENTUM.bind(weights.size, weights, m, gradients, scale, lr, momentum)]
+def forward(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, sections) -> list[Run]:
+    pieces, firsts = cut(weights.size, sections)
+    written = (weights, m, step, moved, norms)
+    scratch = (pieces, firsts, np.empty((2, len(pieces))))
+    return [MOMENTUM.bind(weights.size, *written, gradients, scale, finite, lr, momentum, *scratch)]
 
 
-def momentum_step(weights, m, gradients, scale, lr, momentum):
-    for block in prange(blocks(weights.size, BLOCK)):
-        a, b = block * BLOCK, block * BLOCK + BLOCK
-        _momentum(weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum))
+def momentum_step(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, pieces, firsts, squares):
+    for piece in prange(pieces.shape[0]):
+        a, b = pieces[piece, 0], pieces[piece, 1]
+        if finite[0]:
+            squares[0, piece], squares[1, piece] = _momentum(
+                weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum)
+            )
+        else:
+            squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
+    step[0] += finite[0]
+    roots(moved, squares[0], firsts)
+    roots(norms, squares[1], firsts)
 
 
 @inlined
 def _momentum(w, m, g, scale, lr, momentum):
+    """Σ (lr · m)² and Σ w²."""
+    change, size = 0.0, 0.0
+    for a in range(0, w.size, RUN):
+        near, here = _run(w[a : a + RUN], m[a : a + RUN], g[a : a + RUN], scale, lr, momentum)
+        change += near
+        size += here
+    return change * float64(lr) ** 2, size
+
+
+@inlined
+def _run(w, m, g, scale, lr, momentum):
+    change, size = float32(0), float32(0)
     for i in range(w.size):
         moved = momentum * m[i] + scale * g[i]
         m[i] = moved
+        change = plus(change, moved * moved)
+        size = plus(size, w[i] * w[i])
         w[i] -= lr * moved
+    return float64(change), float64(size)
 
 
 MOMENTUM = Kernel(momentum_step)

@@ -1,44 +1,92 @@
 """Momentum: steps along a running sum of gradients, so that what they agree on builds up.
 
 (1)  m ← momentum · m + scale · gradients
-(2)  weights ← weights − lr · m
+(2)  weights ← weights − lr · m,   step ← step + 1
+
+Where `finite` is 0 none of this is done. On the way it is told how far each section of the model was moved, and how
+large it was before:
+
+(3)  moved[l] = √(Σ (lr · m)²),   norms[l] = √(Σ weights²)   over section l
 """
 
 from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
 
 SPEC = Spec(
     name="momentum",
-    shapes={"weights": "N", "m": "N", "gradients": "N", "scale": "1", "lr": "1"},
-    roles={"scale": "scalar", "lr": "scalar"},
+    shapes={
+        "weights": "N",
+        "m": "N",
+        "step": "1",
+        "moved": "L",
+        "norms": "L",
+        "gradients": "N",
+        "scale": "1",
+        "finite": "1",
+        "lr": "1",
+    },
+    roles={
+        **dict.fromkeys(("step", "finite"), "index"),
+        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
+    },
     forward=Signature(
-        writes={"weights": "weights − lr·m", "m": "momentum·m + scale·gradients"},
-        reads=("gradients", "scale", "lr"),
-        scalars=("momentum",),
-        updates=("weights", "m"),
+        writes={
+            "weights": "weights − lr·m",
+            "m": "momentum·m + scale·gradients",
+            "step": "step + finite",
+            "moved": "√(Σ (lr·m)²) by section",
+            "norms": "√(Σ weights²) by section, before",
+        },
+        reads=("gradients", "scale", "finite", "lr"),
+        scalars=("momentum", "sections"),
+        updates=("weights", "m", "step"),
     ),
+    refuse=refuse_sections,
 )
 
 
-def forward(weights: Array, m: Array, gradients: Array, scale: Array, lr: Array, momentum: float) -> None:
-    m *= momentum  # (1)
-    m += scale[0] * gradients
-    weights -= lr[0] * m  # (2)
+def forward(
+    weights: Array,
+    m: Array,
+    step: Array,
+    moved: Array,
+    norms: Array,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    momentum: float,
+    sections: tuple[int, ...],
+) -> None:
+    norms[...] = norms_by_section(weights, sections)  # (3)
+    moved[...] = 0
+    if finite[0]:
+        m *= momentum  # (1)
+        m += scale[0] * gradients
+        change = lr[0] * m
+        moved[...] = norms_by_section(change, sections)
+        weights -= change  # (2)
+        step += 1
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    return 5 * dims["N"]
+    return 9 * dims["N"]
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "weights": rng.normal(size=9),
         "m": rng.normal(size=9),
+        "step": np.array([2]),
+        "moved": (3,),
+        "norms": (3,),
         "gradients": rng.normal(size=9),
         "scale": np.array([0.5]),
+        "finite": np.array([1]),
         "lr": np.array([0.1]),
         "momentum": 0.9,
+        "sections": (0, 2, 6),
     }

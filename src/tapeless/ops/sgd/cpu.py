@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from numba import float32, prange
+import numpy as np
+from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
-
-BLOCK = 65536
+from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.vector import inlined, plus
 
 
-def forward(weights, gradients, scale, lr) -> list[Run]:
-    return [SGD.bind(weights.size, weights, gradients, scale, lr)]
+def forward(weights, step, moved, norms, gradients, scale, finite, lr, sections) -> list[Run]:
+    pieces, firsts = cut(weights.size, sections)
+    squares = np.empty((2, len(pieces)))
+    return [SGD.bind(weights.size, weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares)]
 
 
-def sgd(weights, gradients, scale, lr):
-    for block in prange(blocks(weights.size, BLOCK)):
-        a, b = block * BLOCK, block * BLOCK + BLOCK
-        _sgd(weights[a:b], gradients[a:b], float32(lr[0] * scale[0]))
+def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares):
+    rate = float32(lr[0] * scale[0])
+    for piece in prange(pieces.shape[0]):
+        a, b = pieces[piece, 0], pieces[piece, 1]
+        if finite[0]:
+            squares[0, piece], squares[1, piece] = _sgd(weights[a:b], gradients[a:b], rate)
+        else:
+            squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
+    step[0] += finite[0]
+    roots(moved, squares[0], firsts)
+    roots(norms, squares[1], firsts)
 
 
 @inlined
 def _sgd(w, g, rate):
+    """Σ (rate · g)² and Σ w²."""
+    change, size = 0.0, 0.0
+    for start in range(0, w.size, RUN):
+        near, here = _run(w[start : start + RUN], g[start : start + RUN], rate)
+        change += near
+        size += here
+    return change * float64(rate) ** 2, size
+
+
+@inlined
+def _run(w, g, rate):
+    change, size = float32(0), float32(0)
     for i in range(w.size):
+        change = plus(change, g[i] * g[i])
+        size = plus(size, w[i] * w[i])
         w[i] -= rate * g[i]
+    return float64(change), float64(size)
 
 
 SGD = Kernel(sgd)
