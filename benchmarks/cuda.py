@@ -21,9 +21,7 @@ import torch
 from tapeless.kernels.cuda.products import exact
 from tapeless.ops import OPS
 
-INTEGERS = ("tokens", "targets", "step", "position")
-SCALARS = ("count", "scale", "lr", "limit", "norm")
-POSITIVE = ("count", "scale", "lr", "limit", "norm", "v", "class_weights")
+POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
 # In bfloat16: statistics, optimizer state and gradients of weights stay float32 in every op, and in these ops also
 # what belongs to the residual stream.
 WIDE = ("mean", "rstd", "lse", "loss", "class_weights", "dweight", "dbias", "dtable")
@@ -42,9 +40,13 @@ STREAM = {
 DECODING = ("cached_attention", "remember", "positions_at")
 ALLOWED = {"float32": 1e-5, "bfloat16": 2.0**-8}
 DIMS = {"B": 2, "T": 1000, "S": 1000, "R": 2000, "C": 768, "H": 12, "D": 64, "F": 3072, "V": 50257, "P": 1024, "K": 900}
-DIMS["N"] = 5_000_001
+DIMS |= {"N": 5_000_001, "L": 3}
 SCALAR_VALUES: dict[str, Any] = {"causal": True, "eps": 1e-5, "momentum": 0.9, "beta1": 0.9, "beta2": 0.999}
-SCALAR_VALUES |= {"decay": 0.1, "decayed": ((0, 3_000_001), (4_000_000, 4_999_999))}
+SCALAR_VALUES |= {
+    "decay": 0.1,
+    "decayed": ((0, 3_000_001), (4_000_000, 4_999_999)),
+    "sections": (0, 1_000_000, 3_000_001),
+}
 
 
 def shape_of(spec: Any, argument: str, dims: dict[str, int]) -> tuple[int, ...]:
@@ -52,19 +54,18 @@ def shape_of(spec: Any, argument: str, dims: dict[str, int]) -> tuple[int, ...]:
 
 
 def type_of(op: str, argument: str, precision: str) -> torch.dtype:
-    if argument in INTEGERS:
-        return torch.int64
-    if argument in SCALARS:
-        return torch.float64
+    fixed = OPS[op].SPEC.dtype(argument, "number")
+    if fixed != "number":
+        return torch.int64 if fixed == "int64" else torch.float64
     wide = precision == "float32" or argument in WIDE or argument in STREAM.get(op, ())
     return torch.float32 if wide else torch.bfloat16
 
 
 def values(op: str, argument: str, dims: dict[str, int], precision: str, rng: torch.Generator) -> torch.Tensor:
     shape = shape_of(OPS[op].SPEC, argument, dims)
-    limits = {"tokens": (0, dims["V"]), "targets": (-1, dims["V"]), "step": (3, 4), "position": (10, 11)}
-    if argument in INTEGERS:
-        return torch.randint(*limits[argument], shape, device="cuda", generator=rng)
+    limits = {"tokens": (0, dims["V"]), "targets": (-1, dims["V"]), "position": (10, 11)}
+    if type_of(op, argument, precision) == torch.int64:
+        return torch.randint(*limits.get(argument, (1, 2)), shape, device="cuda", generator=rng)
     array = torch.randn(shape, device="cuda", generator=rng)
     if argument in ("weight", "weights", "table") and len(shape) == 2:
         array *= 0.05
@@ -237,6 +238,7 @@ def step_calls() -> Iterator[Timed]:
     q, k, v = qkv.split(C, 2)
     pairs = 2.0 * B * T * (T + 1) / 2 * C
     yield Timed("attention", L, cuda["attention"].forward(y, lse, q, k, v, True), moved(qkv, y), 2 * pairs)
+    all_of(cuda["attention"].forward(y, lse, q, k, v, True))
     runs = cuda["attention"].backward(*dqkv.split(C, 2), h.view(B, T, C), q, k, v, y, lse, True)
     yield Timed("attention backward", L, runs, moved(qkv, dqkv, y, y), 5 * pairs)
     up, act, dact = narrow(R, F), narrow(R, F), narrow(R, F)
@@ -249,20 +251,23 @@ def step_calls() -> Iterator[Timed]:
     yield Timed("classifier", 1, runs, 4.0 * R * V, 6.0 * R * C * V)
 
     weights, m, v_, gradients, working = wide(N), wide(N), wide(N).abs(), wide(N), narrow(N)
-    norm, scale, lr = (torch.ones(1, device="cuda", dtype=torch.float64) for _ in range(3))
-    step = torch.ones(1, device="cuda", dtype=torch.int64)
+    norm, scale, lr, limit, largest = (torch.ones(1, device="cuda", dtype=torch.float64) for _ in range(5))
+    step, finite = (torch.ones(1, device="cuda", dtype=torch.int64) for _ in range(2))
+    starts = (0, *range(N // 3 // 128 * 128, N - N // 20, N // 20 // 128 * 128))
+    moved_by, norms = (torch.ones(len(starts), device="cuda", dtype=torch.float64) for _ in range(2))
     yield Timed("zero", 1, cuda["zero"].forward(gradients), moved(gradients))
-    yield Timed("global norm", 1, cuda["global_norm"].forward(norm, gradients), moved(gradients))
-    yield Timed("clip", 1, cuda["clip"].forward(scale, norm, lr))
-    numbers = (0.9, 0.999, 1e-8, 0.1, ((0, N // 2), (N // 2 + 1000, N)))
-    runs = cuda["adamw"].forward(weights, m, v_, gradients, scale, lr, step, *numbers, working=working)
+    yield Timed("global norm", 1, cuda["global_norm"].forward(norm, norms, gradients, starts), moved(gradients))
+    yield Timed("clip", 1, cuda["clip"].forward(scale, finite, loss, norm, limit, largest))
+    written, read = (weights, m, v_, step, moved_by, norms), (gradients, scale, finite, lr)
+    numbers = (0.9, 0.999, 1e-8, 0.1, ((0, N // 2 // 128 * 128), (N // 2 // 128 * 128 + 1024, N // 64 * 64)), starts)
+    runs = cuda["adamw"].forward(*written, *read, *numbers, working=working)
     yield Timed("adamw", 1, runs, moved(weights, weights, m, m, v_, v_, gradients, working))
 
 
 def fused_calls() -> Iterator[tuple[Timed, list[str]]]:
     """Calls that could be bound as one, and those of the table that each would replace."""
     R, C, F, L = 32768, 768, 3072, 12
-    norm, gelu = (import_module(f"tapeless.ops.{name}.cuda") for name in ("layernorm", "gelu"))
+    norm, gelu, attention = (import_module(f"tapeless.ops.{name}.cuda") for name in ("layernorm", "gelu", "attention"))
 
     def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return (torch.randn(shape, device="cuda") * 0.05).to(dtype)
@@ -287,6 +292,13 @@ def fused_calls() -> Iterator[tuple[Timed, list[str]]]:
     yield Timed("gelu backward + sums", L, runs, 6.0 * R * F), ["gelu backward", "sums F"]
     runs = gelu.backward(dup, dact, up, y=act, dbias=dbias, add=frozenset({"dbias"}))
     yield Timed("gelu backward + sums + gelu", L, runs, 8.0 * R * F), ["gelu backward", "sums F", "gelu"]
+    B, T, H = 32, R // 32, 12
+    qkv, dqkv, mix, lse = make(n, B, T, 3 * C), make(n, B, T, 3 * C), make(n, B, T, C), make(f, B, H, T)
+    q, k, v = qkv.split(C, 2)
+    all_of(attention.forward(mix, lse, q, k, v, True))
+    runs = attention.backward(*dqkv.split(C, 2), y.view(B, T, C), q, k, v, mix, lse, True, dbias=make(f, 3 * C))
+    parts = ["attention backward", "sums 3C"]
+    yield Timed("attention backward + sums", L, runs, 0.0, 5.0 * R * (T + 1) * C), parts
 
 
 def sums_calls() -> Iterator[Timed]:
@@ -298,6 +310,7 @@ def sums_calls() -> Iterator[Timed]:
     total, narrow = torch.zeros(F, device="cuda"), torch.randn(R, F, device="cuda").to(torch.bfloat16)
     yield Timed("sums and cast", 2 * L, column_sums(total[:C], wide, True, copy=copy), 6.0 * R * C)
     yield Timed("sums C", 2 * L, column_sums(total[:C], copy, True), 2.0 * R * C)
+    yield Timed("sums 3C", L, column_sums(total[: 3 * C], narrow[:, : 3 * C].contiguous(), True), 6.0 * R * C)
     yield Timed("sums F", L, column_sums(total, narrow, True), 2.0 * R * F)
 
 

@@ -7,34 +7,49 @@ TRITON_INTERPRET=1 python -m tests.ops.interpreted_cuda PART PARTS
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from tapeless.check.tolerances import LOCKSTEP
+from tapeless.kernels.cuda import sections, sums
 from tapeless.ops import OPS
-from tapeless.ops.contract import Array
+from tapeless.ops.contract import NONE, Array, Spec
 
-INTEGERS = ("tokens", "targets", "step", "position")
-SCALARS = ("count", "scale", "lr", "limit", "norm")
-POSITIVE = ("count", "scale", "lr", "limit", "norm", "v", "class_weights")
-# Where kernels cut blocks: one row, one channel, rows and columns just beyond a block, several programs, a vocabulary
-# that is odd and large enough to be split.
+CUDA = {name: import_module(f"tapeless.ops.{name}.cuda") for name in OPS}
+# Small blocks, so that small shapes are cut into several.
+for module, constants in (
+    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (sections, {"BLOCK": 512, "PIECES": 4}),
+    (CUDA["layernorm"], {"PROGRAMS": 3}),
+    (CUDA["embedding"], {"ROWS": 8, "COLUMNS": 128}),
+    (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4}),
+    (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (CUDA["unembed"], {"HELD": 3000}),
+):
+    for constant, value in constants.items():
+        assert hasattr(module, constant)
+        setattr(module, constant, value)
+
+# Where kernels cut blocks: one row, rows and columns just beyond a block, a token that goes on through several
+# programs, a vocabulary that is odd and large enough to be split, and one row of it.
 SHAPES: dict[str, list[dict[str, int]]] = {
-    "embedding": [{"R": 7, "C": 3, "V": 4}, {"R": 131, "C": 257, "V": 3}, {"R": 70, "C": 5, "V": 90}],
+    "embedding": [{"R": 7, "C": 3, "V": 4}, {"R": 67, "C": 130, "V": 3}, {"R": 70, "C": 5, "V": 90}],
     "positions": [{"B": 3, "T": 5, "C": 7, "P": 9}, {"B": 1, "T": 1, "C": 1, "P": 1}],
     "positions_at": [{"B": 3, "T": 5, "C": 7, "P": 9}],
     "linear": [{"R": 5, "C": 3, "F": 4}, {"R": 33, "C": 7, "F": 129}, {"R": 1, "C": 40, "F": 1}],
-    "layernorm": [{"R": 4, "C": 5}, {"R": 1, "C": 3}, {"R": 1070, "C": 17}],
+    "layernorm": [{"R": 4, "C": 5}, {"R": 1, "C": 3}, {"R": 10, "C": 17}],
     "attention": [
         {"B": 2, "T": 3, "S": 5, "H": 2, "D": 3},
         {"B": 1, "T": 65, "S": 65, "H": 1, "D": 16},
         {"B": 1, "T": 33, "S": 70, "H": 2, "D": 5},
         {"B": 2, "T": 64, "S": 96, "H": 1, "D": 20},
         {"B": 1, "T": 1, "S": 40, "H": 3, "D": 8},
+        {"B": 1, "T": 40, "S": 33, "H": 1, "D": 16},
     ],
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
     "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 2, "D": 16, "P": 70}],
@@ -47,117 +62,191 @@ SHAPES: dict[str, list[dict[str, int]]] = {
         {"R": 7, "C": 3, "V": 5, "K": 3},
         {"R": 9, "C": 6, "V": 1031, "K": 4},
         {"R": 3, "C": 6, "V": 1031, "K": 1},
-        {"R": 130, "C": 4, "V": 20, "K": 130},
+        {"R": 30, "C": 4, "V": 300, "K": 30},
     ],
     "squared_error": [{"R": 5, "C": 3, "V": 4}, {"R": 40, "C": 33, "V": 7}],
     "unembed": [{"R": 4, "C": 3, "V": 5}, {"R": 3, "C": 6, "V": 1031}],
     "proximity": [{"R": 4, "C": 3, "V": 5}, {"R": 35, "C": 33, "V": 129}],
     "zero": [{"N": 7}],
-    "global_norm": [{"N": 9}, {"N": 5000}],
+    "global_norm": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
     "clip": [{}],
-    "sgd": [{"N": 9}, {"N": 4097}],
-    "momentum": [{"N": 9}, {"N": 4097}],
-    "adamw": [{"N": 9}, {"N": 6000}],
+    "sgd": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
+    "momentum": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
+    "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
 }
-TWICE = {  # the scalars of an op, in every form that it has
+FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
     "attention": [{"causal": True}, {"causal": False}],
     "layernorm": [{"eps": 1e-2}],
-    "momentum": [{"momentum": 0.9}],
+    "clip": [{"limit": 0.2}, {"limit": np.inf}, {"norm": np.nan}, {"loss": np.inf}, {"largest": 0.1}],
+    "sgd": [{"finite": 1}, {"finite": 0}],
+    "momentum": [{"momentum": 0.9, "finite": 1}, {"momentum": 0.9, "finite": 0}],
     "adamw": [
-        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.1, "decayed": spans}
-        for spans in ((), ((2, 5),), ((0, 9),), ((1, 2), (4, 2047), (2048, 2050), (4000, 6000)))
+        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.1, "decayed": spans, "finite": finite, "step": step}
+        for spans, finite, step in (((), 1, 0), (((1, 2), (4, 511), (512, 2050)), 1, 7), (((0, 4096),), 0, 0))
     ],
 }
+POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
 PARTS = {"q": 3, "k": 4, "v": 5, "dq": 4, "dk": 5, "dv": 3}  # columns of products so many times as wide
 
-Case = tuple[str, str, dict[str, int], dict[str, Any], frozenset[str], frozenset[str]]
+
+class Case(NamedTuple):
+    op: str
+    direction: str
+    dims: dict[str, int]
+    form: dict[str, Any]
+    left_out: frozenset[str]
+    add: frozenset[str]
 
 
 def cases() -> Iterator[Case]:
-    """(op, direction, dimensions, scalars, what is left out, what is added to): each once, and all at once."""
+    """Each op in each direction and form, with nothing left out and with each thing that may be, writing and adding."""
     for name, op in OPS.items():
         for direction in ("forward", "backward"):
             if getattr(op.SPEC, direction) is None:
                 continue
             signature = op.SPEC.signature(direction)
-            left_out = [frozenset(), *(frozenset({each}) for each in signature.optional)]
-            added = [frozenset(), *([frozenset(signature.adds)] if signature.adds else [])]
+            left_out = [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
             for dims in SHAPES[name]:
-                for scalars in TWICE.get(name, [{}]):
-                    if name == "attention" and scalars["causal"] and dims["T"] > dims["S"]:
+                dims = {**dims, "C": dims["H"] * dims["D"]} if "H" in dims else dims
+                for form in FORMS.get(name, [{}]):
+                    if form.get("causal") and dims["T"] > dims["S"]:
                         continue
                     for out in left_out:
-                        for add in added:
-                            yield name, direction, dims, scalars, out, add - out
+                        for add in {NONE, frozenset(signature.adds) - out}:
+                            yield Case(name, direction, dims, form, out, add)
 
 
-def judge(case: Case) -> str | None:
+def judge(case: Case) -> Iterator[str]:
     """What is wrong with the kernels in this case."""
-    import torch
+    spec, rng = OPS[case.op].SPEC, np.random.default_rng(0)
+    signature, (arrays, scalars) = spec.signature(case.direction), inputs(case, rng)
+    arguments = {name: None if name in case.left_out else arrays[name] for name in signature.arguments}
+    kept = case.add | {*signature.updates} | {*signature.reads}
+    true = {name: None if array is None else precise(array) for name, array in arguments.items()}
+    ours = {
+        name: None if array is None else tensor(spec, name, array if name in kept else unset(array))
+        for name, array in arguments.items()
+    }
+    options: dict[str, Any] = {"add": case.add} if case.add else {}
+    getattr(OPS[case.op], case.direction)(*true.values(), *scalars, **options)
+    run_all(getattr(CUDA[case.op], case.direction)(*ours.values(), *scalars, **options))
+    for name in signature.writes:
+        if name != "logits" and name not in case.left_out:
+            yield from difference(f"{case}: {name}", ours[name], true[name], case.dims)
 
-    name, direction, dims, scalars, out, add = case
-    op, rng = OPS[name], np.random.default_rng(0)
-    dims = {**dims, "C": dims["H"] * dims["D"]} if "H" in dims else dims
-    made: dict[str, Array] = {}
-    forward, signature = op.SPEC.forward, op.SPEC.signature(direction)
-    for argument in (*forward.arguments, *signature.arguments):
-        if argument not in made:
-            made[argument] = values(op.SPEC, argument, dims, rng)
+
+def inputs(case: Case, rng: np.random.Generator) -> tuple[dict[str, Array], list[Any]]:
+    """Every argument by name, what the forward saved among them, and the scalars."""
+    op, dims, scalars = OPS[case.op], case.dims, dict(case.form)
+    spec, signature = op.SPEC, op.SPEC.signature(case.direction)
+    if "L" in dims:
+        scalars["sections"] = (0, dims["N"] // 3 // 16 * 16 or 2, dims["N"] // 2 // 16 * 16 or 6)
     if "decayed" in scalars:
-        spans = tuple((a, min(b, dims["N"])) for a, b in scalars["decayed"] if a < dims["N"])
-        scalars = {**scalars, "decayed": spans}
-    if direction == "backward" and not op.SPEC.fused:  # what the forward saved
-        saved = {a: made[a].copy() for a in forward.arguments}
-        op.forward(*saved.values(), *(scalars[s] for s in forward.scalars))
-        made |= {a: saved[a].astype(np.float32) if a not in SCALARS else saved[a] for a in forward.writes}
-    arguments = [None if a in out else made[a] for a in signature.arguments]
-    true = [None if a is None else a.astype(np.float64 if a.dtype == np.float32 else a.dtype) for a in arguments]
-    ours = []
-    for argument, array in zip(signature.arguments, arguments, strict=True):
-        fresh = argument in signature.writes and argument not in add | set(signature.updates)
-        ours.append(None if array is None else tensor(argument, array, op.SPEC.letters(argument), fresh))
-    extra = {"add": add} if add else {}
-    numbers = [scalars[s] for s in signature.scalars]
-    getattr(op, direction)(*true, *numbers, **extra)
-    for run in getattr(import_module(f"tapeless.ops.{name}.cuda"), direction)(*ours, *numbers, **extra):
-        run()
-    for argument, mine, theirs in zip(signature.arguments, ours, true, strict=True):
-        if mine is None or argument not in signature.writes or argument == "logits":
-            continue
-        found = mine.to(torch.float64).numpy()
-        error = np.abs(found - theirs).max() / (np.abs(theirs).max() or 1.0)
-        allowed = 4 * LOCKSTEP["float32"] * sqrt(max(dims.get(letter, 1) for letter in "RCFSTVBK"))
-        if not error <= allowed:
-            return f"{name}.{direction} {dims} {scalars} without {set(out)}, adding to {set(add)}: {argument} is off by {error:.1e}, allowed {allowed:.1e}"
-    return None
+        size = dims["N"]
+        scalars["decayed"] = tuple((a, min(b, size)) for a, b in scalars["decayed"] if a < size)
+    arrays: dict[str, Array] = {}
+    for name in (*spec.forward.arguments, *signature.arguments):
+        if name not in arrays:
+            arrays[name] = values(spec, name, dims, rng)
+            if name in case.form:
+                arrays[name][...] = case.form[name]
+    if case.direction == "backward" and not spec.fused:
+        saved = {name: precise(arrays[name]) for name in spec.forward.arguments}
+        op.forward(*saved.values(), *(scalars[s] for s in spec.forward.scalars))
+        arrays |= {name: saved[name].astype(arrays[name].dtype) for name in spec.forward.writes}
+    return arrays, [scalars[s] for s in signature.scalars]
 
 
-def values(spec, argument, dims, rng) -> Array:
-    shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
-    limits = {"tokens": (0, dims.get("V", 1)), "targets": (-1, dims.get("V", 1)), "step": (1, 50)}
-    limits["position"] = (0, dims.get("P", 1) - dims.get("T", 1) + 1)
-    if argument in INTEGERS:
-        return rng.integers(*limits[argument], shape)
+def values(spec: Spec, name: str, dims: dict[str, int], rng: np.random.Generator) -> Array:
+    shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(name))
+    dtype = spec.dtype(name, "float32")
+    if dtype == "int64":
+        words, free = dims.get("V", 1), dims.get("P", 1) - dims.get("T", 1) + 1
+        low, high = {"tokens": (0, words), "targets": (-1, words), "position": (0, free)}.get(name, (1, 50))
+        return rng.integers(low, high, shape)
     array = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 1.5, shape)
-    array = np.abs(array) if argument in POSITIVE and spec.letters(argument)[-1] != "C" else array
-    return array if argument in SCALARS else array.astype(np.float32)
+    return (np.abs(array) if name in POSITIVE and array.ndim == 1 else array).astype(dtype)
 
 
-def tensor(argument, array, letters, fresh):
-    """NaN where it is to be written. Queries, keys and values are columns in a wider row with NaN beside them."""
-    import torch
+def unset(array: Array) -> Array:
+    """What is read before it is written, or never written, shows."""
+    return np.full_like(array, np.nan if array.dtype.kind == "f" else -99)
 
-    array = np.full_like(array, np.nan) if fresh and array.dtype.kind == "f" else array.copy()
-    if argument in PARTS and letters[-1] == "C":
-        wide = np.full((*array.shape[:-1], PARTS[argument] * array.shape[-1]), np.nan, array.dtype)
-        wide[..., array.shape[-1] : 2 * array.shape[-1]] = array
-        return torch.from_numpy(wide)[..., array.shape[-1] : 2 * array.shape[-1]]
-    return torch.from_numpy(array)
+
+def precise(array: Array) -> Array:
+    return array.astype(np.float64 if array.dtype.kind == "f" else array.dtype)
+
+
+def tensor(spec: Spec, name: str, array: Array) -> torch.Tensor:
+    """Queries, keys and values are columns in a wider row, with NaN beside them."""
+    if name not in PARTS or spec.letters(name)[-1] != "C":
+        return torch.from_numpy(array.copy())
+    width = array.shape[-1]
+    wide = np.full((*array.shape[:-1], PARTS[name] * width), np.nan, array.dtype)
+    wide[..., width : 2 * width] = array
+    return torch.from_numpy(wide)[..., width : 2 * width]
+
+
+def run_all(runs: list[Callable[[], object]]) -> None:
+    for run in runs:
+        run()
+
+
+def difference(what: str, found: Any, true: Any, dims: dict[str, int]) -> Iterator[str]:
+    error = np.abs(found.to(torch.float64).numpy() - true).max() / (np.abs(true).max() or 1.0)
+    allowed = 4 * LOCKSTEP["float32"] * sqrt(max([dims.get(letter, 1) for letter in "RCFSTVBK"]))
+    if not error <= allowed:
+        yield f"{what} is off by {error:.1e}, allowed {allowed:.1e}"
+
+
+def fusions() -> Iterator[str]:
+    """What a kernel also does for a neighbour, beside the calls it stands for."""
+    rng, f = np.random.default_rng(0), np.float32
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(size=shape).astype(f))
+
+    def same(what: str, *pairs: tuple[torch.Tensor, Any]) -> Iterator[str]:
+        for found, true in pairs:
+            yield from difference(what, found, true.numpy().astype(np.float64), {"R": 11})
+
+    norm, gelu, attention, adamw = (CUDA[name] for name in ("layernorm", "gelu", "attention", "adamw"))
+    x, branch, w, b, dy, dx, dw, db = *(random(11, 5) for _ in range(2)), *(random(5) for _ in range(2)), *(
+        random(*shape) for shape in ((11, 5), (11, 5), (5,), (5,))
+    )  # fmt: skip
+    made, alone = ([random(11, 5), random(11), random(11)] for _ in range(2))
+    total = random(11, 5)
+    run_all(norm.forward(*made, x, w, b, 1e-5, total=total, branch=branch))
+    run_all(norm.forward(*alone, x + branch, w, b, 1e-5))
+    yield from same("residual and norm", (total, x + branch), *zip(made, alone, strict=True))
+    below, copy, before = random(5), random(11, 5), dx.clone()
+    start = below.clone()
+    add = frozenset({"dx", "dbelow"})
+    run_all(norm.backward(dx, dw, db, dy, total, w, *made[1:], add=add, copy=copy, dbelow=below))
+    results = [before, dw.clone(), db.clone()]
+    run_all(norm.backward(*results, dy, total, w, *made[1:], add=frozenset({"dx"})))
+    pairs = zip((dx, dw, db), results, strict=True)
+    yield from same("norm and sums", *pairs, (copy, dx), (below, start + dx.sum(0)))
+    y, dbias, plain = random(11, 5), random(5), [random(11, 5), random(11, 5)]
+    run_all(gelu.backward(dx, dy, x, y=y, dbias=dbias))
+    run_all([*gelu.backward(plain[0], dy, x), *gelu.forward(plain[1], x)])
+    yield from same("gelu and sums", (dx, plain[0]), (y, plain[1]), (dbias, plain[0].sum(0)))
+    q, k, v, y, dy = (random(2, 35, 6) for _ in range(5))
+    lse, dbias, grads = random(2, 2, 35), random(18), [random(2, 35, 6) for _ in range(3)]
+    run_all(attention.forward(y, lse, q, k, v, True))
+    run_all(attention.backward(*grads, dy, q, k, v, y, lse, True, dbias=dbias))
+    yield from same("attention and sums", (dbias, torch.cat([grad.sum((0, 1)) for grad in grads])))
+    arrays = inputs(next(c for c in cases() if c.op == "adamw" and c.dims["N"] == 2600), rng)
+    tensors, working = [torch.from_numpy(array.copy()) for array in arrays[0].values()], random(2600)
+    run_all(adamw.forward(*tensors, *arrays[1], working=working))
+    yield from same("working weights", (working, tensors[0]))
 
 
 def main(part: int, parts: int) -> int:
     mine = list(cases())[part::parts]
-    wrong = [found for found in map(judge, mine) if found]
+    with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
+        wrong = [found for case in mine for found in judge(case)]
+        wrong += fusions() if part == 0 else ()
     print(*wrong, f"{len(mine)} cases, {len(wrong)} wrong", sep="\n")
     return bool(wrong)
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 Run = Callable[[], object]
-BLOCK = 4096  # elements of a program that goes along flat memory
+BLOCK = 2048  # elements of a program that goes along flat memory
 
 
 def launch(kernel, grid: int | tuple[int, ...], *arguments, **options) -> Run:
@@ -29,7 +29,7 @@ def along(kernel, *tensors, **options) -> list[Run]:
     """A kernel over tensors of one size, which it is given flat, with their number of elements and a BLOCK."""
     size = tensors[0].numel()
     flat = [tensor.view(-1) for tensor in tensors]
-    return [launch(kernel, blocks(size, BLOCK), *flat, size, BLOCK=BLOCK, num_warps=8, **options)]
+    return [launch(kernel, blocks(size, BLOCK), *flat, size, BLOCK=BLOCK, num_warps=4, **options)]
 
 
 def width(channels: int) -> int:
@@ -40,6 +40,11 @@ def width(channels: int) -> int:
 def scratch(like, *shape: int, dtype=torch.float32):
     """Memory that a call needs while it runs and nobody reads afterwards; it holds anything."""
     return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def constant(like, array):
+    """What is known when the call is bound, where its kernel can read it."""
+    return torch.from_numpy(array).to(like.device)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ FROM = 1024  # words: below, a product takes no time to speak of, and padding wo
 
 
 class Table:
-    """The words of `weight` (V C), in one part where `whole`, or two. `runs` is what must run before the first product."""
+    """The words of `weight` (V C), in two parts or, where `whole`, in one. `runs` is what must run before a product."""
 
     def __init__(self, weight, whole: bool = False):
         words, channels = weight.shape

@@ -14,79 +14,98 @@ import triton
 import triton.language as tl
 
 from tapeless.kernels.cuda.launch import Run, blocks, launch, scratch
+from tapeless.kernels.cuda.sums import fold
+from tapeless.ops.contract import NONE
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+# (queries, keys, warps, stages), measured on an H200 at a depth of 64. float32 takes twice the room.
+FORWARD, QUERIES, KEYS, FLOAT32 = (128, 64, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 32, 4, 1)
 
 
 def forward(y, lse, q, k, v, causal) -> list[Run]:
-    heads, keys = lse.shape[1], k.shape[1]
-    return mixed(y, lse, q, k, v, heads, keys, _rows(k), _rows(v), causal, None)
+    depth = q.shape[2] // lse.shape[1]
+    strides = {"k_strides": (k.stride(0), depth, k.stride(1)), "v_strides": (v.stride(0), depth, v.stride(1))}
+    return mixed(y, lse, q, k, v, depth, k.shape[1], causal, **strides)
 
 
-def mixed(y, lse, q, k, v, heads, keys, k_strides, v_strides, causal, position) -> list[Run]:
-    """The strides of keys and values: from sequence to sequence, head to head, place to place."""
+def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=None) -> list[Run]:
+    """The strides of keys and values: from sequence to sequence, head to head, place to place. Where there is a
+    `position`, the first query stands there and sees the keys up to itself, however many there are."""
     batch, queries, channels = q.shape
-    depth = channels // heads
-    high, wide, warps, stages = _tiles(q, depth, (64, 64, 4, 3), (32, 32, 4, 1))
-    down = blocks(queries, high)
+    heads = channels // depth
+    high, wide, options = _tiles(q, depth, FORWARD)
     run = launch(
-        _forward, down * batch * heads,
+        _forward, blocks(queries, high) * batch * heads,
         y, lse, q, k, v, position, *_rows(y), *_rows(q), *k_strides, *v_strides,
-        queries, keys, heads, depth, 1 / sqrt(depth),
-        CAUSAL=bool(causal), DEPTH=_depth(depth), HIGH=high, WIDE=wide, num_warps=warps, num_stages=stages,
+        queries, keys, heads, 1 / sqrt(depth), CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     return [run]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
+def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, dbias=None, add=NONE) -> list[Run]:
+    """With `dbias` also (+)= the column sums of dq, dk and dv, side by side: the gradient of the bias of the product
+    that q, k and v are."""
     batch, heads, queries = lse.shape
-    keys, depth = k.shape[1], q.shape[2] // heads
-    pulls = scratch(lse, *lse.shape)
-    sizes = (queries, keys, heads, depth, 1 / sqrt(depth))
-    constants = {"CAUSAL": bool(causal), "DEPTH": _depth(depth)}
-    high, wide, warps, stages = _tiles(q, depth, (64, 64, 4, 2), (32, 32, 4, 1))
-    queries_first = launch(
-        _backward_queries, blocks(queries, high) * batch * heads,
-        dq, pulls, dy, q, k, v, y, lse, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
-        HIGH=high, WIDE=wide, **constants, num_warps=warps, num_stages=stages,
+    keys, channels = k.shape[1], q.shape[2]
+    pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, sqrt(heads / channels))
+    high, wide, options = _tiles(q, channels // heads, QUERIES)
+    down = batch * blocks(queries, high)
+    query_sums = scratch(lse, 1, down, channels) if dbias is not None else None
+    of_queries = launch(
+        _backward_queries, down * heads,
+        dq, query_sums, pulls, dy, q, k, v, y, lse, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
+        CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    high, wide, warps, stages = _tiles(q, depth, (64, 64, 4, 1), (32, 32, 4, 1))
-    then_keys = launch(
-        _backward_keys, blocks(keys, wide) * batch * heads,
-        dk, dv, dy, q, k, v, lse, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
-        HIGH=high, WIDE=wide, **constants, num_warps=warps, num_stages=stages,
+    high, wide, options = _tiles(q, channels // heads, KEYS)
+    across = batch * blocks(keys, wide)
+    key_sums = scratch(lse, 2, across, channels) if dbias is not None else None
+    of_keys = launch(
+        _backward_keys, across * heads,
+        dk, dv, key_sums, dy, q, k, v, lse, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
+        CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    return [queries_first, then_keys]
+    if dbias is None:
+        return [of_queries, of_keys]
+    adds, thirds = "dbias" in add, dbias.split(channels)
+    return [of_queries, of_keys, fold(query_sums, (thirds[0], adds)), fold(key_sums, *((t, adds) for t in thirds[1:]))]
 
 
-def _tiles(q, depth, narrow, wide):
-    """(queries, keys, warps, stages): measured on an H200 at a depth of 64. float32 takes twice the room."""
-    high, across, warps, stages = wide if q.dtype == torch.float32 else narrow
-    return (high, across, warps, stages) if depth <= 128 else (min(high, 32), 32, warps, 1)
-
-
-def _depth(depth):
-    return max(16, triton.next_power_of_2(depth))
+def _tiles(q, depth, measured):
+    high, wide, warps, stages = FLOAT32 if q.dtype == torch.float32 else measured
+    if depth > 128:
+        high, wide, stages = 32, 32, 1
+    padded = max(16, triton.next_power_of_2(depth))
+    return high, wide, {"D": depth, "DEPTH": padded, "num_warps": warps, "num_stages": stages}
 
 
 def _rows(x):
-    """Heads stand side by side in the channels; 0 is taken for their width."""
-    return x.stride(0), 0, x.stride(1)
+    """From sequence to sequence, and from place to place; heads stand side by side in the channels."""
+    return x.stride(0), x.stride(1)
 
 
 @triton.jit
-def _tile(X, rows, stride, limit, d, D, MASKED: tl.constexpr, DEPTH: tl.constexpr):
+def _tile(X, rows, stride, limit, MASKED: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr):
     """Rows of one head; 0 beyond the last and beyond its width."""
-    at = X + rows.to(tl.int64)[:, None] * stride + d[None, :]
+    d = tl.arange(0, DEPTH)
+    at = X + rows[:, None] * stride + d[None, :]
     if MASKED:
         return tl.load(at, mask=(rows < limit)[:, None] & (d < D)[None, :], other=0.0)
-    return tl.load(at, mask=(d < D)[None, :], other=0.0)
+    if D < DEPTH:
+        return tl.load(at, mask=(d < D)[None, :], other=0.0)
+    return tl.load(at)
 
 
 @triton.jit
-def _head(X, batch_stride, head_stride, b, h, D):
-    return X + b * batch_stride + h * tl.where(head_stride == 0, D, head_stride)
+def _store(X, rows, stride, limit, value, D: tl.constexpr, DEPTH: tl.constexpr):
+    d = tl.arange(0, DEPTH)
+    tl.store(X + rows[:, None] * stride + d[None, :], value, mask=(rows < limit)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def _store_sums(SUMS, rows, limit, value, D: tl.constexpr, DEPTH: tl.constexpr):
+    d = tl.arange(0, DEPTH)
+    tl.store(SUMS + d, tl.sum(tl.where((rows < limit)[:, None], value, 0.0), 0), mask=d < D)
 
 
 @triton.jit
@@ -104,20 +123,19 @@ def _seen(rows, cols, S, shift, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _mix(
-    top, total, mixed, q, K, V, k_stride, v_stride, rows, first, last, S, shift, D, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DEPTH: tl.constexpr, WIDE: tl.constexpr,
+    top, total, mixed, q, K, V, k_row, v_row, rows, first, last, S, shift, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Keys from `first` to `last`, with a running maximum and sum."""
-    d = tl.arange(0, DEPTH)
     for at in range(first, last, WIDE):
         cols = at + tl.arange(0, WIDE)
-        k = _tile(K, cols, k_stride, S, d, D, MASKED, DEPTH)
-        v = _tile(V, cols, v_stride, S, d, D, MASKED, DEPTH)
-        s = _dot(q, tl.trans(k)) * scale  # (1)
+        k = _tile(K, cols, k_row, S, MASKED, D, DEPTH)
+        v = _tile(V, cols, v_row, S, MASKED, D, DEPTH)
+        s = _dot(q, tl.trans(k))  # (1)
         if MASKED:
             s = tl.where(_seen(rows, cols, S, shift, CAUSAL), s, -float("inf"))
-        new = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s - new[:, None])
+        new = tl.maximum(top, tl.max(s, 1) * scale)
+        p = tl.exp2(s * scale - new[:, None])
         shrink = tl.exp2(top - new)
         total = total * shrink + tl.sum(p, 1)
         mixed = mixed * shrink[:, None] + _dot(p.to(v.dtype), v)  # (3)
@@ -128,21 +146,19 @@ def _mix(
 @triton.jit
 def _forward(
     Y, LSE, Q, K, V, POSITION,
-    y_batch, y_head, y_row, q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
-    T, S, H, D, scale,
-    CAUSAL: tl.constexpr, DEPTH: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    y_batch, y_row, q_batch, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, T, S, H, scale,
+    CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     down = tl.cdiv(T, HIGH)
     block = down - 1 - tl.program_id(0) % down  # the longest rows first
     head = tl.program_id(0) // down
     b, h = (head // H).to(tl.int64), head % H
-    rows, d = block * HIGH + tl.arange(0, HIGH), tl.arange(0, DEPTH)
-    shift = S - T
+    rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
     if POSITION is not None:
         shift = tl.load(POSITION).to(tl.int32)
         S = shift + T
-    q = _tile(_head(Q, q_batch, q_head, b, h, D), rows, q_row, T, d, D, True, DEPTH)
-    K, V = _head(K, k_batch, k_head, b, h, D), _head(V, v_batch, v_head, b, h, D)
+    K, V = K + b * k_batch + h * k_head, V + b * v_batch + h * v_head
+    q = _tile(Q + b * q_batch + h * D, rows, q_row, T, True, D, DEPTH)
     top = tl.full((HIGH,), -float("inf"), tl.float32)
     total = tl.zeros((HIGH,), tl.float32)
     mixed = tl.zeros((HIGH, DEPTH), tl.float32)
@@ -150,46 +166,27 @@ def _forward(
     if CAUSAL:
         free, last = (block * HIGH + shift + 1) // WIDE * WIDE, tl.minimum(block * HIGH + HIGH + shift, S)
     top, total, mixed = _mix(
-        top, total, mixed, q, K, V, k_row, v_row, rows, 0, free, S, shift, D, scale * LOG2E, False, CAUSAL, DEPTH, WIDE
-    )
+        top, total, mixed, q, K, V, k_row, v_row, rows, 0, free, S, shift, scale * LOG2E,
+        False, CAUSAL, WIDE, D, DEPTH,
+    )  # fmt: skip
     top, total, mixed = _mix(
-        top,
-        total,
-        mixed,
-        q,
-        K,
-        V,
-        k_row,
-        v_row,
-        rows,
-        free,
-        last,
-        S,
-        shift,
-        D,
-        scale * LOG2E,
-        True,
-        CAUSAL,
-        DEPTH,
-        WIDE,
-    )
-    inside = (rows < T)[:, None] & (d < D)[None, :]
-    at = _head(Y, y_batch, y_head, b, h, D) + rows.to(tl.int64)[:, None] * y_row + d[None, :]
-    tl.store(at, mixed / total[:, None], mask=inside)
+        top, total, mixed, q, K, V, k_row, v_row, rows, free, last, S, shift, scale * LOG2E,
+        True, CAUSAL, WIDE, D, DEPTH,
+    )  # fmt: skip
+    _store(Y + b * y_batch + h * D, rows, y_row, T, mixed / total[:, None], D, DEPTH)
     if LSE is not None:
         tl.store(LSE + head.to(tl.int64) * T + rows, (top + tl.log2(total)) * LN2, mask=rows < T)  # (2)
 
 
 @triton.jit
 def _slopes_of_queries(
-    dq, q, dy, lse, pull, K, V, k_stride, v_stride, rows, first, last, S, shift, D, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DEPTH: tl.constexpr, WIDE: tl.constexpr,
+    dq, q, dy, lse, pull, K, V, k_row, v_row, rows, first, last, S, shift, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    d = tl.arange(0, DEPTH)
     for at in range(first, last, WIDE):
         cols = at + tl.arange(0, WIDE)
-        k = _tile(K, cols, k_stride, S, d, D, MASKED, DEPTH)
-        v = _tile(V, cols, v_stride, S, d, D, MASKED, DEPTH)
+        k = _tile(K, cols, k_row, S, MASKED, D, DEPTH)
+        v = _tile(V, cols, v_row, S, MASKED, D, DEPTH)
         p = tl.exp2(_dot(q, tl.trans(k)) * scale - lse[:, None])
         if MASKED:
             p = tl.where(_seen(rows, cols, S, shift, CAUSAL), p, 0.0)
@@ -200,54 +197,53 @@ def _slopes_of_queries(
 
 @triton.jit
 def _backward_queries(
-    DQ, PULLS, DY, Q, K, V, Y, LSE,
-    dq_batch, dq_head, dq_row, dy_batch, dy_head, dy_row, q_batch, q_head, q_row,
-    k_batch, k_head, k_row, v_batch, v_head, v_row, y_batch, y_head, y_row,
-    T, S, H, D, scale,
-    CAUSAL: tl.constexpr, DEPTH: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    DQ, SUMS, PULLS, DY, Q, K, V, Y, LSE,
+    dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
+    T, S, H, scale,
+    CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     down = tl.cdiv(T, HIGH)
     block = down - 1 - tl.program_id(0) % down
     head = tl.program_id(0) // down
     b, h = (head // H).to(tl.int64), head % H
-    rows, d = block * HIGH + tl.arange(0, HIGH), tl.arange(0, DEPTH)
-    shift = S - T
-    q = _tile(_head(Q, q_batch, q_head, b, h, D), rows, q_row, T, d, D, True, DEPTH)
-    dy = _tile(_head(DY, dy_batch, dy_head, b, h, D), rows, dy_row, T, d, D, True, DEPTH)
-    y = _tile(_head(Y, y_batch, y_head, b, h, D), rows, y_row, T, d, D, True, DEPTH)
+    rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
+    LSE += head.to(tl.int64) * T
+    PULLS += head.to(tl.int64) * T
+    K, V = K + b * k_batch + h * D, V + b * v_batch + h * D
+    q = _tile(Q + b * q_batch + h * D, rows, q_row, T, True, D, DEPTH)
+    dy = _tile(DY + b * dy_batch + h * D, rows, dy_row, T, True, D, DEPTH).to(q.dtype)
+    y = _tile(Y + b * y_batch + h * D, rows, y_row, T, True, D, DEPTH)
     pull = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
-    tl.store(PULLS + head.to(tl.int64) * T + rows, pull, mask=rows < T)
-    lse = tl.load(LSE + head.to(tl.int64) * T + rows, mask=rows < T, other=0.0) * LOG2E
-    K, V = _head(K, k_batch, k_head, b, h, D), _head(V, v_batch, v_head, b, h, D)
+    tl.store(PULLS + rows, pull, mask=rows < T)
+    lse = tl.load(LSE + rows, mask=rows < T, other=0.0) * LOG2E
     dq = tl.zeros((HIGH, DEPTH), tl.float32)
     free, last = S // WIDE * WIDE, S
     if CAUSAL:
         free, last = (block * HIGH + shift + 1) // WIDE * WIDE, tl.minimum(block * HIGH + HIGH + shift, S)
-    dy = dy.to(V.dtype.element_ty)
     dq = _slopes_of_queries(
-        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, 0, free, S, shift, D, scale * LOG2E,
-        False, CAUSAL, DEPTH, WIDE,
+        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, 0, free, S, shift, scale * LOG2E,
+        False, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
     dq = _slopes_of_queries(
-        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, free, last, S, shift, D, scale * LOG2E,
-        True, CAUSAL, DEPTH, WIDE,
+        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, free, last, S, shift, scale * LOG2E,
+        True, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
-    at = _head(DQ, dq_batch, dq_head, b, h, D) + rows.to(tl.int64)[:, None] * dq_row + d[None, :]
-    tl.store(at, dq * scale, mask=(rows < T)[:, None] & (d < D)[None, :])
+    _store(DQ + b * dq_batch + h * D, rows, dq_row, T, dq * scale, D, DEPTH)
+    if SUMS is not None:
+        _store_sums(SUMS + (b * down + block) * H * D + h * D, rows, T, dq * scale, D, DEPTH)
 
 
 @triton.jit
 def _slopes_of_keys(
-    dk, dv, k, v, Q, DY, LSE, PULLS, q_stride, dy_stride, cols, first, last, T, shift, D, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DEPTH: tl.constexpr, HIGH: tl.constexpr,
+    dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, first, last, T, shift, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Everything transposed: keys down, queries across. A query beyond the last has q = dy = lse = pull = 0, and adds
     nothing."""
-    d = tl.arange(0, DEPTH)
     for at in range(first, last, HIGH):
         rows = at + tl.arange(0, HIGH)
-        q = _tile(Q, rows, q_stride, T, d, D, MASKED, DEPTH)
-        dy = _tile(DY, rows, dy_stride, T, d, D, MASKED, DEPTH).to(v.dtype)
+        q = _tile(Q, rows, q_row, T, MASKED, D, DEPTH)
+        dy = _tile(DY, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
         if MASKED:
             lse = tl.load(LSE + rows, mask=rows < T, other=0.0) * LOG2E
             pull = tl.load(PULLS + rows, mask=rows < T, other=0.0)
@@ -264,42 +260,44 @@ def _slopes_of_keys(
 
 @triton.jit
 def _backward_keys(
-    DK, DV, DY, Q, K, V, LSE, PULLS,
-    dk_batch, dk_head, dk_row, dv_batch, dv_head, dv_row, dy_batch, dy_head, dy_row,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
-    T, S, H, D, scale,
-    CAUSAL: tl.constexpr, DEPTH: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    DK, DV, SUMS, DY, Q, K, V, LSE, PULLS,
+    dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
+    T, S, H, scale,
+    CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     across = tl.cdiv(S, WIDE)
     block, head = tl.program_id(0) % across, tl.program_id(0) // across
     b, h = (head // H).to(tl.int64), head % H
-    cols, d = block * WIDE + tl.arange(0, WIDE), tl.arange(0, DEPTH)
-    shift = S - T
-    k = _tile(_head(K, k_batch, k_head, b, h, D), cols, k_row, S, d, D, True, DEPTH)
-    v = _tile(_head(V, v_batch, v_head, b, h, D), cols, v_row, S, d, D, True, DEPTH)
-    Q, DY = _head(Q, q_batch, q_head, b, h, D), _head(DY, dy_batch, dy_head, b, h, D)
+    cols, shift = block * WIDE + tl.arange(0, WIDE), S - T
     LSE += head.to(tl.int64) * T
     PULLS += head.to(tl.int64) * T
+    Q, DY = Q + b * q_batch + h * D, DY + b * dy_batch + h * D
+    k = _tile(K + b * k_batch + h * D, cols, k_row, S, True, D, DEPTH)
+    v = _tile(V + b * v_batch + h * D, cols, v_row, S, True, D, DEPTH)
     dk, dv = tl.zeros((WIDE, DEPTH), tl.float32), tl.zeros((WIDE, DEPTH), tl.float32)
     # Queries that see some of these keys, then those that see all of them, then the last, incomplete block.
     some, free, rest = 0, 0, T // HIGH * HIGH
     if CAUSAL:
         some = tl.maximum(block * WIDE - shift, 0) // HIGH * HIGH
-        free = tl.minimum(tl.cdiv(tl.maximum(block * WIDE + WIDE - 1 - shift, 0), HIGH) * HIGH, tl.cdiv(T, HIGH) * HIGH)
+        free = tl.cdiv(tl.maximum(block * WIDE + WIDE - 1 - shift, 0), HIGH) * HIGH
+        free = tl.minimum(free, tl.cdiv(T, HIGH) * HIGH)
         rest = tl.maximum(rest, free)
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, some, free, T, shift, D, scale * LOG2E,
-        True, CAUSAL, DEPTH, HIGH,
+        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, some, free, T, shift, scale * LOG2E,
+        True, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, free, rest, T, shift, D, scale * LOG2E,
-        False, CAUSAL, DEPTH, HIGH,
+        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, free, rest, T, shift, scale * LOG2E,
+        False, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, rest, T, T, shift, D, scale * LOG2E,
-        True, CAUSAL, DEPTH, HIGH,
+        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, rest, T, T, shift, scale * LOG2E,
+        True, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
-    inside = (cols < S)[:, None] & (d < D)[None, :]
-    at = cols.to(tl.int64)[:, None]
-    tl.store(_head(DK, dk_batch, dk_head, b, h, D) + at * dk_row + d[None, :], dk * scale, mask=inside)
-    tl.store(_head(DV, dv_batch, dv_head, b, h, D) + at * dv_row + d[None, :], dv, mask=inside)
+    _store(DK + b * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
+    _store(DV + b * dv_batch + h * D, cols, dv_row, S, dv, D, DEPTH)
+    if SUMS is not None:
+        mine = SUMS + (b * across + block) * H * D + h * D
+        _store_sums(mine, cols, S, dk * scale, D, DEPTH)
+        # The sums of dv follow those of dk, one for every block of every sequence.
+        _store_sums(mine + (tl.num_programs(0) // H).to(tl.int64) * H * D, cols, S, dv, D, DEPTH)

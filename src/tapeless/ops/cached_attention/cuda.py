@@ -8,5 +8,5 @@ from tapeless.ops.attention.cuda import mixed
 
 
 def forward(y, q, keys, values, position) -> list[Run]:
-    strides = [cache.stride()[:3] for cache in (keys, values)]
-    return mixed(y, None, q, keys, values, keys.shape[1], keys.shape[2], *strides, True, position)
+    strides = {"k_strides": keys.stride()[:3], "v_strides": values.stride()[:3]}
+    return mixed(y, None, q, keys, values, keys.shape[3], keys.shape[2], True, position=position, **strides)

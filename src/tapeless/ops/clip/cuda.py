@@ -1,4 +1,4 @@
-"""Clip on the GPU: one number, where the device can read it."""
+"""Clip on the GPU: two numbers, where the device can read them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import triton.language as tl
 from tapeless.kernels.cuda.launch import Run, launch
 
 
-def forward(scale, norm, limit) -> list[Run]:
-    return [launch(_clip, 1, scale, norm, limit, num_warps=1)]
+def forward(scale, finite, loss, norm, limit, largest) -> list[Run]:
+    return [launch(_clip, 1, scale, finite, loss, norm, limit, largest, num_warps=1)]
 
 
 @triton.jit
-def _clip(SCALE, NORM, LIMIT):
-    norm, limit = tl.load(NORM), tl.load(LIMIT)
-    tl.store(SCALE, tl.where(norm > limit, limit / norm, 1.0))  # (1)
+def _clip(SCALE, FINITE, LOSS, NORM, LIMIT, LARGEST):
+    loss, norm, limit = tl.load(LOSS), tl.load(NORM), tl.load(LIMIT)
+    scale = tl.where(norm > limit, limit / norm, 1.0)
+    tl.store(SCALE, scale)  # (1)
+    small = tl.where(norm * scale < tl.load(LARGEST), 1, 0)
+    tl.store(FINITE, tl.where(loss - loss == 0, small, 0))  # (2): ∞ − ∞ is NaN

@@ -28,13 +28,15 @@ def forward(y, tokens, weight) -> list[Run]:
 def backward(dweight, dy, tokens, add=NONE) -> list[Run]:
     rows, channels = dy.shape
     programs, block = blocks(rows, ROWS), min(COLUMNS, width(channels))
-    words, order = (scratch(dy, rows, dtype=torch.int64) for _ in range(2))
+    short, words = (scratch(dy, rows, dtype=torch.int32) for _ in range(2))  # half the work of sorting
+    order = scratch(dy, rows, dtype=torch.int64)
     aside = scratch(dy, programs, 2, channels)
     grid, shared = (programs, blocks(channels, block)), (words, order, rows, channels)
     options = {"ROWS": ROWS, "COLUMNS": block, "num_warps": max(1, block // 64)}
     return [
         *([] if "dweight" in add else [dweight.zero_]),
-        partial(torch.sort, tokens, stable=True, out=(words, order)),
+        partial(short.copy_, tokens),
+        partial(torch.sort, short, stable=True, out=(words, order)),
         launch(_backward, grid, dweight, aside, dy, dy.stride(0), *shared, **options),
         launch(_join, grid, dweight, aside, words, rows, channels, **options),
     ]
@@ -62,7 +64,7 @@ def _backward(DWEIGHT, ASIDE, DY, stride, WORDS, ORDER, R, C, ROWS: tl.constexpr
         total += numbers(DY + tl.load(ORDER + at) * stride + c, inside)
         if following != word:
             if began_here:
-                put(DWEIGHT + word * C + c, total, inside, True)  # (2)
+                put(DWEIGHT + word.to(tl.int64) * C + c, total, inside, True)  # (2)
             else:
                 tl.store(ASIDE + program * 2 * C + c, total, mask=inside)
             total = tl.zeros((COLUMNS,), tl.float32)
@@ -88,4 +90,4 @@ def _join(DWEIGHT, ASIDE, WORDS, R, C, ROWS: tl.constexpr, COLUMNS: tl.constexpr
         while tl.load(WORDS + following * ROWS, mask=following * ROWS < R, other=-1) == word:
             total += tl.load(ASIDE + following * 2 * C + c, mask=inside, other=0.0)
             following += 1
-        put(DWEIGHT + word * C + c, total, inside, True)
+        put(DWEIGHT + word.to(tl.int64) * C + c, total, inside, True)

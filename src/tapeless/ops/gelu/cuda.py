@@ -8,10 +8,10 @@ import triton
 import triton.language as tl
 
 from tapeless.kernels.cuda.launch import Run, along, blocks, launch, numbers, scratch
-from tapeless.kernels.cuda.sums import fold
+from tapeless.kernels.cuda.sums import fold, part_height
 from tapeless.ops.contract import NONE
 
-ROWS, COLUMNS, PROGRAMS = 16, 128, 2048  # of a tile of the backward that also sums, and about how many programs
+ROWS, COLUMNS, PROGRAMS = 16, 128, 1024  # of a tile of the backward that also sums, and about how many programs
 
 SCALE = tl.constexpr(2 * sqrt(2 / pi))
 CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)
@@ -30,12 +30,12 @@ def backward(dx, dy, x, y=None, dbias=None, add=NONE) -> list[Run]:
     if dbias is None:
         return along(_backward, dx, dy, x)
     rows, columns = x.shape
-    across = blocks(columns, COLUMNS)
-    height = blocks(blocks(rows, max(1, PROGRAMS // across)), ROWS) * ROWS
-    partial = scratch(x, blocks(rows, height), columns)
+    height = part_height(rows, columns, ROWS, COLUMNS, PROGRAMS)
+    partial = scratch(x, 1, blocks(rows, height), columns)
+    grid = (partial.shape[1], blocks(columns, COLUMNS))
     arguments = (dx, y, partial, dy, x, rows, columns, height)
-    run = launch(_backward_and_sums, (len(partial), across), *arguments, ROWS=ROWS, COLUMNS=COLUMNS)
-    return [run, *fold(dbias, partial, "dbias" in add)]
+    run = launch(_backward_and_sums, grid, *arguments, ROWS=ROWS, COLUMNS=COLUMNS)
+    return [run, fold(partial, (dbias, "dbias" in add))]
 
 
 @triton.jit

@@ -1,40 +1,32 @@
-"""Global norm on the GPU, in float64: programs sum their part of the gradients, and one adds up the parts in order."""
+"""Global norm on the GPU, in float64: by pieces, from them by sections, from those the whole."""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, scratch
-
-PROGRAMS = 1056
-BLOCK = 2048
+from tapeless.kernels.cuda.launch import Run, launch, width
+from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
 
 
-def forward(norm, gradients) -> list[Run]:
-    size = gradients.numel()
-    height = blocks(blocks(size, PROGRAMS), BLOCK) * BLOCK
-    programs = blocks(size, height)
-    partial = scratch(gradients, programs, dtype=torch.float64)
+def forward(norm, norms, gradients, sections) -> list[Run]:
+    pieces = cut(gradients, sections)
+    (squares,) = pieces.squares(norms)
     return [
-        launch(_part, programs, partial, gradients, size, height, BLOCK=BLOCK, num_warps=8),
-        launch(_root, 1, norm, partial, programs, BLOCK=triton.next_power_of_2(programs)),
+        launch(_squares, len(pieces), squares, gradients, pieces.pieces, **pieces.options),
+        pieces.roots(norms, squares),  # (2)
+        launch(_whole, 1, norm, norms, len(norms), WIDTH=width(len(norms)), num_warps=1),
     ]
 
 
 @triton.jit
-def _part(PARTIAL, GRADIENTS, N, height, BLOCK: tl.constexpr):
-    start = tl.program_id(0).to(tl.int64) * height
-    total = tl.zeros((BLOCK,), tl.float64)
-    for offset in range(0, height, BLOCK):
-        at = start + offset + tl.arange(0, BLOCK)
-        g = tl.load(GRADIENTS + at, mask=at < N, other=0.0).to(tl.float64)
-        total += g * g
-    tl.store(PARTIAL + tl.program_id(0), tl.sum(total, 0))
+def _squares(SQUARES, GRADIENTS, PIECES, GRAIN: tl.constexpr, BLOCK: tl.constexpr):
+    start, stop = piece(PIECES, GRAIN)
+    at = start + tl.arange(0, BLOCK)
+    sum_of_squares(SQUARES, tl.load(GRADIENTS + at, mask=at < stop, other=0.0))
 
 
 @triton.jit
-def _root(NORM, PARTIAL, programs, BLOCK: tl.constexpr):
-    p = tl.arange(0, BLOCK)
-    tl.store(NORM, tl.sqrt(tl.sum(tl.load(PARTIAL + p, mask=p < programs, other=0.0), 0)))  # (1)
+def _whole(NORM, NORMS, L, WIDTH: tl.constexpr):
+    norms = tl.load(NORMS + tl.arange(0, WIDTH), mask=tl.arange(0, WIDTH) < L, other=0.0)
+    tl.store(NORM, tl.sqrt(tl.sum(norms * norms, 0)))  # (1)

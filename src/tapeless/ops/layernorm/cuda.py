@@ -14,13 +14,14 @@ from tapeless.kernels.cuda.sums import fold
 from tapeless.ops.contract import NONE
 
 PROGRAMS = 1056  # of the backward: 8 for each of an H200's 132 multiprocessors
+STAGES = 1
 
 
 def forward(y, mean, rstd, x, weight, bias, eps, total=None, branch=None) -> list[Run]:
     """With `branch`, of total = x + branch, which is written too: a residual and the norm after it in one pass."""
     rows, channels = x.shape
     arguments = (y, mean, rstd, total, x, branch, weight, bias, channels, eps)
-    return [launch(_forward, rows, *arguments, WIDTH=width(channels), num_warps=_warps(channels))]
+    return [launch(_forward, rows, *arguments, WIDTH=width(channels), num_warps=max(1, width(channels) // 512))]
 
 
 def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None, dbelow=None) -> list[Run]:
@@ -30,17 +31,14 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None,
     height = blocks(rows, PROGRAMS)
     programs = blocks(rows, height)
     sums = {"dweight": dweight, "dbias": dbias, "dbelow": dbelow}
-    partial = {name: scratch(x, programs, channels) for name, total in sums.items() if total is not None}
-    parts = (partial.get(name) for name in sums)
+    asked = [name for name, total in sums.items() if total is not None]
+    partial = scratch(x, len(asked), programs, channels)
+    parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     run = launch(
         _backward, programs, dx, copy, *parts, dy, x, weight, mean, rstd, rows, channels, height,
-        ADD="dx" in add, WIDTH=width(channels), num_warps=_warps(channels),
+        ADD="dx" in add, WIDTH=width(channels), STAGES=STAGES, num_warps=max(1, width(channels) // 1024),
     )  # fmt: skip
-    return [run, *(run for name in partial for run in fold(sums[name], partial[name], name in add))]
-
-
-def _warps(channels):
-    return min(16, max(1, width(channels) // 256))
+    return [run, fold(partial, *((sums[name], name in add) for name in asked))] if asked else [run]
 
 
 @triton.jit
@@ -65,8 +63,9 @@ def _forward(Y, MEAN, RSTD, TOTAL, X, BRANCH, WEIGHT, BIAS, C, eps, WIDTH: tl.co
 
 @triton.jit
 def _backward(
-    DX, COPY, DWEIGHT, DBIAS, DBELOW, DY, X, WEIGHT, MEAN, RSTD, R, C, height, ADD: tl.constexpr, WIDTH: tl.constexpr
-):
+    DX, COPY, DWEIGHT, DBIAS, DBELOW, DY, X, WEIGHT, MEAN, RSTD, R, C, height,
+    ADD: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     program = tl.program_id(0)
     c = tl.arange(0, WIDTH)
     inside = c < C
@@ -74,7 +73,7 @@ def _backward(
     scales = tl.zeros((WIDTH,), tl.float32)
     shifts = tl.zeros((WIDTH,), tl.float32)
     below = tl.zeros((WIDTH,), tl.float32)
-    for r in range(program * height, tl.minimum(program * height + height, R)):
+    for r in tl.range(program * height, tl.minimum(program * height + height, R), num_stages=STAGES):
         at = tl.cast(r, tl.int64) * C + c
         dy, rstd = numbers(DY + at, inside), tl.load(RSTD + r)
         centred = tl.where(inside, numbers(X + at, inside) - tl.load(MEAN + r), 0.0)

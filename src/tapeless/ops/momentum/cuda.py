@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, along, numbers
+from tapeless.kernels.cuda.launch import Run, launch, numbers
+from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
 
 
-def forward(weights, m, gradients, scale, lr, momentum) -> list[Run]:
-    return along(_momentum, weights, m, gradients, SCALE=scale, LR=lr, momentum=momentum)
+def forward(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, sections) -> list[Run]:
+    pieces = cut(weights, sections)
+    squares = pieces.squares(moved, norms)
+    arguments = (weights, m, *squares, gradients, scale, finite, lr, pieces.pieces, momentum)
+    return [
+        launch(_momentum, len(pieces), *arguments, **pieces.options),
+        partial(step.add_, finite),
+        pieces.roots(moved, squares[0]),
+        pieces.roots(norms, squares[1]),  # (3)
+    ]
 
 
 @triton.jit
-def _momentum(WEIGHTS, M, GRADIENTS, N, SCALE, LR, momentum, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rate, scale = tl.load(LR).to(tl.float32), tl.load(SCALE).to(tl.float32)
-    m = momentum * numbers(M + at, at < N) + scale * numbers(GRADIENTS + at, at < N)  # (1)
-    tl.store(M + at, m, mask=at < N)
-    tl.store(WEIGHTS + at, numbers(WEIGHTS + at, at < N) - rate * m, mask=at < N)  # (2)
+def _momentum(
+    WEIGHTS, M, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, momentum, GRAIN: tl.constexpr, BLOCK: tl.constexpr
+):
+    start, stop = piece(PIECES, GRAIN)
+    at = start + tl.arange(0, BLOCK)
+    changes = at < tl.where(tl.load(FINITE) != 0, stop, start)
+    w = numbers(WEIGHTS + at, at < stop)
+    m = momentum * numbers(M + at, changes) + tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes)  # (1)
+    change = tl.load(LR).to(tl.float32) * m
+    tl.store(M + at, m, mask=changes)
+    tl.store(WEIGHTS + at, w - change, mask=changes)  # (2)
+    sum_of_squares(MOVED, change)
+    sum_of_squares(NORMS, w)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, along, numbers
+from tapeless.kernels.cuda.launch import Run, launch, numbers
+from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
 
 
-def forward(weights, gradients, scale, lr) -> list[Run]:
-    return along(_sgd, weights, gradients, SCALE=scale, LR=lr)
+def forward(weights, step, moved, norms, gradients, scale, finite, lr, sections) -> list[Run]:
+    pieces = cut(weights, sections)
+    squares = pieces.squares(moved, norms)
+    arguments = (weights, *squares, gradients, scale, finite, lr, pieces.pieces)
+    return [
+        launch(_sgd, len(pieces), *arguments, **pieces.options),
+        partial(step.add_, finite),  # (2)
+        pieces.roots(moved, squares[0]),
+        pieces.roots(norms, squares[1]),  # (3)
+    ]
 
 
 @triton.jit
-def _sgd(WEIGHTS, GRADIENTS, N, SCALE, LR, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rate, scale = tl.load(LR).to(tl.float32), tl.load(SCALE).to(tl.float32)
-    w = numbers(WEIGHTS + at, at < N) - rate * (scale * numbers(GRADIENTS + at, at < N))  # (1)
-    tl.store(WEIGHTS + at, w, mask=at < N)
+def _sgd(WEIGHTS, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, GRAIN: tl.constexpr, BLOCK: tl.constexpr):
+    start, stop = piece(PIECES, GRAIN)
+    at = start + tl.arange(0, BLOCK)
+    changes = at < tl.where(tl.load(FINITE) != 0, stop, start)
+    w = numbers(WEIGHTS + at, at < stop)
+    change = tl.load(LR).to(tl.float32) * (tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes))
+    tl.store(WEIGHTS + at, w - change, mask=changes)  # (1)
+    sum_of_squares(MOVED, change)
+    sum_of_squares(NORMS, w)
