@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm labelling mutants doctor-trials soak fuzz clean
+.PHONY: train test lint bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -53,6 +53,10 @@ labelling: .venv/.run
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
+
+# Every figure and block of output in README.md and docs/, made again where it stands: about five minutes.
+figures: .venv/.test
+	$(BIN)/python -m tools.figures
 
 # Trainings with a trouble of known cause, and what the doctor says of each: docs/doctor.md. About ten minutes.
 doctor-trials: .venv/.test

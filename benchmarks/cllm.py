@@ -57,7 +57,7 @@ class Leaky(Model):
 
 def operations(loss: str, seed: int, leaky: bool = False) -> tuple[Trainer, list[Batch]]:
     """As `tapeless train cllm --data operations` does it."""
-    config = preset("cllm").override(loss=loss)
+    config = preset("cllm").override(loss=loss).architecture
     asked = Settings(data="operations", seed=seed).suited(config)
     task = Operations(config, seed)
     model = made(leaky, loss, batch=asked.batch, time=LENGTH, optimizer=asked.optimizer("adam"), seed=seed)
@@ -68,7 +68,7 @@ def operations(loss: str, seed: int, leaky: bool = False) -> tuple[Trainer, list
 def text(folder: Path, loss: str, leaky: bool = False) -> tuple[Trainer, list[Batch]]:
     """As `tapeless train cllm --data stdlib` does it."""
     data = open_data(folder)
-    asked = Settings(data="stdlib", steps=STEPS, batch=BATCH, time=TIME).suited(preset("cllm"))
+    asked = Settings(data="stdlib", steps=STEPS, batch=BATCH, time=TIME).suited(preset("cllm").architecture)
     optimizer = asked.optimizer("adam")
     model = made(leaky, loss, batch=BATCH, time=TIME, vocab=data.vocab, optimizer=optimizer, seed=0)
     return Trainer(model, Text(data, TIME, 0), asked), list(evaluation_batches(data.validation, BATCH, TIME, EVALUATED))
@@ -207,7 +207,7 @@ def panel(
 
 
 def page(seeds: list[Curve], asked: dict[str, Curve], read: dict[str, Curve]) -> str:
-    config = preset("cllm")
+    config = preset("cllm").architecture
     length = float(np.square(Model("cllm").params["tokens.weight"]).sum(axis=1).mean())
     rows = [
         f"| {seed} | {reached(found)} | {found['points'][-1]['accuracy']:.1%} | {best(found):.1%} |"

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody gives it)
 
 from tapeless.check.complex_step import relative_error
 from tapeless.check.tolerances import TOLERANCES
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 
 Tensors = Mapping[str, torch.Tensor]
@@ -46,14 +46,18 @@ def torch_gradients(loss: torch.Tensor, params: Tensors) -> dict[str, torch.Tens
 
 
 def torch_loss_and_logits(
-    config: Config, params: Tensors, inputs: Array, targets: Array
+    config: Architecture,
+    params: Tensors,
+    inputs: Array,
+    targets: Array,
+    class_weights: tuple[float, ...] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean loss over the targets that are not −1, and the score of every word."""
     x = _embedded(config, params, torch.from_numpy(inputs))
     for layer in range(config.layers):
-        block = _pre_norm_block if config.norm == "pre" else _post_norm_block
+        block = _pre_norm_block if config.placement == "pre" else _post_norm_block
         x = block(config, params, f"blocks.{layer}", x)
-    if config.norm == "pre":
+    if config.placement == "pre":
         x = _norm(config, params, "norm", x)
     if config.readout == "last":
         x = x[:, -1]
@@ -64,11 +68,11 @@ def torch_loss_and_logits(
         scores = -torch.cdist(x, table, compute_mode="donot_use_mm_for_euclid_dist").square()
         return F.mse_loss(x[counted], F.embedding(wanted[counted], table)), scores
     logits = F.linear(x, params["tokens.weight" if config.tied else "head.weight"])
-    weights = torch.tensor(config.class_weights, dtype=logits.dtype) if config.class_weights else None
+    weights = torch.tensor(class_weights, dtype=logits.dtype) if class_weights else None
     return F.cross_entropy(logits.flatten(end_dim=-2), wanted.flatten(), weights, ignore_index=-1), logits
 
 
-def _embedded(config: Config, params: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+def _embedded(config: Architecture, params: Tensors, inputs: torch.Tensor) -> torch.Tensor:
     x = _linear(params, "input", inputs) if config.features else F.embedding(inputs, params["tokens.weight"])
     time = torch.arange(inputs.shape[1])
     if config.positions == "learned":
@@ -78,24 +82,24 @@ def _embedded(config: Config, params: Tensors, inputs: torch.Tensor) -> torch.Te
     return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, : config.channels]
 
 
-def _pre_norm_block(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _pre_norm_block(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
     x = x + _attention(config, params, f"{name}.attn", _norm(config, params, f"{name}.norm1", x))
     return x + _feed_forward(config, params, f"{name}.mlp", _norm(config, params, f"{name}.norm2", x))
 
 
-def _post_norm_block(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _post_norm_block(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
     x = _norm(config, params, f"{name}.norm1", x + _attention(config, params, f"{name}.attn", x))
     return _norm(config, params, f"{name}.norm2", x + _feed_forward(config, params, f"{name}.mlp", x))
 
 
-def _attention(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _attention(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
     qkv = _linear(params, f"{name}.qkv", x, bias=config.attention_bias)
     q, k, v = (part.unflatten(-1, (config.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
     mix = F.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
     return _linear(params, f"{name}.proj", mix.transpose(1, 2).flatten(-2), bias=config.attention_bias)
 
 
-def _feed_forward(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _feed_forward(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
     hidden = ACTIVATIONS[config.activation](_linear(params, f"{name}.up", x))
     return _linear(params, f"{name}.down", hidden)
 
@@ -104,5 +108,5 @@ def _linear(params: Tensors, name: str, x: torch.Tensor, bias: bool = True) -> t
     return F.linear(x, params[f"{name}.weight"].T, params[f"{name}.bias"] if bias else None)
 
 
-def _norm(config: Config, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _norm(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, (config.channels,), params[f"{name}.weight"], params[f"{name}.bias"], eps=config.norm_eps)

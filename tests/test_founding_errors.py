@@ -292,7 +292,7 @@ def test_the_finite_difference_of_the_document_is_1_2_and_agrees_with_nothing():
 def test_losses_of_six_digits_cannot_check_a_gradient_and_the_complex_step_can():
     tokens, target = [[15, 17, 3, 19, 8, 19, 4, 18]], [8]  # Max(1,6,2) → 6
     model = model_of("ops-102k", batch=1, optimizer=None)
-    probe = model_of("ops-102k", batch=1, optimizer=None, dtype="complex128")
+    probe = model_of("ops-102k", batch=1, optimizer=None, precision="complex128")
     model.forward_backward(tokens, target)
     claimed = model.grads["head.weight"][8, :20].copy()  # the weights that make the score of "6"
     row = model.params["head.weight"][8]
@@ -349,7 +349,7 @@ def test_clipping_scales_the_whole_gradient_and_keeps_its_direction():
     OPS["global_norm"].forward(norm, np.empty(1), g, (0,))
     OPS["clip"].forward(scale, finite, np.ones(1), norm, np.array([1.0]), np.array([1e19]))
     # lr = −1 writes down the clipped gradient itself
-    OPS["sgd"].forward(step, np.zeros(1, int), np.empty(1), np.empty(1), g, scale, finite, np.array([-1.0]), (0,))
+    OPS["sgd"].forward(step, None, np.zeros(1, int), np.empty(1), np.empty(1), g, scale, finite, np.array([-1.0]), (0,))
     assert agree(norm[0], 2.5)
     assert agree(step, [0.8, -0.6, 0.0])
     assert agree(np.linalg.norm(step), 1.0)
@@ -471,14 +471,15 @@ def test_exercise_1_all_gradients_of_a_minimal_network():
 
 def descend(weight, gradient, lr):
     told = (np.zeros(1, int), np.empty(1), np.empty(1))
-    OPS["sgd"].forward(weight, *told, gradient, np.ones(1), np.ones(1, int), np.array([lr]), (0,))
+    OPS["sgd"].forward(weight, None, *told, gradient, np.ones(1), np.ones(1, int), np.array([lr]), (0,))
 
 
 def trajectory(op, gradients, start=0.5, **scalars):
     """One weight, one gradient per step; the states an optimizer keeps start at zero."""
     signature = OPS[op].SPEC.forward
     weight = np.array([start])
-    states = [np.zeros(1, int if name == "step" else float) for name in signature.writes if name != "weights"]
+    states: list = [np.zeros(1, int if name == "step" else float) for name in signature.writes if name != "weights"]
+    states[list(signature.writes).index("master") - 1] = None
     visited = []
     for gradient in gradients:
         known = {"gradients": np.array([gradient]), "scale": np.ones(1), "finite": np.ones(1), "lr": np.array([0.01])}

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = SHAPE | {"backend": "reference"}
 
 
 def small(name="gpt2-4x256", **changes):
-    features = {"features": 3} if PRESETS[name].features else {}
+    features = {"features": 3} if PRESETS[name].architecture.features else {}
     return Model(name, **(SMALL | features | changes))
 
 
@@ -146,7 +146,7 @@ def test_params_and_grads_are_views_into_the_arena():
     model = small()
     for tensors in (model.params, model.grads):
         for name, tensor in tensors.items():
-            assert np.shares_memory(tensor, model.arena.block), name
+            assert np.shares_memory(tensor, model.engine.memory), name
 
 
 @pytest.mark.parametrize("name", ["tokens.weight", "blocks.1.attn.qkv.weight", "norm.bias"])
@@ -248,9 +248,9 @@ def test_logits_do_not_depend_on_what_was_read_before():
 def test_reading_leaves_the_training_step_alone():
     model = scrambled(small())
     model.forward_backward(*batch_for(model))
-    before = model.arena.block.copy()
+    before = model.engine.memory.copy()
     model.logits(np.zeros((2, 4), int))
-    assert np.array_equal(model.arena.block, before)
+    assert np.array_equal(model.engine.memory, before)
 
 
 def cross_entropy(logits, targets):
@@ -333,7 +333,7 @@ def test_a_model_that_answers_once_answers_from_the_last_position(name):
 def test_trace_yields_every_call_of_the_step_with_its_values_right_after_it_ran(name, recompute):
     model = scrambled(small(name, recompute=recompute))
     inputs, targets = batch_for(model)
-    model.arena.poison()  # NaN wherever a call could read what no earlier call wrote
+    model.engine.poison()  # NaN wherever a call could read what no earlier call wrote
     seen, losses = [], []
     for call, values in model.trace(inputs, targets):
         seen.append(call)

@@ -90,7 +90,7 @@ MODELS = {
     "heads do not divide": (lambda: gpt(heads=3), "channels=8", "heads=3", "heads that divides the channels"),
     "more heads than channels": (lambda: gpt(heads=16), "channels=8", "heads=16"),
     "longer than its positions": (lambda: gpt(time=7), "time=7", "6 positions", "at most 6", "override context"),
-    "one token too long": (lambda: Model("gpt2-4x256", time=1025), "time=1025", "1024 positions", "gpt2-4x256"),
+    "one token too long": (lambda: Model("gpt2-4x256", time=1025), "time=1025", "1024 positions", "this model"),
     "tied with features": (lambda: labeller(tied=True), "tied=True", "features=3", "token embedding"),
     "tied by default": (lambda: gpt(features=5), "tied=True", "features=5", "token embedding"),
     "embeddings of features": (lambda: labeller(loss="squared_error"), "loss='squared_error'", "features=3"),
@@ -130,7 +130,7 @@ def test_a_model_is_refused(label):
 
 CHOSEN = CHOICES | {"backend": ("reference",), "precision": ("float32", "float64", "complex128")}
 NEARLY = {
-    "norm": ("prenorm", "pre"),
+    "placement": ("prenorm", "pre"),
     "activation": ("geluu", "gelu"),
     "positions": ("sinusoid", "sinusoidal"),
     "readout": ("lasts", "last"),
@@ -249,12 +249,12 @@ def trained(make, inputs, targets):
 
 
 def assert_refused_unchanged(model, ways, inputs, targets, fragments):
-    before, steps = model.arena.block.copy(), model.steps
+    before, steps = model.engine.memory.copy(), model.steps
     for way in ways:
         message = refusal(lambda way=way: WAYS[way](model, inputs, targets))
         assert_says(message, *fragments)
         # Weights, gradients, optimizer state, input buffers and workspace, all at once.
-        assert np.array_equal(model.arena.block, before), f"{way} was refused, but changed something"
+        assert np.array_equal(model.engine.memory, before), f"{way} was refused, but changed something"
         assert model.steps == steps
 
 
@@ -340,9 +340,9 @@ LIMITS = (0, -1, -0.5, nan, "1", True, 1j, [1.0], np.array([1.0, 2.0]))
 
 def assert_update_refused_unchanged(fragments, **arguments):
     model = trained(gpt, IDS, IDS)
-    before, steps = model.arena.block.copy(), model.steps
+    before, steps = model.engine.memory.copy(), model.steps
     assert_says(refusal(lambda: model.update(**arguments)), *fragments)
-    assert np.array_equal(model.arena.block, before)
+    assert np.array_equal(model.engine.memory, before)
     assert model.steps == steps
 
 
@@ -363,10 +363,10 @@ def test_a_learning_rate_that_the_weights_type_cannot_hold_is_refused(lr):
 def test_learning_rates_of_a_trace_are_refused(lr):
     # None means no update here. The batch is good, and must not get in before the rate is looked at.
     model = trained(gpt, IDS, IDS)
-    before = model.arena.block.copy()
+    before = model.engine.memory.copy()
     message = refusal(lambda: list(model.trace(IDS[::-1], IDS[::-1], lr=lr)))
     assert_says(message, "lr must be 0 or a finite number above", f"not {lr!r}")
-    assert np.array_equal(model.arena.block, before)
+    assert np.array_equal(model.engine.memory, before)
     assert model.steps == 1
 
 
@@ -385,10 +385,10 @@ def test_any_usable_learning_rate_and_limit_are_taken(lr, clip):
 def test_update_without_an_optimizer_is_refused():
     model = gpt(optimizer=None)
     model.forward_backward(IDS, IDS)
-    before = model.arena.block.copy()
+    before = model.engine.memory.copy()
     for step in (lambda: model.update(lr=0.1), lambda: list(model.trace(IDS[::-1], IDS[::-1], lr=0.1))):
         assert_says(refusal(step), "optimizer=None", "no update")
-        assert np.array_equal(model.arena.block, before)
+        assert np.array_equal(model.engine.memory, before)
         assert model.steps == 0
 
 

@@ -4,10 +4,10 @@ from types import ModuleType
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Architecture, Layout, Optimizer, Preset
 from tapeless.models.presets import PRESETS
 
-__all__ = ["PRESETS", "Config", "Model", "Optimizer", "TapelessError"]
+__all__ = ["PRESETS", "Architecture", "Layout", "Model", "Optimizer", "Preset", "TapelessError"]
 __version__ = "0.1.0"
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, bind
+from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import as_array, check_seed, spelled
-from tapeless.models.config import Config, check_size
+from tapeless.models.config import Architecture, check_size
 from tapeless.models.decoding import CHUNK, check_decodable, decoding, reading
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Arena, make_plan
+from tapeless.program.arena import make_plan
 
 if TYPE_CHECKING:
     from tapeless.model import Model
@@ -93,18 +93,16 @@ class Decoder:
         check_decodable(config)
         self.context, self.position = config.context, 0
         self.chunk = min(CHUNK, config.context)
+        backend = model.engine.backend
         plans = [
-            make_plan(program, model.precision, lent=True)
-            for program in (reading(config, self.chunk), decoding(config))
+            make_plan(program, model.precision, backend.scratch, lent=True)
+            for program in (reading(model.preset, self.chunk), decoding(model.preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
         # there is written anew each time a program runs.
         self.plan = max(plans, key=lambda plan: plan.peak_bytes)
-        whole = Arena(self.plan)
-        self.reading, self.decoding = (
-            Arena(plan, block=whole.block, scratch=whole.scratch, lender=model.arena) for plan in plans
-        )
-        self._reading, self._decoding = (_runs(arena, model) for arena in (self.reading, self.decoding))
+        memory = backend.allocate(self.plan.peak_bytes)
+        self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
 
     def read(self, tokens: list[int]) -> None:
         """Forget everything, then read these.
@@ -118,35 +116,27 @@ class Decoder:
         for end in range(self.chunk, len(tokens) + self.chunk, self.chunk):
             start = max(0, min(end, len(tokens)) - self.chunk)
             part = tokens[start : start + self.chunk]
-            self._run(self._reading, self.reading, start, part + [0] * (self.chunk - len(part)))
+            _run(self.reading, start, part + [0] * (self.chunk - len(part)))
         self.position = len(tokens)
 
     def step(self, token: int) -> Array:
         """Read one more token; the scores of what may follow it, as float64."""
         if self.position == self.context:
             raise TapelessError(f"all {self.context} positions of this model are taken; read what to keep again.")
-        self._run(self._decoding, self.decoding, self.position, [token])
+        _run(self.decoding, self.position, [token])
         self.position += 1
-        scores = _named(self.decoding, "scores").reshape(-1).real.astype(np.float64)
+        scores = self.decoding.read("scores").reshape(-1).real.astype(np.float64)
         if not np.isfinite(scores).all():
             raise NonFiniteError(
                 "the model's scores are not finite: its weights hold NaN, infinity or too large values."
             )
         return scores
 
-    def _run(self, runs: list[Run], arena: Arena, position: int, tokens: list[int]) -> None:
-        _named(arena, "tokens")[0, :] = tokens
-        _named(arena, "position")[0] = position
-        for run in runs:
-            run()
 
-
-def _runs(arena: Arena, model: Model) -> list[Run]:
-    return [run for _, runs in bind(arena.plan.program.calls, arena, model.backend_module) for run in runs]
-
-
-def _named(arena: Arena, name: str) -> Array:
-    return arena.array(arena.plan.placements[name].buffer)
+def _run(engine: Engine, position: int, tokens: list[int]) -> None:
+    engine.write("tokens", [tokens])
+    engine.write("position", position)
+    engine.run()
 
 
 def choose(scores: Array, temperature: float, top_k: int | None, top_p: float | None, rng: np.random.Generator) -> int:
@@ -191,7 +181,7 @@ def _nucleus(scores: Array, masses: Array, share: float) -> Array:
     return found[: int(np.searchsorted(np.cumsum(masses[found]), wanted)) + 1]
 
 
-def checked_prompt(config: Config, tokens: Any) -> list[int]:
+def checked_prompt(config: Architecture, tokens: Any) -> list[int]:
     array = as_array("tokens", tokens)
     if array.ndim != 1 or array.size == 0:
         raise TapelessError(f"tokens must be one sequence of at least one id, not of shape {spelled(array.shape)}.")
@@ -204,13 +194,13 @@ def checked_window(model: Model, window: Any) -> int:
     check_size("window", window)
     if window > model.config.context:
         raise TapelessError(
-            f"window={window} is longer than the {model.config.context} positions of {model.config.name}: "
+            f"window={window} is longer than the {model.config.context} positions of this model: "
             f"use at most {model.config.context}."
         )
     return int(window)
 
 
-def checked_stop(config: Config, stop: Any) -> frozenset[int]:
+def checked_stop(config: Architecture, stop: Any) -> frozenset[int]:
     if stop is None:
         return frozenset()
     array = as_array("stop", list(stop) if isinstance(stop, Set) else stop)
@@ -219,7 +209,7 @@ def checked_stop(config: Config, stop: Any) -> frozenset[int]:
     return frozenset(_checked_ids(config, "stop", array))
 
 
-def _checked_ids(config: Config, what: str, array: Array) -> list[int]:
+def _checked_ids(config: Architecture, what: str, array: Array) -> list[int]:
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise TapelessError(f"{what} must be integers, not {array.dtype}.")
     outside = array[(array < 0) | (array >= config.vocab)]

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.models.config import Config, check_size
+from tapeless.models.config import Architecture, check_size
 from tapeless.ops.contract import Array, Shape
+from tapeless.program.precision import largest, numpy_type
 
 LARGEST_SEED = (1 << 63) - 1  # a run's configuration keeps it as TOML does its integers
 
 
-def check_shape(config: Config, batch: int, time: int) -> None:
+def check_shape(config: Architecture, batch: int, time: int) -> None:
     check_size("batch", batch)
     check_size("time", time)
     if time > config.context:
         raise TapelessError(
-            f"time={time} is longer than the {config.context} positions of {config.name}: "
+            f"time={time} is longer than the {config.context} positions of this model: "
             f"use at most {config.context}, or override context."
         )
 
@@ -35,9 +36,8 @@ def check_seed(seed: Any) -> None:
 def check_update(lr: Any, clip: Any, dtype: str) -> None:
     if not (_is_number(lr) and 0 <= lr < inf):
         raise TapelessError(f"lr must be 0 or a finite number above, not {lr!r}.")
-    largest = float(np.finfo(dtype).max)
-    if lr > largest:
-        raise TapelessError(f"lr must be at most {largest:.2g}, the largest number of {dtype}, not {lr!r}.")
+    if lr > largest(dtype):
+        raise TapelessError(f"lr must be at most {largest(dtype):.2g}, the largest number of {dtype}, not {lr!r}.")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise TapelessError(f"clip must be above 0, or None for no clipping, not {clip!r}.")
 
@@ -53,11 +53,11 @@ def as_array(what: str, value: Any) -> Array:
         raise TapelessError(f"{what} must be a rectangular array, but its rows differ in length.") from None
 
 
-def inputs_name(config: Config) -> str:
+def inputs_name(config: Architecture) -> str:
     return "features" if config.features else "tokens"
 
 
-def checked_inputs(config: Config, value: Any, shape: Shape | None, dtype: str) -> Array:
+def checked_inputs(config: Architecture, value: Any, shape: Shape | None, dtype: str) -> Array:
     """Token ids (B, T) or features (B, T, features); where `shape` is None, any batch and time will do."""
     name = inputs_name(config)
     array = as_array(name, value)
@@ -80,7 +80,7 @@ def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
     if np.iscomplexobj(array) and dtype != "complex128":
         raise TapelessError("features must be real numbers; give real and imaginary part as two features.")
     with np.errstate(over="ignore"):
-        finite = np.isfinite(array.astype(dtype))
+        finite = np.isfinite(array.astype(numpy_type(dtype)))
     if not finite.all():
         where = _first(~finite)
         advice = f"too large for {dtype}: scale the signal" if np.isfinite(array[where]) else "clean the signal"
@@ -88,7 +88,7 @@ def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
     return array
 
 
-def checked_targets(config: Config, value: Any, batch: int, time: int, empty: bool = False) -> Array:
+def checked_targets(config: Architecture, value: Any, batch: int, time: int, empty: bool = False) -> Array:
     """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but unless `empty` is allowed
     (one of several batches that are added up) not everywhere."""
     array = as_array("targets", value)

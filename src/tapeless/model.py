@@ -1,4 +1,4 @@
-"""A model: programs, an arena and a backend, ready to step."""
+"""A model: engines that share weights and memory, with the checks that a user needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, arguments_of, backend_named, bind, execute, precision_for
+from tapeless.backends.backend import Backend, backend_named, precision_for
+from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
@@ -22,14 +23,16 @@ from tapeless.inputs import (
     inputs_name,
 )
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
-from tapeless.program.arena import Arena, Plan, make_plan
-from tapeless.program.call import Call, gradient_name
+from tapeless.program.arena import Plan, make_plan, make_plans
+from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
+from tapeless.program.precision import Precision
 
 DEFAULT_BACKEND = "cpu"
+GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model:
@@ -37,54 +40,56 @@ class Model:
 
     def __init__(
         self,
-        name: str | Config,
+        name: str | Preset,
         *,
         batch: int = 1,
         time: int | None = None,
-        backend: str = DEFAULT_BACKEND,
+        backend: str | Backend = DEFAULT_BACKEND,
         precision: str | None = None,
         optimizer: str | Optimizer | None = "preset",
+        class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
         **fields: Any,
     ) -> None:
+        """`class_weights`: how much each class counts in the loss, where rare ones are to count for more."""
         if "dtype" in fields:
             raise unknown("field", "dtype", ("precision",))
-        self.config = (name if isinstance(name, Config) else preset(name)).override(**fields)
+        self.preset = (name if isinstance(name, Preset) else preset(name)).override(**fields)
+        self.config = self.preset.architecture
+        self.class_weights = checked_class_weights(self.config, class_weights)
         time = self.config.context if time is None else time
         check_shape(self.config, batch, time)
         self.batch, self.time = int(batch), int(time)
         check_seed(seed)
         if optimizer == "preset":
-            optimizer = self.config.optimizer
+            optimizer = self.preset.optimizer
         if not isinstance(optimizer, Optimizer | None):
             optimizer = Optimizer(optimizer)
         self.optimizer = optimizer
-        self.backend_module = backend_named(backend)
-        self.backend = backend
-        self.precision = precision_for(backend, precision)
+        kind = backend_named(backend)
+        self.backend = kind.name
+        self.precision = precision_for(kind, precision)
 
-        self.program = transformer.training(self.config, self.batch, self.time, self.optimizer)
-        self.plan: Plan = make_plan(self.program, self.precision)
-        self.arena = Arena(self.plan)
-        self._zero = self._runs(self.program.phase("zero"), self.arena)
-        self._forward_backward = self._runs(self.program.phase("forward", "recompute", "backward"), self.arena)
-        self._clip = self._runs(self.program.phase("clip"), self.arena)
-        self._update = self._runs(self.program.phase("update"), self.arena)
-        evaluation = transformer.evaluation(self.config, self.batch, self.time)
-        plan = make_plan(evaluation, self.precision, beside=self.plan)
-        beside = Arena(plan, block=self.arena.block, scratch=self.arena.scratch)
-        self._evaluation = self._runs(evaluation.calls, beside)
-        self._evaluated = _named(beside, "evaluated")
-        self._readout: tuple[Shape, Arena, list[Run]] | None = None
-
-        weights = {weight.name: self.arena.array(weight) for weight in self.program.weights}
-        self.params: Mapping[str, Array] = MappingProxyType(weights)
-        self.grads: Mapping[str, Array] = MappingProxyType(
-            {weight.name: self._array(gradient_name(weight.name)) for weight in self.program.trained}
+        weighted = self.class_weights is not None
+        self.plan, evaluation = plans(
+            self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted=weighted
         )
-        state = [placement.buffer for placement in self.plan.placements.values() if placement.buffer.kind == "state"]
-        moments = {each.name: self.arena.array(each) for each in state if each.name != "step"}  # that one is `steps`
+        self.program = self.plan.program
+        self.engine = Engine(self.plan, kind)
+        self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
+        self._readout: tuple[Shape, Engine] | None = None
+
+        weights = {weight.name: self.engine.view(weight) for weight in self.program.weights}
+        self.params: Mapping[str, Array] = MappingProxyType(weights)
+        gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
+        self.grads: Mapping[str, Array] = MappingProxyType(gradients)
+        state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
+        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
         self.state: Mapping[str, Array] = MappingProxyType(moments)
+        self._masters = _masters(self.program)
+        for name in self._masters:  # only `write` keeps a weight and its master copy together
+            if isinstance(weights[name], np.ndarray):
+                weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
         self._initialise(seed)
 
@@ -92,19 +97,29 @@ class Model:
         rng = np.random.default_rng(seed)
         for weight in self.program.weights:
             if weight.initial is not None:
-                self.params[weight.name][...] = weight.initial.draw(weight.shape, rng)
+                self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
-            self._array("positions.table")[...] = sinusoid(self.config.context, self.config.channels)
-        if self.config.class_weights:
-            self._array("class_weights")[...] = self.config.class_weights
+            self.write("positions.table", sinusoid(self.config.context, self.config.channels))
+        if self.class_weights:
+            self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
-            self._array("largest")[0] = np.sqrt(np.finfo(self.precision.gradient).max)
+            self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
-    def _runs(self, calls: tuple[Call, ...], arena: Arena) -> list[Run]:
-        return [run for _, runs in bind(calls, arena, self.backend_module) for run in runs]
+    def read(self, name: str) -> Array:
+        """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
+        master = self._masters.get(name)
+        return self.engine.read(name) if master is None else self.engine.read(master).reshape(self.params[name].shape)
 
-    def _array(self, name: str) -> Array:
-        return self.arena.array(self.plan.placements[name].buffer)
+    def weights(self) -> dict[str, Array]:
+        """The values of all weights, as `read` gives them: what a checkpoint keeps."""
+        return {name: self.read(name) for name in self.params}
+
+    def write(self, name: str, values: Any) -> None:
+        """Into a buffer. Of a weight that has a master copy, into that, and the weight is its rounding."""
+        if name in self._masters:
+            self.engine.write(self._masters[name], np.reshape(values, -1))
+            values = self.read(name)
+        self.engine.write(name, values)
 
     @property
     def parameters(self) -> int:
@@ -113,11 +128,11 @@ class Model:
     @property
     def steps(self) -> int:
         """Updates made. The list of calls counts them itself."""
-        return 0 if self.optimizer is None else int(self._array("step")[0])
+        return 0 if self.optimizer is None else int(self.read("step")[0])
 
     @steps.setter
     def steps(self, made: int) -> None:
-        self._array("step")[0] = made
+        self.write("step", made)
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
@@ -129,13 +144,13 @@ class Model:
         tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
         self.feed(inputs, targets, count)
-        return self._ran(*([] if accumulate else [self._zero]), self._forward_backward).loss
+        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS).loss
 
     def loss(self, inputs: Any, targets: Any) -> float:
         """The loss alone; gradients, and what an update needs to know, stay as they are."""
         self.feed(inputs, targets)
-        _run(self._evaluation)
-        loss: float = _number(self._evaluated)
+        self._evaluation.run()
+        loss: float = self._evaluation.read("evaluated")[0].item()
         return loss
 
     def update(self, lr: float, *, clip: float | None = None) -> float:
@@ -145,7 +160,7 @@ class Model:
         has changed then.
         """
         self.prepare_update(lr, clip)
-        made = self._ran(self._clip, self._update)
+        made = self._ran(*UPDATE)
         if not made.finite:
             raise NonFiniteError(f"{made.refusal}.")
         return made.norm
@@ -167,12 +182,11 @@ class Model:
         self._check_update(lr, clip)
         self.feed(inputs, targets, count)
         self.prepare_update(lr, clip)
-        return self._ran(*([] if accumulate else [self._zero]), self._forward_backward, self._clip, self._update)
+        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
 
-    def _ran(self, *lists: list[Run]) -> Stepped:
+    def _ran(self, *phases: str) -> Stepped:
         self._run_number += 1
-        for runs in lists:
-            _run(runs)
+        self.engine.run(*phases)
         return Stepped(self, self._run_number)
 
     def _check_update(self, lr: Any, clip: Any) -> None:
@@ -183,8 +197,8 @@ class Model:
     def prepare_update(self, lr: float, clip: float | None) -> None:
         """What changes each step lives in buffers; the list of calls never changes."""
         self._check_update(lr, clip)
-        self._array("lr")[0] = lr
-        self._array("limit")[0] = inf if clip is None else clip
+        self.write("lr", lr)
+        self.write("limit", inf if clip is None else clip)
 
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
@@ -195,13 +209,13 @@ class Model:
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.config, batch, time)
-            arena = Arena(make_plan(program, self.precision, lent=True), lender=self.arena)
-            self._readout = (batch, time), arena, self._runs(program.calls, arena)
-        _, arena, runs = self._readout
-        _named(arena, inputs_name(self.config))[...] = array
-        _run(runs)
-        scores = _named(arena, "scores").copy()
+            program = transformer.readout(self.preset, batch, time)
+            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
+            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+        engine = self._readout[1]
+        engine.write(inputs_name(self.config), array)
+        engine.run()
+        scores = engine.read("scores").copy()
         return scores[:, -1] if self.config.readout == "last" else scores
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
@@ -214,22 +228,20 @@ class Model:
         With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what
         you want to keep.
         """
-        calls = self.program.phase("zero", "forward", "recompute", "backward")
         if lr is not None:
             self._check_update(lr, None)
         self.feed(inputs, targets)
         if lr is not None:
             self.prepare_update(lr, None)
-            calls += self.program.phase("clip", "update")
+        phases = ("zero", *GRADIENTS, *(UPDATE if lr is not None else ()))
         self._run_number += 1
-        walk = execute(bind(calls, self.arena, self.backend_module))
-        return ((call, arguments_of(call, self.arena)) for call in walk)
+        return ((call, self.engine.arguments(call)) for call in self.engine.walk(*phases))
 
     def weigh(self, targets: Any) -> float:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
         valid = np.asarray(targets)
         valid = valid[valid >= 0]
-        weights = self.config.class_weights
+        weights = self.class_weights
         return float(len(valid)) if weights is None else float(np.asarray(weights)[valid].sum())
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
@@ -237,9 +249,20 @@ class Model:
         array = checked_inputs(self.config, inputs, (self.batch, self.time), self.precision.activation)
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
-        self._array(inputs_name(self.config))[...] = array
-        self._array("targets")[...] = wanted
-        self._array("count")[0] = counted
+        self.write(inputs_name(self.config), array)
+        self.write("targets", wanted)
+        self.write("count", counted)
+
+
+def _masters(program: Program) -> dict[str, View]:
+    """Of each weight, its part of the master copy; nothing where there is none."""
+    found = [buffer for buffer in program.buffers if buffer.kind == "master"]
+    regions = [buffer for buffer in program.buffers if buffer.kind == "weight" and buffer.members]
+    return {
+        weight.name: master.columns(start, start + weight.elements)
+        for master, region in zip(found, regions, strict=False)
+        for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
+    }
 
 
 class Stepped:
@@ -252,7 +275,7 @@ class Stepped:
     def _read(self, name: str) -> Any:
         if self._number != self._model._run_number:
             raise TapelessError("the model has run again since: ask for what came of a step before the next.")
-        return _number(self._model._array(name))
+        return self._model.read(name)[0].item()
 
     @property
     def loss(self) -> float:
@@ -278,15 +301,17 @@ class Stepped:
         return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"
 
 
-def _number(array: Array) -> Any:
-    return array[0].item()
-
-
-def _named(arena: Arena, name: str) -> Array:
-    return arena.array(arena.plan.placements[name].buffer)
-
-
-def _run(runs: list[Run]) -> None:
-    """The fast path: the same list, bound once, with nothing between the calls."""
-    for run in runs:
-        run()
+def plans(
+    preset: Preset,
+    batch: int,
+    time: int,
+    optimizer: Optimizer | None,
+    precision: Precision,
+    backend: Backend,
+    *,
+    weighted: bool = False,
+) -> tuple[Plan, Plan]:
+    """Of the training step and of the evaluation that shares its memory."""
+    training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
+    evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
+    return make_plans(training, evaluation, precision, backend.scratch)

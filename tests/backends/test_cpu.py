@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import cpu
-from tapeless.backends.execute import bind_call, execute
+from tapeless.backends.backend import backend_named, bind_call
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.lockstep import compare, lockstep, pair
 from tapeless.check.tolerances import TOLERANCES
@@ -24,6 +23,8 @@ from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
 from tests.oracles import leaves, torch_loss_and_logits
 from tests.random_cases import cases
+
+cpu = backend_named("cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -126,21 +127,24 @@ def test_training_twice_gives_the_same_bits(name):
     assert trained() == trained()
 
 
+def run_all(natives):
+    for native in natives:
+        native()
+
+
 @pytest.mark.parametrize("configuration", LARGER, ids=lambda c: c.name)
 def test_every_kernel_gives_the_same_bits_a_hundred_times(configuration):
     """All calls of one step, each run again and again on the same inputs."""
     model, _, inputs, targets = pair(configuration, "cpu")
     model.feed(inputs, targets)
     model.prepare_update(1e-3, clip=1.0)
-    from tapeless.backends.execute import arguments_of
-
     seen = set()
     for call in model.program.calls:
-        arrays = arguments_of(call, model.arena)
-        bound = [bind_call(call, arrays, cpu)]
+        arrays = model.engine.arguments(call)
+        natives = bind_call(call, arrays, cpu)
         kind = (call.title, tuple(sorted(call.dims.items())))
         if kind in seen:
-            list(execute(bound))
+            run_all(natives)
             continue
         seen.add(kind)
         before = {a.name: arrays[a.name].copy() for a in call.arguments if a.mode != "write"}
@@ -148,7 +152,7 @@ def test_every_kernel_gives_the_same_bits_a_hundred_times(configuration):
         for _ in range(100 if arrays[call.arguments[0].name].size < 100_000 else 10):
             for name, array in before.items():
                 arrays[name][...] = array
-            list(execute(bound))
+            run_all(natives)
             results.add(b"".join(arrays[a.name].tobytes() for a in call.writes))
         assert len(results) == 1, call.title
 
@@ -260,7 +264,7 @@ def test_lockstep_sees_a_result_that_is_not_written(monkeypatch):
 
     monkeypatch.setattr(residual, "forward", lambda y, x, branch: [])
     model, true, inputs, targets = pair(CONFIGURATIONS[1], "cpu")
-    model.arena.poison()
+    model.engine.poison()
     wrong = next(difference for difference in lockstep(model, true, inputs, targets) if not difference.ok)
     assert wrong.call.title == "residual.forward"
 
@@ -268,15 +272,15 @@ def test_lockstep_sees_a_result_that_is_not_written(monkeypatch):
 def test_the_plan_is_what_the_arena_takes():
     model = Model("gpt2-4x256", batch=1, time=64, backend="cpu")
     assert model.plan.precision.name == "float32"
-    assert model.arena.block.nbytes == model.plan.peak_bytes
+    assert model.engine.memory.nbytes == model.plan.peak_bytes
 
 
 def test_binding_leaves_nothing_to_look_up():
     """A step is a walk over native calls that take no arguments."""
     model = Model("ops-102k", batch=32, backend="cpu")
-    runs = [*model._zero, *model._forward_backward, *model._update]
-    assert all(callable(run) for run in runs)
-    assert len(runs) < 2 * len(model.program.calls)
+    natives = [native for _, bound in model.engine.bound for native in bound]
+    assert all(callable(native) for native in natives)
+    assert len(natives) < 2 * len(model.program.calls)
 
 
 def test_a_dtype_that_the_backend_does_not_have():

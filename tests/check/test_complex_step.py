@@ -98,22 +98,24 @@ def test_there_are_enough_configurations() -> None:
 
 def test_every_choice_is_checked() -> None:
     """Each value of each field that changes the mathematics, and both of each switch."""
-    configs = [configuration.model("float64").config for configuration in CONFIGURATIONS]
-    for field in ("norm", "activation", "positions", "readout", "loss"):
-        assert {getattr(config, field) for config in configs} == set(CHOICES[field])
+    made = [configuration.model("float64").preset.values() for configuration in CONFIGURATIONS]
+    for field in ("placement", "activation", "positions", "readout", "loss"):
+        assert {values[field] for values in made} == set(CHOICES[field])
     for switch in ("causal", "tied", "recompute", "attention_bias"):
-        assert {getattr(config, switch) for config in configs} == {True, False}
-    assert {bool(config.features) for config in configs} == {True, False}
+        assert {values[switch] for values in made} == {True, False}
+    for given in ("features", "frozen"):
+        assert {bool(values[given]) for values in made} == {True, False}
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_small_preset_stays_of_its_kind(name: str) -> None:
     """What is made small is sizes; a different mask or norm would prove another model."""
-    full, little = PRESETS[name], configurations_of(name)[0].model("float64").config
-    for field in ("norm", "activation", "positions", "causal", "tied", "recompute", "attention_bias", "readout"):
-        assert getattr(little, field) == getattr(full, field)
-    assert (little.loss, little.initialisation) == (full.loss, full.initialisation)
-    assert bool(little.features) == bool(full.features)
+    full, little = PRESETS[name].values(), configurations_of(name)[0].model("float64").preset.values()
+    for field in ("placement", "activation", "positions", "causal", "tied", "recompute", "attention_bias", "readout"):
+        assert little[field] == full[field]
+    for field in ("loss", "initialisation"):
+        assert little[field] == full[field]
+    assert bool(little["features"]) == bool(full["features"])
 
 
 @by_name
@@ -166,7 +168,7 @@ def test_chunks_do_not_divide_the_rows() -> None:
     for model in chunked:
         rows = model.batch * (1 if model.config.readout == "last" else model.time)
         held = model.plan.placements["logits"].buffer.shape[0]
-        assert held == min(model.config.chunk, rows)
+        assert held == min(model.preset.layout.chunk, rows)
         ragged += rows % held != 0
     assert ragged > len(chunked) / 2
     assert ragged >= 20
@@ -481,5 +483,5 @@ def test_small_changes_only_what_it_is_told() -> None:
     assert fields["layers"] == 3
     assert fields["features"] == 3
     assert "features" not in small("gpt2-4x256")
-    config = PRESETS["sunfish"].override(**fields)
-    assert (config.norm, config.recompute, config.causal) == ("post", True, False)
+    values = PRESETS["sunfish"].override(**fields).values()
+    assert (values["placement"], values["recompute"], values["causal"]) == ("post", True, False)

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.ranges import VALUES, Case, RangeError, cases, judge
 from tapeless.ops.contract import Array
+
+cpu = backend_named("cpu")
 
 Tensors = dict[str, Any]
 

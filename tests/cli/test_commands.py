@@ -46,7 +46,7 @@ def test_plan_lists_every_buffer_with_its_bytes():
     assert all(set(buffer) == wanted for buffer in plan["buffers"])
     assert max(buffer["offset"] + buffer["bytes"] for buffer in plan["buffers"]) <= plan["peak_bytes"]
     kinds = {buffer["kind"] for buffer in plan["buffers"]}
-    assert kinds == {"weight", "gradient", "state", "input", "output", "saved", "scratch"}
+    assert kinds == {"weight", "gradient", "state", "input", "output", "saved", "scratch", "kernel scratch"}
     weights = sum(buffer["bytes"] for buffer in plan["buffers"] if buffer["kind"] == "weight")
     assert weights == 4 * plan["parameters"]  # float32 on the cpu backend
 
@@ -107,7 +107,12 @@ def test_check_proves_and_reports_worst_first():
     report = result_of("check", "ops-102k", "cllm")
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
-    assert report["configs"] == 10
+    assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
+    assert report["models"]["models"] == 10
+    assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
+    assert not any(wiring["refusal"] for wiring in report["wiring"])
+    assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})
+    assert report["tensors"] == report["ops"]["gradients"] + report["models"]["gradients"]
     assert report["tensors"] == len(report["report"])
     assert report["elements"] == sum(entry["elements"] for entry in report["report"])
     errors = [entry["error"] for entry in report["report"]]
@@ -183,7 +188,7 @@ MISTAKES = {
     ("plan", "gpt2-4x256", "--heads", "3"): "heads=3",
     ("plan", "gpt2-4x256", "--activation", "geluu"): "did you mean 'gelu'",
     ("plan", "gpt2-4x256", "-B", "0"): "batch must be",
-    ("plan", "gpt2-4x256", "--dtype", "float8"): "float8",
+    ("plan", "gpt2-4x256", "--precision", "float8"): "float8",
     ("plan", "gpt2-4x256", "--backend", "refrence"): "did you mean 'reference'",
     ("check", "opps-102k"): "did you mean 'ops-102k'",
     ("train", "sunfish"): "reads features",
@@ -238,6 +243,20 @@ def test_a_mistake_gets_one_sentence_and_leaves_nothing_behind(words, tmp_path):
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_was_called_otherwise_is_told():
+    for option in (("--dtype", "float64"), ("--dtype=float64",)):
+        done = tapeless("plan", "gpt2-4x256", *option)
+        assert done.returncode == 2
+        assert done.stderr == "error: --dtype is called --precision now.\n"
+
+
+def test_plan_in_bfloat16():
+    plan = result_of("plan", "gpt2-4x256", "-T", "32", "--backend", "reference", "--precision", "bfloat16")
+    sizes = {kind: sum(b["bytes"] for b in plan["buffers"] if b["kind"] == kind) for kind in ("weight", "gradient")}
+    assert (sizes["weight"], sizes["gradient"]) == (2 * plan["parameters"], 4 * plan["parameters"])
+    assert any(buffer["kind"] == "master" for buffer in plan["buffers"])
 
 
 def test_an_unknown_option_suggests_the_nearest():

@@ -34,7 +34,7 @@ def place(tmp_path_factory):
         made = Run(folder / name)
         made.folder.mkdir()
         model = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257}
-        settings = Settings(data="text.txt", tokenizer=kind).suited(config)
+        settings = Settings(data="text.txt", tokenizer=kind).suited(config.architecture)
         write_configuration(made, Request("gpt2-4x256", model, settings), config)
         checkpoint.save(made.checkpoints, 0, {"weights": {"a": np.zeros(1)}}, {"step": 0})
     return folder
@@ -104,3 +104,14 @@ def test_the_help_says_what_is_taken_where_nothing_is_said():
         "Default: ops-102k.",
     ):
         assert sentence in shown
+
+
+def test_the_help_of_label_train_says_it_too():
+    shown = " ".join(CliRunner().invoke(app, ["label", "train", "--help"], env={"COLUMNS": "200"}).output.split())
+    for told in (
+        "Windows at a time. Default: 16.", "Positions per window. Default: 256.", "Updates. Default: 1000.",
+        "The highest learning rate. Default: 0.0015.", "Share at the end that is held out. Default: 0.1.",
+        "Blocks. Default: 4.", "Seed of weights and data. Default: 0.", "cpu or reference. Default: cpu.",
+        "Periods in samples. Default: 3,4,5,10,27,81,100.",
+    ):  # fmt: skip
+        assert told in shown, told

@@ -15,7 +15,7 @@ from tapeless import TapelessError
 from tapeless.files import lock
 from tapeless.files.lock import hold, was_left
 from tapeless.train.metrics import Recorder, read_metrics, twice
-from tapeless.train.run import Numbered, making, open_run
+from tapeless.train.run import NumberedFolder, making, open_run
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.cli.test_train import _start, tapeless
@@ -177,7 +177,7 @@ def test_a_run_is_trained_by_one_at_a_time(tmp_path):
     with pytest.raises(TapelessError, match=rf"run is in use: process {os.getpid()} trains it"):
         resume(tmp_path / "run", {}, {"steps": 50})
     assert (tmp_path / "run" / "config.toml").read_text() == config
-    assert open_run(tmp_path / "run").config() == session.model.config  # reading needs no lock
+    assert open_run(tmp_path / "run").preset() == session.model.preset  # reading needs no lock
     list(walk)
     again = resume(tmp_path / "run", {}, {})
     list(again.walk(lambda: None))
@@ -209,7 +209,7 @@ def test_the_command_says_so(tmp_path):
 
 def test_three_at_once_get_three_folders(tmp_path):
     def made(_):
-        session = start(Request("ops-102k", TINY, QUICK), Numbered(tmp_path / "runs", "x"))
+        session = start(Request("ops-102k", TINY, QUICK), NumberedFolder(tmp_path / "runs", "x"))
         return session.run.folder.name
 
     with ThreadPoolExecutor(8) as pool:

@@ -67,14 +67,20 @@ def test_models_in_threads_compute_what_they_compute_one_after_the_other(steps, 
     assert done.stdout.startswith("same")
 
 
-def test_scratch_is_shared_within_a_model_and_with_nobody_else():
+def test_scratch_is_a_model_s_own():
     from tapeless import Model
 
     made: dict[str, Any] = {"batch": 2, "time": 70, "layers": 3, "vocab": 50, "context": 80, "channels": 32, "heads": 2}
     one, other = (Model("gpt2-4x256", **made) for _ in range(2))
-    assert len(one.arena.scratch) == 2  # forward and backward of all three layers, training and evaluation
-    for shape, array in one.arena.scratch.items():
-        assert not np.shares_memory(array, other.arena.scratch[shape])
+    assert not np.shares_memory(one.engine.memory, other.engine.memory)
+    for model in (one, other):
+        arrays = [
+            each for _, natives in model.engine.bound for native in natives for each in getattr(native, "args", ())
+        ]
+        arrays = [each for each in arrays if isinstance(each, np.ndarray) and each.dtype != np.int64]
+        assert len(arrays) > 100
+        for array in arrays:
+            assert np.shares_memory(array, model.engine.memory)
 
 
 # Processes

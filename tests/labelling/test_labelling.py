@@ -13,16 +13,16 @@ from tapeless.labelling import source as labelled
 from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.labelling.genome.output import Cut
-from tapeless.labelling.genome.scores import Score as BaseScore
+from tapeless.labelling.genome.scores import Matched
 from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
 from tapeless.labelling.run import resume as resume_labelling
 from tapeless.labelling.scores import (
     Answered,
-    Report,
+    LabelReport,
     beginnings,
     choose_cut,
     choose_threshold,
-    kind_of,
+    feature_kind,
     probabilities,
     read_cut,
     score,
@@ -43,6 +43,7 @@ from tapeless.labelling.source import (
 )
 from tapeless.model import Model
 from tapeless.models.presets import preset
+from tapeless.tasks.task import Ended
 from tapeless.train import run
 from tapeless.train.session import resume
 from tapeless.train.settings import Settings
@@ -141,8 +142,8 @@ def test_the_size_of_a_complex_signal(tmp_path):
 
 
 def weighted_model(weights):
-    config = preset("sunfish").override(**TINY, features=4, class_weights=weights)
-    return Model(config, batch=4, time=64, optimizer=None, seed=3)
+    config = preset("sunfish").override(**TINY, features=4)
+    return Model(config, class_weights=weights, batch=4, time=64, optimizer=None, seed=3)
 
 
 def test_probabilities_are_freed_of_the_class_weights():
@@ -325,7 +326,7 @@ def test_a_run_of_the_first_version_is_read(tmp_path, genome):
     assert source.features == WAVELETS
     assert source.held_out == ("b",)
     assert read_statistics(tmp_path) is None
-    assert kind_of(source, None).feature == "exon"
+    assert feature_kind(source, None).feature == "exon"
     (tmp_path / "scores.json").write_text('{"threshold": 0.25, "classes": [], "average_precision": 0.5, "exons": null}')
     assert read_cut(tmp_path) == Cut(0.25)
 
@@ -438,8 +439,8 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
 )
 def test_the_rules_that_a_model_is_no_better_than(own, beaten_by):
     """F1 0.5 and 2/3; a model that is as good as one is no better."""
-    rules = {"codon statistics": BaseScore(1, 2, 2), "open frames": BaseScore(2, 3, 3)}
-    report = Report(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
+    rules = {"codon statistics": Matched(1, 2, 2), "open frames": Matched(2, 3, 3)}
+    report = LabelReport(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
     assert report.no_better_than() == beaten_by
     assert report.better_than_baselines is (not beaten_by)
     assert report.document()["baselines"]["open frames"]["f1"] == 2 / 3
@@ -482,3 +483,18 @@ def test_sequences_that_the_annotation_never_names_are_left_out(tmp_path, genome
     assert data.notes[-1] == "the annotation says nothing of 1 of 3 sequences (c): unknown."
     with pytest.raises(TapelessError, match="says nothing of sequence 'c': hold out another"):
         read_data(replace(more, held_out=("c",)), 0.1)
+
+
+def test_what_a_labelling_run_says_at_the_end_is_its_report(tmp_path, tones):
+    """Also where `tapeless train --resume` has gone on with it: the scores are those of the last weights."""
+    session, _ = started(tmp_path / "run", tones, steps=2)
+    task = session.trainer.task
+    assert task.summary() == "2,700 positions to train, 300 held out"
+    ended = Ended(session.model, 2, 1e-3, None, "sunfish", tmp_path / "run", "run", "tapeless")
+    said = task.farewell(ended)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert said.rows == (("class 1", *(f"{scores['classes'][1][name]:.4f}" for name in ("precision", "recall", "f1"))),)
+    assert said.result == f"Average precision {scores['average_precision']:.4f}"
+    assert said.next == (
+        ("tapeless label predict run --signal other.npy -o probabilities.npy", "label something with it"),
+    )

@@ -1,7 +1,6 @@
 """Decoding with a cache: the programs and their ops, held to the model that reads everything every time."""
 
 import os
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless import Model, TapelessError
-from tapeless.backends import cpu, reference
-from tapeless.backends.execute import arguments_of, backend_named, bind_call, execute
+from tapeless.backends.backend import backend_named, run_call
 from tapeless.check.lockstep import compare
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import ProgramError
@@ -26,11 +24,14 @@ from tapeless.program.call import add, update, write
 from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
 
+cpu = backend_named("cpu")
+reference = backend_named("reference")
+
 CONTEXT, CHUNK = 11, 4  # a context that is no multiple of the chunk
 SMALL: dict[str, Any] = {"layers": 2, "channels": 12, "heads": 2, "vocab": 40, "context": CONTEXT}
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "pre-norm": ("gpt2-4x256", {}),
-    "post-norm": ("gpt2-4x256", {"norm": "post"}),
+    "post-norm": ("gpt2-4x256", {"placement": "post"}),
     "sinusoidal": ("gpt2-4x256", {"positions": "sinusoidal"}),
     "untied": ("gpt2-4x256", {"tied": False}),
     "relu without attention bias": ("gpt2-4x256", {"activation": "relu", "attention_bias": False}),
@@ -91,7 +92,7 @@ def test_scores_are_those_of_the_whole_sequence(name, backend):
 
 
 def test_a_complex_model_decodes_too():
-    model = small_model("pre-norm", "reference", dtype="complex128")
+    model = small_model("pre-norm", "reference", precision="complex128")
     tokens = tokens_for(model, 6)
     decoder = Decoder(model)
     decoder.read(tokens[:-1])
@@ -119,7 +120,7 @@ def test_nothing_beyond_the_position_is_ever_seen(backend):
     tokens = tokens_for(model, CONTEXT)
     for start in range(CONTEXT):
         clean, poisoned = Decoder(model), Decoder(model)
-        poisoned.reading.block[:] = 0xFF
+        poisoned.reading.memory[:] = 0xFF
         for decoder in (clean, poisoned):
             decoder.read(tokens[:start])
         for cache in caches(poisoned):
@@ -204,9 +205,9 @@ def test_every_call_of_both_programs_in_lockstep(name):
 def check_lockstep(found, wanted, position, tokens):
     for arena in (found, wanted):
         for name, value in (("tokens", [tokens]), ("position", [position])):
-            arena.array(arena.plan.placements[name].buffer)[...] = value
+            arena.view(name)[...] = value
     for number, call in enumerate(found.plan.program.calls):
-        for difference in compare(call, arguments_of(call, found), arguments_of(call, wanted), cpu, number):
+        for difference in compare(call, found.arguments(call), wanted.arguments(call), cpu, number):
             assert difference.ok, str(difference)
 
 
@@ -221,9 +222,10 @@ def test_reading_computes_no_more_than_the_cache_needs():
 @pytest.mark.parametrize("name", ["gpt2-124m", "cllm"])
 def test_memory(name):
     """The cache, and beside it little: a chunk of activations or a row of scores. The model lends the weights."""
-    config = preset(name)
+    made = preset(name)
+    config = made.architecture
     read, decode = (
-        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(config, 64), decoding(config))
+        make_plan(program, PRECISIONS["float32"], lent=True) for program in (reading(made, 64), decoding(made))
     )
     cache = 4 * 2 * config.layers * config.context * config.channels
     for plan in (read, decode):
@@ -242,8 +244,8 @@ def test_a_decoder_takes_the_larger_plan_and_no_more():
     model = Model("gpt2-4x256", time=1, backend="reference", optimizer=None, layers=1, vocab=400)
     decoder = Decoder(model)
     plans = [decoder.reading.plan, decoder.decoding.plan]
-    assert decoder.plan.peak_bytes == max(plan.peak_bytes for plan in plans) == decoder.reading.block.size
-    assert np.shares_memory(decoder.reading.block, decoder.decoding.block)
+    assert decoder.plan.peak_bytes == max(plan.peak_bytes for plan in plans) == decoder.reading.memory.size
+    assert np.shares_memory(decoder.reading.memory, decoder.decoding.memory)
 
 
 # The ops
@@ -259,7 +261,7 @@ def run_op(name, arrays, backend, signature_order):
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
     p.call(name, "forward", values, ("here",))
     (call,) = p.build().calls
-    list(execute([bind_call(call, arrays, backend)]))
+    run_call(call, arrays, backend)
     return call
 
 
@@ -273,17 +275,23 @@ def test_remember_and_attend_are_attention_over_the_whole_sequence(backend, seed
     position = int(rng.integers(0, 90))
     seen = position + time
     held, channels = seen + int(rng.integers(0, 6)), heads * width
-    module: ModuleType = backend_named(backend)
-    past = rng.normal(size=(3, batch, seen, channels)).astype(module.DEFAULT_PRECISION)
+    past = rng.normal(size=(3, batch, seen, channels)).astype(backend_named(backend).default_precision)
     keys, values = (np.full((batch, heads, held, width), np.nan, past.dtype) for _ in range(2))
     for cache, whole in ((keys, past[1]), (values, past[2])):
         cache[:, :, :position] = whole[:, :position].reshape(batch, position, heads, width).swapaxes(1, 2)
     packed = np.concatenate(list(past[:, :, position:]), axis=-1)  # q, k and v are columns of one buffer
     q, k, v = (packed[..., n * channels : (n + 1) * channels] for n in range(3))
     at = np.array([position])
-    run_op("remember", {"keys": keys, "values": values, "k": k, "v": v, "position": at}, module, REMEMBER)
+    run_op(
+        "remember", {"keys": keys, "values": values, "k": k, "v": v, "position": at}, backend_named(backend), REMEMBER
+    )
     y = np.full((batch, time, channels), np.nan, past.dtype)
-    run_op("cached_attention", {"y": y, "q": q, "keys": keys, "values": values, "position": at}, module, ATTEND)
+    run_op(
+        "cached_attention",
+        {"y": y, "q": q, "keys": keys, "values": values, "position": at},
+        backend_named(backend),
+        ATTEND,
+    )
     true, lse = np.empty(y.shape), np.empty((batch, heads, time))
     wide = past.astype(np.float64)
     OPS["attention"].forward(true, lse, wide[0][:, position:], wide[1], wide[2], True)
@@ -316,7 +324,7 @@ def test_positions_start_where_they_are_told(backend, adding):
     at = p.buffer("input", "position", (1,), "index")
     p.positions_at.forward(y=(add if adding else write)(buffers["y"]), table=buffers["table"], position=at)
     (call,) = p.build().calls
-    list(execute([bind_call(call, {"y": y, "table": table, "position": np.array([2])}, backend)]))
+    run_call(call, {"y": y, "table": table, "position": np.array([2])}, backend)
     assert np.array_equal(y, np.stack([table[2:5]] * 2) + (100 if adding else 0))
 
 

@@ -14,7 +14,7 @@ def test_loss_scores_and_gradients_are_those_of_torch(configuration: Configurati
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
     params = leaves(model.params)
-    loss, logits = torch_loss_and_logits(model.config, params, inputs, targets)
+    loss, logits = torch_loss_and_logits(model.config, params, inputs, targets, model.class_weights)
     gradients = torch_gradients(loss, params)
 
     found = {

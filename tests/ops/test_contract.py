@@ -77,6 +77,8 @@ class Case:
         for read in set(spec.forward.optional) - set(arrays):  # an example of its own, or of check/examples.py, has it
             shape = tuple(self.dims[letter] for letter in spec.letters(read))
             arrays[read] = np.random.default_rng(7).uniform(0.5, 2, shape)
+        if "master" in arrays:  # of one type, weights and master copy are the same
+            arrays["master"] = arrays["weights"].copy()
         known = {k: self._typed(k, v, dtype) for k, v in arrays.items() if not isinstance(v, tuple)}
         if direction == "backward" and not spec.fused:
             forward = Case(name, "forward", dtype)

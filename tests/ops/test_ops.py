@@ -640,7 +640,7 @@ YES = np.array([1])
 
 def test_sgd_by_hand() -> None:
     weights, step, moved, norms = np.array([1.0, 2.0]), np.array([4]), empty(2), empty(2)
-    OPS["sgd"].forward(weights, step, moved, norms, np.array([10.0, -20.0]), one(0.5), YES, one(0.1), (0, 1))
+    OPS["sgd"].forward(weights, None, step, moved, norms, np.array([10.0, -20.0]), one(0.5), YES, one(0.1), (0, 1))
     close(weights, [0.5, 3.0])
     close(moved, [0.5, 1.0])
     close(norms, [1.0, 2.0])
@@ -653,7 +653,7 @@ def test_momentum_by_hand() -> None:
     gradients = np.array([10.0, -20.0])
     for m_wanted, weights_wanted in (([5.9, -10.0], [0.41, 3.0]), ([10.31, -19.0], [-0.621, 4.9])):
         before = np.abs(weights)
-        OPS["momentum"].forward(weights, m, step, moved, norms, gradients, one(0.5), YES, one(0.1), 0.9, (0, 1))
+        OPS["momentum"].forward(weights, m, None, step, moved, norms, gradients, one(0.5), YES, one(0.1), 0.9, (0, 1))
         close(m, m_wanted)
         close(weights, weights_wanted)
         close(moved, 0.1 * np.abs(m_wanted))
@@ -668,7 +668,7 @@ def test_an_update_that_is_not_finite_changes_nothing(op: str) -> None:
     scalars = {"sgd": (), "momentum": (0.9,), "adamw": (0.9, 0.99, 1e-8, 0.5, ((0, 2),))}[op]
     arrays, step, moved, norms = [np.array([3.0, 4.0]) for _ in range(1 + states)], np.array([7]), empty(1), empty(1)
     read = (np.array([nan, 1.0]), one(1.0), np.array([0]), one(0.1))
-    OPS[op].forward(*arrays, step, moved, norms, *read, *scalars, (0,))
+    OPS[op].forward(*arrays, None, step, moved, norms, *read, *scalars, (0,))
     assert [array.tolist() for array in arrays] == [[3.0, 4.0]] * (1 + states)
     assert (step.tolist(), moved.tolist(), norms.tolist()) == ([7], [0.0], [5.0])
 
@@ -696,7 +696,8 @@ def adamw(weights: Array, m: Array, v: Array, g: Array, step: int, decay: float 
     lengths = {"moved": empty(len(weights)), "norms": empty(len(weights))}
     options: dict[str, Any] = {"scale": 1.0, "lr": 0.1, "eps": 0.0, "decayed": (), **lengths} | more
     OPS["adamw"].forward(
-        weights, m, v, made, options["moved"], options["norms"], g, one(options["scale"]), YES, one(options["lr"]),
+        weights, m, v, None, made, options["moved"], options["norms"],
+        g, one(options["scale"]), YES, one(options["lr"]),
         0.9, 0.99, options["eps"], decay, options["decayed"], tuple(range(len(weights))),
     )  # fmt: skip
     assert made.tolist() == [step]

@@ -11,40 +11,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapeless.backends import reference
-from tapeless.backends.execute import bind, execute
+from tapeless.backends.backend import backend_named
+from tapeless.backends.engine import Arena, Engine
 from tapeless.check.configurations import small
-from tapeless.errors import ProgramError
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import CHOICES, Config, Optimizer
+from tapeless.models.config import CHOICES, Architecture, Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 from tapeless.ops.positions.reference import sinusoid
-from tapeless.program.arena import ALIGNMENT, Arena, Placement, Plan, make_plan
+from tapeless.program.arena import ALIGNMENT, Placement, Plan, make_plan, make_plans
 from tapeless.program.builder import Builder
 from tapeless.program.call import PERSISTENT, Program, gradient_name, write
 from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
+
+reference = backend_named("reference")
 
 BATCH, TIME = 2, 4
 DTYPES = ("float32", "float64", "complex128")
 
 # Every preset in small form, and both norms with their inside kept and recomputed.
 SMALL_MODELS = {name: PRESETS[name].override(**small(name)) for name in PRESETS} | {
-    f"{norm}-norm, {'recomputed' if recompute else 'kept'}": PRESETS["gpt2-4x256"].override(
-        **small("gpt2-4x256", norm=norm, recompute=recompute)
+    f"{placement}-norm, {'recomputed' if recompute else 'kept'}": PRESETS["gpt2-4x256"].override(
+        **small("gpt2-4x256", placement=placement, recompute=recompute)
     )
-    for norm in ("pre", "post")
+    for placement in ("pre", "post")
     for recompute in (False, True)
 }
 
 
-def training(config: Config, optimizer: str | None = None) -> Program:
+def training(config: Preset, optimizer: str | None = None) -> Program:
     return transformer.training(config, BATCH, TIME, Optimizer(optimizer or config.optimizer))
 
 
-def batch_of(config: Config, batch: int = BATCH, time: int = TIME) -> tuple[Array, Array]:
+def batch_of(config: Architecture, batch: int = BATCH, time: int = TIME) -> tuple[Array, Array]:
     rng = np.random.default_rng(7)
     inputs = rng.integers(0, config.vocab, (batch, time))
     targets = rng.integers(0, config.vocab, (batch,) if config.readout == "last" else (batch, time))
@@ -57,27 +58,28 @@ def fill_weights(arena: Arena) -> None:
     """The same random weights, whatever the layout: in the order of the program, not of the memory."""
     rng = np.random.default_rng(3)
     for weight in arena.plan.program.weights:
-        arena.array(weight)[...] = rng.normal(1 if len(weight.shape) == 1 else 0, 0.5, weight.shape)
+        arena.view(weight)[...] = rng.normal(1 if len(weight.shape) == 1 else 0, 0.5, weight.shape)
 
 
 class Driver:
     """A program run by hand in an arena of its own, call by call."""
 
-    def __init__(self, config: Config, program: Program, plan: Plan, *, poisoned: bool = False) -> None:
+    def __init__(self, preset: Preset, program: Program, plan: Plan, *, poisoned: bool = False) -> None:
+        config = preset.architecture
         self.config, self.program, self.plan, self.poisoned = config, program, plan, poisoned
-        self.arena = Arena(plan)
-        self.bound = bind(program.calls, self.arena, reference)
-        fill_weights(self.arena)
+        self.engine = Engine(plan, reference)
+        fill_weights(self.engine)
         if config.positions == "sinusoidal":
             self.array("positions.table")[...] = sinusoid(config.context, config.channels)
         inputs, targets = batch_of(config)
         self.array("features" if config.features else "tokens")[...] = inputs
-        if "targets" in self.arena.plan.placements:  # a readout has none
+        if "targets" in self.plan.placements:  # a readout has none
             self.array("targets")[...] = targets
             self.array("count")[0] = np.count_nonzero(targets >= 0)
 
     def array(self, name: str) -> Array:
-        return self.arena.array(self.plan.placements[name].buffer)
+        view: Array = self.engine.view(name)
+        return view
 
     def run(self, step: int = 1) -> dict[str, bytes]:
         """One run through the list; what it leaves in everything that persists, bit for bit."""
@@ -85,10 +87,10 @@ class Driver:
             if name in self.plan.placements:
                 self.array(name)[0] = value
         if self.poisoned:
-            self.arena.poison()
-        assert list(execute(self.bound)) == list(self.program.calls)
+            self.engine.poison()
+        assert list(self.engine.walk()) == list(self.program.calls)
         persistent = [b for b in self.program.buffers if b.kind in ("weight", "gradient", "state", "output")]
-        return {b.name: self.arena.array(b).tobytes() for b in persistent if not b.members}
+        return {b.name: self.engine.view(b).tobytes() for b in persistent if not b.members}
 
     def training(self) -> list[dict[str, bytes]]:
         return [self.run(step) for step in (1, 2, 3)]
@@ -142,14 +144,14 @@ def assert_ranges_cover_all_uses(plan: Plan) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_buffer_is_aligned(name: str, dtype: str) -> None:
-    arena = Arena(make_plan(training(SMALL_MODELS[name]), PRECISIONS[dtype]))
+    arena = Arena(make_plan(training(SMALL_MODELS[name]), PRECISIONS[dtype]), reference)
     assert ALIGNMENT == 64
-    assert arena.block.ctypes.data % 64 == 0
-    assert len(arena.block) % 64 == 0
+    assert arena.memory.ctypes.data % 64 == 0
+    assert len(arena.memory) % 64 == 0
     for placement in arena.plan.placements.values():
-        array = arena.array(placement.buffer)
+        array = arena.view(placement.buffer)
         assert array.ctypes.data % 64 == 0, placement.buffer.name
-        assert array.ctypes.data == arena.block.ctypes.data + placement.offset
+        assert array.ctypes.data == arena.memory.ctypes.data + placement.offset
         assert array.nbytes == placement.bytes
         assert array.shape == placement.buffer.shape
         assert array.flags.c_contiguous
@@ -193,21 +195,21 @@ def test_a_layer_is_one_stretch() -> None:
 
 def test_a_region_is_its_members() -> None:
     """Zeroing is one fill: writing through the region is writing to the members, and nothing else."""
-    arena = Arena(make_plan(training(SMALL_MODELS["ops-102k"]), PRECISIONS["float64"]))
+    arena = Arena(make_plan(training(SMALL_MODELS["ops-102k"]), PRECISIONS["float64"]), reference)
     place = arena.plan.placements
-    arena.array(place["gradients"].buffer)[...] = 3.0
+    arena.view(place["gradients"].buffer)[...] = 3.0
     for weight in arena.plan.program.weights:
-        assert (arena.array(place[gradient_name(weight.name)].buffer) == 3.0).all()
-        assert (arena.array(weight) == 0.0).all()
+        assert (arena.view(place[gradient_name(weight.name)].buffer) == 3.0).all()
+        assert (arena.view(weight) == 0.0).all()
 
 
 def test_columns_are_views() -> None:
-    arena = Arena(make_plan(training(SMALL_MODELS["gpt2-124m"]), PRECISIONS["float64"]))
+    arena = Arena(make_plan(training(SMALL_MODELS["gpt2-124m"]), PRECISIONS["float64"]), reference)
     qkv = arena.plan.placements["blocks.0.attn.qkv"].buffer
-    arena.array(qkv)[...] = 0
-    arena.array(qkv.columns(6, 12))[...] = 5
-    assert (arena.array(qkv)[..., 6:12] == 5).all()
-    assert (arena.array(qkv).sum(axis=-1) == 30).all()
+    arena.view(qkv)[...] = 0
+    arena.view(qkv.columns(6, 12))[...] = 5
+    assert (arena.view(qkv)[..., 6:12] == 5).all()
+    assert (arena.view(qkv).sum(axis=-1) == 30).all()
 
 
 # The plan is what is used
@@ -216,7 +218,7 @@ def test_columns_are_views() -> None:
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_the_plan_is_the_block(name: str) -> None:
     model = Model(SMALL_MODELS[name], batch=BATCH, time=TIME, backend="reference")
-    assert model.plan.peak_bytes == len(model.arena.block) == model.arena.block.nbytes
+    assert model.plan.peak_bytes == len(model.engine.memory) == model.engine.memory.nbytes
     assert model.plan.peak_bytes == max(
         -(-(p.offset + p.bytes) // ALIGNMENT) * ALIGNMENT for p in model.plan.placements.values()
     )
@@ -365,17 +367,19 @@ def test_the_evaluation_fits_beside_the_training(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_full_size_evaluations_fit(name: str) -> None:
     config = PRESETS[name]
-    plan = make_plan(transformer.training(config, 2, config.context, None), PRECISIONS["float32"])
-    evaluation = make_plan(transformer.evaluation(config, 2, config.context), PRECISIONS["float32"], beside=plan)
+    plan = make_plan(transformer.training(config, 2, config.architecture.context, None), PRECISIONS["float32"])
+    evaluation = make_plan(
+        transformer.evaluation(config, 2, config.architecture.context), PRECISIONS["float32"], beside=plan
+    )
     assert max(p.offset + p.bytes for p in leaves(evaluation)) <= plan.peak_bytes
 
 
-def test_a_program_that_does_not_fit_beside_another() -> None:
+def test_an_arena_is_as_large_as_the_larger_of_two_programs() -> None:
     config = SMALL_MODELS["gpt2-124m"].override(vocab=500, chunk=1)
     plan = make_plan(transformer.training(config, BATCH, TIME, None), PRECISIONS["float64"])
     wide = transformer.evaluation(config.override(chunk=8), BATCH, TIME)
-    with pytest.raises(ProgramError, match=r"needs [\d,]+ bytes does not fit into an arena of [\d,]+"):
-        make_plan(wide, PRECISIONS["float64"], beside=plan)
+    first, beside = make_plans(plan.program, wide, PRECISIONS["float64"], reference.scratch)
+    assert first.peak_bytes == beside.peak_bytes > plan.peak_bytes
 
 
 # Poison
@@ -385,21 +389,21 @@ def test_a_program_that_does_not_fit_beside_another() -> None:
 def test_poison_is_nan_in_every_type(dtype: str) -> None:
     """A pattern that is NaN in one type can be a large number in another."""
     config = SMALL_MODELS["cllm"]
-    arena = Arena(make_plan(training(config), PRECISIONS[dtype]))
+    arena = Arena(make_plan(training(config), PRECISIONS[dtype]), reference)
     fill_weights(arena)
-    before = arena.array(arena.plan.placements["weights"].buffer).tobytes()
+    before = arena.view("weights").tobytes()
     arena.poison()
     for placement in leaves(arena.plan):
-        array = arena.array(placement.buffer)
+        array = arena.view(placement.buffer)
         if placement.kind in ("saved", "scratch", "gradient", "output"):
             assert np.isnan(array.real).all(), placement.buffer.name
-    assert arena.array(arena.plan.placements["weights"].buffer).tobytes() == before
+    assert arena.view("weights").tobytes() == before
 
 
 def act(model: Model, *, poisoned: bool) -> dict[str, Any]:
     """Two gradients, an update, a loss; poisoned, whatever a program must write first is NaN before each."""
     inputs, targets = batch_of(model.config, model.batch, model.time)
-    fill_weights(model.arena)
+    fill_weights(model.engine)
     results: dict[str, Any] = {}
 
     def keep(moment: str, value: complex) -> None:
@@ -410,16 +414,16 @@ def act(model: Model, *, poisoned: bool) -> dict[str, Any]:
 
     for moment in ("first", "second"):
         if poisoned:
-            model.arena.poison()
+            model.engine.poison()
         keep(moment, model.forward_backward(inputs, targets))
     keep("update", model.update(lr=0.05, clip=0.5))
     if poisoned:
-        model.arena.poison()
+        model.engine.poison()
     keep("loss", model.loss(inputs, targets))
     return results
 
 
-def assert_poison_does_not_matter(config: Config, batch: int, time: int, dtype: str) -> None:
+def assert_poison_does_not_matter(config: Preset, batch: int, time: int, dtype: str) -> None:
     clean, dirty = (
         act(Model(config, batch=batch, time=time, precision=dtype, backend="reference"), poisoned=poisoned)
         for poisoned in (False, True)
@@ -440,10 +444,10 @@ def test_poisoned_memory_gives_the_same_bits(name: str, dtype: str) -> None:
 # Recomputation
 
 
-@pytest.mark.parametrize("norm", CHOICES["norm"])
+@pytest.mark.parametrize("placement", CHOICES["placement"])
 @pytest.mark.parametrize("layers", [2, 4])
-def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int) -> None:
-    config = PRESETS["gpt2-4x256"].override(**small("gpt2-4x256", norm=norm, layers=layers))
+def test_recomputation_gives_the_same_bits_in_less_memory(placement: str, layers: int) -> None:
+    config = PRESETS["gpt2-4x256"].override(**small("gpt2-4x256", placement=placement, layers=layers))
     again = config.override(recompute=True)
     results, workspaces, peaks = [], [], []
     for each in (config, again):
@@ -458,9 +462,9 @@ def test_recomputation_gives_the_same_bits_in_less_memory(norm: str, layers: int
         assert workspaces[1] < 0.75 * workspaces[0]
 
 
-@pytest.mark.parametrize("norm", CHOICES["norm"])
-def test_recomputation_saves_where_it_counts(norm: str) -> None:
-    config = PRESETS["gpt2-124m"].override(norm=norm)
+@pytest.mark.parametrize("placement", CHOICES["placement"])
+def test_recomputation_saves_where_it_counts(placement: str) -> None:
+    config = PRESETS["gpt2-124m"].override(placement=placement)
     kept, again = (
         make_plan(transformer.training(c, 1, 1024, None), PRECISIONS["float32"])
         for c in (config, config.override(recompute=True))
@@ -475,12 +479,12 @@ def test_recomputation_saves_where_it_counts(norm: str) -> None:
 
 
 @st.composite
-def models(draw: st.DrawFn) -> tuple[Config, int, int]:
+def models(draw: st.DrawFn) -> tuple[Preset, int, int]:
     heads = draw(st.integers(1, 3))
     features = draw(st.sampled_from([0, 0, 3]))
     loss = "cross_entropy" if features else draw(st.sampled_from(CHOICES["loss"]))
     time = draw(st.integers(1, 4))
-    config = Config(
+    config = Preset.of(
         "any",
         layers=draw(st.integers(1, 3)),
         channels=heads * draw(st.integers(1, 4)),
@@ -488,7 +492,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
         vocab=draw(st.integers(2, 20)),
         context=time + draw(st.integers(0, 2)),
         hidden=draw(st.sampled_from([None, 1, 7])),
-        norm=draw(st.sampled_from(CHOICES["norm"])),
+        placement=draw(st.sampled_from(CHOICES["placement"])),
         activation=draw(st.sampled_from(CHOICES["activation"])),
         positions=draw(st.sampled_from(CHOICES["positions"])),
         causal=draw(st.booleans()),
@@ -507,7 +511,7 @@ def models(draw: st.DrawFn) -> tuple[Config, int, int]:
 
 @cases(60)
 @given(models(), st.sampled_from(["float32", "float64"]))
-def test_any_model_is_sound_in_memory(drawn: tuple[Config, int, int], dtype: str) -> None:
+def test_any_model_is_sound_in_memory(drawn: tuple[Preset, int, int], dtype: str) -> None:
     config, batch, time = drawn
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
     plan = make_plan(program, PRECISIONS[dtype])

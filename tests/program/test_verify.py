@@ -14,7 +14,7 @@ import pytest
 
 from tapeless.errors import ProgramError, TapelessError
 from tapeless.models import transformer
-from tapeless.models.config import CHOICES, Config, Optimizer
+from tapeless.models.config import CHOICES, Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.program.arena import Plan, make_plan, verify_plan
 from tapeless.program.builder import Builder
@@ -125,7 +125,7 @@ def tiny() -> Tiny:
 
 def small(**changes: object) -> Program:
     """The training step of a small GPT with one thing changed."""
-    config = Config("small", layers=2, channels=4, heads=2, vocab=5, context=4, hidden=3).override(**changes)
+    config = Preset.of("small", layers=2, channels=4, heads=2, vocab=5, context=4, hidden=3).override(**changes)
     return transformer.training(config, 2, 3, Optimizer("adamw"))
 
 
@@ -193,7 +193,7 @@ def test_every_call_of_a_model_knows_its_line() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_programs_of_every_preset_pass(name: str) -> None:
     config = PRESETS[name]
-    length = min(8, config.context)
+    length = min(8, config.architecture.context)
     verify(transformer.training(config, 2, length, Optimizer(config.optimizer)))
     verify(transformer.evaluation(config, 2, length))
     verify(transformer.readout(config, 2, length))
@@ -212,10 +212,10 @@ def test_full_size_presets_build_and_plan_in_seconds(name: str) -> None:
     config = PRESETS[name]
     # Time on the processor, not on the wall: a busy machine does not count. The largest takes about a second.
     start = time.process_time()
-    program = transformer.training(config, 8, config.context, Optimizer(config.optimizer))
+    program = transformer.training(config, 8, config.architecture.context, Optimizer(config.optimizer))
     plan = make_plan(program, PRECISIONS["float32"])
-    make_plan(transformer.evaluation(config, 8, config.context), PRECISIONS["float32"], beside=plan)
-    make_plan(transformer.readout(config, 8, config.context), PRECISIONS["float32"])
+    make_plan(transformer.evaluation(config, 8, config.architecture.context), PRECISIONS["float32"], beside=plan)
+    make_plan(transformer.readout(config, 8, config.architecture.context), PRECISIONS["float32"])
     assert time.process_time() - start < 10
     assert plan.peak_bytes > 4 * 4 * plan.parameters  # weights, gradients, m and v in float32
 
@@ -924,7 +924,7 @@ def test_what_nobody_needs_is_refused(options: dict[str, bool], buffer: str, cal
 @pytest.mark.parametrize("frozen", ["blocks.1.mlp.up.weight", "blocks.1.mlp.up.bias"])
 def test_a_frozen_weight_still_passes_gradients_on(frozen: str) -> None:
     """In a post-norm block the feed-forward adds its dx to the stream's gradient: left out, nothing is unwritten."""
-    program = small(norm="post", frozen=(frozen,))
+    program = small(placement="post", frozen=(frozen,))
     up = next(c for c in calls_of(program, "linear.backward") if c.section == "blocks.1" and "sum2" in c["dx"].name)
     faulty = replaced(program, (up, leaving_out(up, "dx")))
     refusal(lambda: verify(faulty), "blocks.1.dnorm1", "linear.backward at affine.py", "no gradient")

@@ -8,23 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends import reference
-from tapeless.backends.execute import bind, execute
+from tapeless.backends.backend import backend_named
+from tapeless.backends.engine import Engine
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
-from tapeless.program.arena import Arena, make_plan
+from tapeless.models.config import Optimizer, Preset
+from tapeless.program.arena import make_plan
 from tapeless.program.call import Argument, Buffer, Call, Program, gradient_name
 from tapeless.program.precision import PRECISIONS
 
-BASE = Config("small", layers=2, channels=4, heads=2, vocab=5, context=3, hidden=4, chunk=4)
+reference = backend_named("reference")
+
+BASE = Preset.of("small", layers=2, channels=4, heads=2, vocab=5, context=3, hidden=4, chunk=4)
 CHANGES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 1},
     "recomputed": {"recompute": True},
-    "post-norm": {"norm": "post", "activation": "relu", "tied": False, "positions": "sinusoidal", "causal": False},
-    "post-norm recomputed": {"norm": "post", "recompute": True, "layers": 1},
+    "post-norm": {"placement": "post", "activation": "relu", "tied": False, "positions": "sinusoidal", "causal": False},
+    "post-norm recomputed": {"placement": "post", "recompute": True, "layers": 1},
     "one answer": {"readout": "last", "layers": 1, "tied": False},
-    "one answer post-norm": {"readout": "last", "norm": "post", "causal": False, "layers": 2, "recompute": True},
-    "signal": {"features": 4, "tied": False, "layers": 1, "class_weights": (0.5, 1.0, 1.0, 1.5, 1.0)},
+    "one answer post-norm": {"readout": "last", "placement": "post", "causal": False, "layers": 2, "recompute": True},
+    "signal": {"features": 4, "tied": False, "layers": 1},
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.
@@ -33,7 +35,8 @@ BATCH, TIME = 2, 3
 
 
 def right(name: str) -> Program:
-    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer(OPTIMIZERS.get(name, "sgd")))
+    optimizer = Optimizer(OPTIMIZERS.get(name, "sgd"))
+    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, optimizer, weighted=name == "signal")
 
 
 @dataclass(frozen=True)
@@ -115,44 +118,44 @@ def is_derivative(program: Program) -> bool:
     """Whether the gradients that the program leaves behind are those of the loss that it computes: along one direction
     through all weights, by complex step; and whether a second pass that does not zero them adds the same again."""
     rng = np.random.default_rng(0)
-    arena, phases = _prepared(program, "float64", rng)
+    engine = _prepared(program, "float64", rng)
     directions = {weight.name: rng.normal(size=weight.shape) for weight in program.weights}
-    _run(phases["zero"])
-    _run(phases["step"])
-    once = _gradients(program, arena)
-    _run(phases["step"])
-    twice = _gradients(program, arena)
+    _run(engine, "zero")
+    _run(engine, *STEP)
+    once = _gradients(program, engine)
+    _run(engine, *STEP)
+    twice = _gradients(program, engine)
     found = sum(float((once[name] * direction).sum()) for name, direction in directions.items())
-    probe, phases = _prepared(program, "complex128", np.random.default_rng(0))
+    probe = _prepared(program, "complex128", np.random.default_rng(0))
     for weight in program.weights:
-        probe.array(weight)[...] += 1e-30j * directions[weight.name]
-    _run(phases["zero"])
-    _run(phases["step"])
-    true = float(probe.array(_buffer(program, "loss"))[0].imag / 1e-30)
+        probe.view(weight)[...] += 1e-30j * directions[weight.name]
+    _run(probe, "zero")
+    _run(probe, *STEP)
+    true = float(probe.read("loss")[0].imag / 1e-30)
     doubled = all(np.allclose(twice[name], 2 * once[name], rtol=1e-9, atol=1e-12) for name in once)
     return doubled and abs(found - true) <= 1e-9 * max(1.0, abs(true))
 
 
-def _prepared(program: Program, dtype: str, rng: np.random.Generator) -> tuple[Arena, dict[str, Any]]:
-    plan = make_plan(program, PRECISIONS[dtype])
-    arena = Arena(plan)
-    arena.poison()
-    for name in sorted(plan.placements):
-        buffer = plan.placements[name].buffer
+def _prepared(program: Program, dtype: str, rng: np.random.Generator) -> Engine:
+    engine = Engine(make_plan(program, PRECISIONS[dtype]), reference)
+    engine.poison()
+    for name in sorted(engine.plan.placements):
+        buffer = engine.plan.placements[name].buffer
         if not buffer.members and buffer.kind in ("weight", "state", "constant", "input"):
-            arena.array(buffer)[...] = _start(buffer, rng)
-    groups = {"zero": ("zero",), "step": ("forward", "recompute", "backward")}
-    return arena, {name: bind(program.phase(*group), arena, reference) for name, group in groups.items()}
+            engine.write(buffer, _start(buffer, rng))
+    return engine
 
 
-def _run(bound: Any) -> None:
+STEP = ("forward", "recompute", "backward")
+
+
+def _run(engine: Engine, *phases: str) -> None:
     with np.errstate(all="ignore"):
-        for _ in execute(bound):
-            pass
+        engine.run(*phases)
 
 
-def _gradients(program: Program, arena: Arena) -> dict[str, Any]:
-    return {weight.name: arena.array(_buffer(program, gradient_name(weight.name))).copy() for weight in program.weights}
+def _gradients(program: Program, engine: Engine) -> dict[str, Any]:
+    return {weight.name: engine.read(gradient_name(weight.name)).copy() for weight in program.weights}
 
 
 def _buffer(program: Program, name: str) -> Buffer:

@@ -54,7 +54,9 @@ def base(name: str) -> Program:
         return shared_bias()
     if name == "gpt":
         return transformer.training(BASE.override(context=5, layers=1), BATCH, TIME, Optimizer("adamw"))
-    return transformer.training(BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"))
+    return transformer.training(
+        BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"), weighted=name == "signal"
+    )
 
 
 def shared_bias() -> Program:
@@ -358,8 +360,8 @@ WRONG = (
           "x", "embedding.forward", "no backward"),
     Wrong("drop", "the last position's gradient dropped", drop("last_position.backward blocks.0.norm1.dlast"),
           "dstream", "last_position.backward", "wrong gradient", "one answer"),
-    Wrong("drop", "dweight left out", leave_out("classifier.backward", "dweight"),
-          "tokens.dweight", "classifier.backward", "left out"),
+    Wrong("drop", "a norm's dweight left out", leave_out(NORM2, "dweight"),
+          "blocks.0.norm2.dweight", "layernorm.backward", "left out"),
     Wrong("drop", "a norm's dbias left out", leave_out(NORM1, "dbias"),
           "blocks.0.norm1.dbias", "layernorm.backward", "left out"),
     Wrong("drop", "the norm of the gradients not taken", drop("global_norm.forward"),

@@ -57,7 +57,7 @@ def partly_frozen(draw: st.DrawFn, /, family: str) -> Configuration:
     config = PRESETS[family].override(**configuration.fields)
     names = [weight.name for weight in transformer.evaluation(config, 1, 1).weights]
     fronts = [name for name in names if not name.startswith("blocks.")]
-    blocks = [f"blocks.{n}.*" for n in range(config.layers)]
+    blocks = [f"blocks.{n}.*" for n in range(config.architecture.layers)]
     frozen = draw(st.lists(st.sampled_from([*fronts, *blocks, *names]), max_size=len(names), unique=True))
     while all(any(fnmatchcase(name, pattern) for pattern in frozen) for name in names):
         frozen = frozen[1:]

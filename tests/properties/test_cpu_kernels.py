@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.lockstep import compare
 from tapeless.check.ops import forms_of
 from tapeless.kernels.cpu import blas
@@ -25,6 +25,8 @@ from tapeless.program.builder import Builder
 from tapeless.program.call import Call, add, update, write
 from tests.properties.random_ops import EDGES, LARGE, SMALL, Inputs, forward, random_dys, random_inputs
 from tests.random_cases import cases
+
+cpu = backend_named("cpu")
 
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
 every_kernel = pytest.mark.parametrize(("name", "direction"), DIRECTIONS, ids=map(".".join, DIRECTIONS))

@@ -187,7 +187,7 @@ def test_cross_entropy_sees_no_shift_of_the_words(family: str, data: st.DataObje
 def test_a_pre_norm_stream_conserves_its_gradient(data: st.DataObject) -> None:
     """Branches that do nothing leave the stream alone: what comes to its end comes to its start, and every bias on
     the way gets all of it."""
-    fixed = {"norm": "pre", "attention_bias": True, "positions": "learned", "tied": False}
+    fixed = {"placement": "pre", "attention_bias": True, "positions": "learned", "tied": False}
     model, inputs, targets = made(data.draw(configurations("gpt2-4x256", **fixed)))
     zeroed(model, lambda name: name.endswith(("proj.weight", "down.weight")))
     model.forward_backward(inputs, targets)
@@ -204,7 +204,7 @@ def test_a_pre_norm_stream_conserves_its_gradient(data: st.DataObject) -> None:
 def test_a_post_norm_stream_conserves_its_gradient(data: st.DataObject) -> None:
     """Between two norms the stream passes one residual: with a branch that does nothing, the bias of the norm before
     it and the bias of the branch get the same."""
-    fixed = {"norm": "post", "attention_bias": True, "layers": 3}
+    fixed = {"placement": "post", "attention_bias": True, "layers": 3}
     model, inputs, targets = made(data.draw(configurations("ops-102k", **fixed)))
     zeroed(model, lambda name: name.endswith(("qkv.weight", "up.weight")))
     model.forward_backward(inputs, targets)

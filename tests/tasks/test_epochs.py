@@ -19,13 +19,13 @@ def text_stream():
 
 
 def operations_stream():
-    return Operations(preset("ops-102k"), 3).batches(32)
+    return Operations(preset("ops-102k").architecture, 3).batches(32)
 
 
 def labelled_stream():
     labels = np.arange(3000) % 7 - 1
     whole = Recording(np.sin(np.arange(3000.0)), labels)
-    config = preset("sunfish").override(vocab=7, features=2, context=32)
+    config = preset("sunfish").override(vocab=7, features=2, context=32).architecture
     return Labelled(config, [whole], [whole], time=32, seed=4, features=Features(scales=(3,))).batches(4)
 
 

@@ -25,9 +25,9 @@ SMALL = {"layers": 1, "channels": 4, "heads": 2, "hidden": 8}
 def run(tmp_path):
     """A run of the operations task, stopped within an update."""
     config = preset("ops-102k").override(**SMALL)
-    settings = Settings(data="operations", backend="reference", steps=5, accumulate=2).suited(config)
+    settings = Settings(data="operations", backend="reference", steps=5, accumulate=2).suited(config.architecture)
     request = Request("ops-102k", SMALL, replace(settings, tokenizer="none"))
-    trainer = Trainer(session.make_model(request, config, KIND), Operations(config, 0), request.settings)
+    trainer = Trainer(session.make_model(request, config, KIND), Operations(config.architecture, 0), request.settings)
     trainer.batch()
     folder = tmp_path / "run"
     folder.mkdir()
@@ -186,4 +186,4 @@ def test_scores_without_sense(tmp_path, text):
 
 
 def test_a_run_that_opens(run):
-    assert open_run(run).config().layers == 1
+    assert open_run(run).preset().architecture.layers == 1

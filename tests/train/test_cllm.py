@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import LENGTH, Operations
 from tapeless.tasks.text import Text
-from tapeless.train.doctor import Finding, diagnose
+from tapeless.train.doctor import Observation, diagnose
 from tapeless.train.loop import Evaluated, Trainer, train
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
@@ -86,7 +87,7 @@ def test_cross_entropy_models_are_measured_as_before():
     model = Model("cllm", batch=2, time=8, vocab=13, loss="cross_entropy", **SMALL)
     found = task.evaluate(model, 3)
     assert (found.accuracy, found.cross_entropy) == (None, None)
-    operations = Operations(model.config.override(vocab=20), 0)
+    operations = Operations(replace(model.config, vocab=20), 0)
     model = Model("cllm", batch=2, time=8, vocab=20, loss="cross_entropy", **SMALL)
     assert operations.evaluate(model, 3).cross_entropy is None
 
@@ -165,7 +166,7 @@ class Leaky(Model):
         return loss
 
 
-def judged(model: Model) -> Finding:
+def judged(model: Model) -> Observation:
     """The doctor's word on a training with nothing to be learned from the inputs: only a collapse lowers the loss."""
     task = some_text(4000, vocab=13)
     lines = []

@@ -79,7 +79,7 @@ def test_the_context_of_a_new_model_is_what_it_is_trained_on(short, text):
     config = short.model.config
     assert config.context == TIME
     assert short.model.params["positions.weight"].shape[0] == TIME
-    assert open_run(short.run.folder).config() == replace(config, name="gpt2-4x256")
+    assert open_run(short.run.folder).preset() == short.model.preset
     assert losses(short.model, text, TIME)[8:].max() < 0.2
 
 

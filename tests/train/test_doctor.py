@@ -21,7 +21,7 @@ from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import Operations
 from tapeless.tasks.text import Text
 from tapeless.train.chance import chance, entropy
-from tapeless.train.doctor import Finding, Setup, diagnose, read_setup
+from tapeless.train.doctor import Observation, Setup, diagnose, read_setup
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder
 from tapeless.train.settings import Settings
@@ -55,7 +55,7 @@ def evaluation(step: int, loss: float, train_loss: float | None = None, **more: 
     return {"kind": "evaluation", "step": step, "loss": loss, "accuracy": None, "train_loss": train_loss, **more}
 
 
-def first(lines: list[dict[str, Any]], **setup: Any) -> Finding:
+def first(lines: list[dict[str, Any]], **setup: Any) -> Observation:
     """The diagnosis. Only it may advise, and it does unless all is well: no two pieces of advice, no contradiction."""
     diagnosis, *evidence = diagnose(lines, Setup(**setup))
     assert bool(diagnosis.remedy) == (diagnosis.kind != "healthy")
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "too few updates",
         "look",
         {"update_ratios": updates(5e-4), "gradient_norms": blocks(24, 0.5), **HALFWAY},
-        {"norm": "post"},
+        {"placement": "post"},
     ),
     "still falling": ("too few updates", "look", HALFWAY, {}),
     "24 layers, nothing reaches the lowest": (VANISHING, "bad", {"gradient_norms": blocks(24, 1e-5), **STUCK}, {}),
@@ -478,7 +478,7 @@ EXERCISE = {
     "lr 0.1": (HIGH, "lower the rate", {"lr": 0.1}),
     "lr 0.01": (HIGH, "lower the rate", {"lr": 0.01}),
     "lr 1e-5": (LOW, "raise the rate", {"lr": 1e-5}),
-    "SGD, lr 1e-3": (LOW, "raise the rate", {"optimizer": "sgd", "lr": 1e-3}),
+    "SGD, lr 1e-3": (LOW, "raise the rate", {"optimizer": "sgd", "lr": 1e-3, "seed": 1}),
     "14 post-norm layers": (VANISHING, "pre-norm", {"lr": 1e-3, "layers": 14, "channels": 16}),
     "1e-3": ("healthy", None, {"lr": 1e-3, "steps": 600}),
 }

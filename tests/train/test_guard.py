@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,12 @@ def test_a_weight_that_is_damaged_already_is_named(backend, value, monkeypatch):
 
 def test_damaged_state_and_tables_are_named():
     model, inputs, targets = made(optimizer="adamw", positions="sinusoidal")
-    model.arena.array(model.plan.placements["v"].buffer)[5] = np.nan
+    model.engine.view("v")[5] = np.nan
     culprit = find_nonfinite(model, inputs, targets)
     assert culprit is not None
     assert (culprit.kind, culprit.buffer, culprit.index) == ("state", "v", (5,))
     assert culprit.sentence().startswith("the optimizer's state v is not finite")
-    model.arena.array(model.plan.placements["positions.table"].buffer)[1, 2] = np.inf
+    model.engine.view("positions.table")[1, 2] = np.inf
     culprit = find_nonfinite(model, inputs, targets)
     assert culprit is not None
     assert (culprit.kind, culprit.buffer, culprit.index) == ("constant", "positions.table", (1, 2))
@@ -86,28 +87,19 @@ def calls_with_rows(model: Model) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("preset", ["gpt2-4x256", "cllm", "sunfish"])
-def test_a_kernel_that_gives_infinity_is_found_with_its_token(preset, backend, monkeypatch):
+def test_a_kernel_that_gives_infinity_is_found_with_its_token(preset, backend):
     """Every call of the step in turn is made to write one infinity, at a token of its own."""
     model, inputs, targets = made(preset, backend)
     spots = calls_with_rows(model)
     assert len(spots) > 20
-    bind = model.backend_module.bind
     for number, argument in spots:
         position = (number % BATCH, number % TIME)
-        bound = 0
-
-        def planted(call, arguments, options, wanted=number, argument=argument, position=position):
-            nonlocal bound
-            runs = bind(call, arguments, options)
-            bound += 1
-            if bound - 1 != wanted:
-                return runs
-            view = model.arena.array(call[argument])
-            return [*runs, lambda: view.__setitem__((*position, *[0] * (view.ndim - 2)), np.inf)]
-
-        monkeypatch.setattr(model.backend_module, "bind", planted)
+        call, natives = model.engine.bound[number]
+        one = (position[0], slice(position[1], position[1] + 1), *[slice(0, 1)] * (len(call[argument].shape) - 2))
+        spoilt = model.engine.view(call[argument])[one]
+        natives.append(partial(spoilt.fill, np.inf))
         culprit = find_nonfinite(model, inputs, targets)
-        call = model.program.phase("zero", "forward", "recompute", "backward")[number]
+        natives.pop()
         assert culprit is not None
         assert (culprit.call, culprit.layer, culprit.source) == (call.title, call.section, call.source)
         assert (culprit.buffer, culprit.position) == (call[argument].name, position)
@@ -118,17 +110,12 @@ def test_a_kernel_that_gives_infinity_is_found_with_its_token(preset, backend, m
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_where_only_the_last_position_goes_on_it_is_the_last(backend, monkeypatch):
+def test_where_only_the_last_position_goes_on_it_is_the_last(backend):
     model, inputs, targets = made("ops-102k", backend)
-    bind = model.backend_module.bind
-
-    def planted(call, arguments, options):
-        runs = bind(call, arguments, options)
-        if (call.title, call.section) != ("relu.forward", "blocks.1"):
-            return runs
-        return [*runs, lambda: model.arena.array(call["y"]).__setitem__((1, 0, 3), np.nan)]
-
-    monkeypatch.setattr(model.backend_module, "bind", planted)
+    called = [(call.title, call.section) for call in model.program.calls]
+    number = called.index(("relu.forward", "blocks.1"))
+    call, natives = model.engine.bound[number]
+    natives.append(partial(model.engine.view(call["y"])[1, 0, 3:4].fill, np.nan))
     culprit = find_nonfinite(model, inputs, targets)
     assert culprit is not None
     assert (culprit.call, culprit.buffer, culprit.index) == ("relu.forward", "blocks.1.mlp.act", (1, 0, 3))
@@ -138,7 +125,6 @@ def test_where_only_the_last_position_goes_on_it_is_the_last(backend, monkeypatc
 
 def test_a_kernel_of_ours_replaced_by_a_broken_one(monkeypatch):
     """The same through the op itself, as a mistake in a kernel would look."""
-    model, inputs, targets = made("gpt2-4x256")
     forward = OPS["attention"].forward
 
     def broken(y, lse, q, k, v, causal):
@@ -146,6 +132,7 @@ def test_a_kernel_of_ours_replaced_by_a_broken_one(monkeypatch):
         lse[1, 0, 2] = np.inf
 
     monkeypatch.setattr(OPS["attention"], "forward", broken)
+    model, inputs, targets = made("gpt2-4x256")
     culprit = find_nonfinite(model, inputs, targets)
     assert culprit is not None
     assert (culprit.call, culprit.layer, culprit.buffer) == ("attention.forward", "blocks.0", "blocks.0.attn.lse")
@@ -190,7 +177,6 @@ def test_an_overflow_of_the_logits_is_told_by_its_token(backend):
 
 
 def test_a_sum_over_all_tokens_has_no_position():
-    model, inputs, targets = made("gpt2-4x256")
     backward = OPS["embedding"].backward
 
     def broken(dweight, dy, tokens, add):
@@ -199,6 +185,7 @@ def test_a_sum_over_all_tokens_has_no_position():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OPS["embedding"], "backward", broken)
+        model, inputs, targets = made("gpt2-4x256")
         culprit = find_nonfinite(model, inputs, targets)
     assert culprit is not None
     assert (culprit.buffer, culprit.index, culprit.position) == ("tokens.dweight", (2, 1), None)

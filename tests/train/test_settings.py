@@ -1,7 +1,7 @@
 """What was asked for: presets, TOML files, overrides, and the configuration that a run keeps."""
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -46,13 +46,13 @@ def test_every_field_has_a_help_text():
 
 
 def test_what_suits_the_data():
-    gpt = preset("gpt2-4x256")
+    gpt = preset("gpt2-4x256").architecture
     text = Settings(data="stdlib").suited(gpt)
     assert (text.steps, text.epochs, text.time, text.clip, text.schedule) == (1000, None, 256, 1.0, "cosine")
     assert Settings(data="stdlib", epochs=2.0).suited(gpt).steps is None
-    assert Settings(data="stdlib").suited(gpt.override(context=64)).time == 64
+    assert Settings(data="stdlib").suited(replace(gpt, context=64)).time == 64
     assert Settings(data="stdlib", clip=0.0).suited(gpt).clip == 0.0  # 0 says: no clipping
-    task = Settings(data="operations").suited(preset("ops-102k"))
+    task = Settings(data="operations").suited(preset("ops-102k").architecture)
     assert (task.epochs, task.batch, task.clip) == (10.0, 32, None)
     assert task.learning_rate(1250).at(0) == 1e-3
 

@@ -56,12 +56,12 @@ def edited(folder, before, after):
         ("norm_eps = 1e-05", "norm_eps = 1e-03", "norm_eps is 0.001 by .*trained with 1e-05"),
         ("accumulate = 1", "accumulate = 3", "accumulate is 3 by .*trained with 1"),
         ('optimizer = "adam"', 'optimizer = "sgd"', "optimizer is 'sgd' by .*trained with 'adam'"),
-        ('norm = "post"', 'norm = "pre"', "norm is 'pre' by .*trained with 'post'"),
+        ('placement = "post"', 'placement = "pre"', "placement is 'pre' by .*trained with 'post'"),
         ("causal = false", "causal = true", "causal is True by .*trained with False"),
         ('backend = "reference"', 'backend = "cpu"', "backend is 'cpu' by .*trained with 'reference'"),
         ("batch = 8", "batch = 16", "batch is 16 by .*trained with 8"),
         ("seed = 0", "seed = 1", "seed is 1 by .*trained with 0"),
-        ("[model]", '[model]\nclass_weights = [' + "2.0, " * 20 + "]", "class_weights is .*trained with None"),
+        ("[model]", '[loss]\nclass_weights = [' + "2.0, " * 20 + "]\n[model]", "class_weights is .*trained with None"),
     ],
 )  # fmt: skip
 def test_what_would_make_it_another_run_is_refused(half, before, after, named):

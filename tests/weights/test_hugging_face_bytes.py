@@ -80,7 +80,7 @@ def test_it_comes_back_as_it_was(exported, monkeypatch):
 def test_without_a_tokenizer_nothing_is_proposed_that_would_fail(exported, monkeypatch, tmp_path):
     config = preset("gpt2-4x256").override(**SMALL)
     model = Model(config, backend="reference", precision="float32", time=1, optimizer=None)
-    write_folder(tmp_path / "plain", config, model.params, None)
+    write_folder(tmp_path / "plain", config.architecture, model.params, None)
     assert read_config(tmp_path / "plain").vocab == 257
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["import", "plain", "--out", "run"]).output

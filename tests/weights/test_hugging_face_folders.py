@@ -22,7 +22,7 @@ from tapeless import Model
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Preset
 from tapeless.weights.hugging_face import read_config, read_weights, tokenizer_of, write_folder
 
 TINY = {"n_layer": 2, "n_embd": 24, "n_head": 3, "vocab_size": 61, "n_positions": 64}
@@ -59,7 +59,7 @@ def their_gpt2(**fields):
 
 
 def imported(folder, backend="cpu", **options):
-    model = Model(read_config(folder), time=8, backend=backend, **options)
+    model = Model(Preset("theirs", read_config(folder)), time=8, backend=backend, **options)
     read_weights(folder, model.params)
     return model
 
@@ -120,7 +120,7 @@ def check_there_and_back(gpt2, folder, out):
         assert all(torch.equal(weight, again.get_parameter(key)) for key, weight in gpt2.named_parameters())
         if again.config.activation_function == gpt2.config.activation_function:  # else it rounds in other places
             assert torch.equal(their_logits(again, tokens), true)
-        assert read_config(out / name) == replace(model.config, name=name)
+        assert read_config(out / name) == model.config
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -171,12 +171,6 @@ def test_fine_tuning_goes_on_from_what_was_read(tmp_path):
     assert losses[-1] < losses[0] - 1
 
 
-def test_the_name_is_the_folders(tmp_path, monkeypatch):
-    their_gpt2().save_pretrained(tmp_path / "my-gpt2")
-    monkeypatch.chdir(tmp_path / "my-gpt2")
-    assert read_config(Path()).name == "my-gpt2"
-
-
 def bpe(path, vocab=300, end=True, normalizer=None):
     """A byte-level tokenizer trained on this very file."""
     tokenizer = Tokenizer(models.BPE())
@@ -195,12 +189,12 @@ def bpe(path, vocab=300, end=True, normalizer=None):
     return tokenizer
 
 
-WITH_WORDS = Config("with-words", layers=1, channels=4, heads=2, vocab=300, context=16)
+WITH_WORDS = Architecture(layers=1, channels=4, heads=2, vocab=300, context=16)
 
 
 def some_params(config, dtype=np.float32):
     rng = np.random.default_rng(0)
-    weights = transformer.evaluation(config, batch=1, time=1).weights
+    weights = transformer.evaluation(Preset("any", config), batch=1, time=1).weights
     return {weight.name: rng.normal(size=weight.shape).astype(dtype) for weight in weights}
 
 
@@ -252,7 +246,7 @@ def test_the_file_is_what_transformers_would_save(tmp_path):
 
 
 NOT_GPT2 = [
-    {"norm": "post"},
+    {"placement": "post"},
     {"positions": "sinusoidal"},
     {"causal": False},
     {"attention_bias": False},
@@ -264,8 +258,8 @@ NOT_GPT2 = [
 
 @pytest.mark.parametrize("fields", NOT_GPT2)
 def test_what_is_no_gpt2_is_not_written(fields, tmp_path):
-    config = WITH_WORDS.override(**fields)
-    with pytest.raises(TapelessError, match=f"with-words has {next(iter(fields))}="):
+    config = replace(WITH_WORDS, **fields)
+    with pytest.raises(TapelessError, match=f"this model has {next(iter(fields))}="):
         write_folder(tmp_path / "out", config, some_params(config), None)
     assert list(tmp_path.iterdir()) == []
 
@@ -335,7 +329,7 @@ def test_a_file_that_cannot_grow_leaves_nothing_behind(tmp_path):
 
 def test_neither_way_holds_a_second_model(tmp_path):
     """80 MB of weights, converted a few at a time."""
-    config = Config("large", layers=1, channels=64, heads=1, vocab=150_000, context=4)
+    config = Architecture(layers=1, channels=64, heads=1, vocab=150_000, context=4)
     params = some_params(config, np.float64)
     wanted = {name: array.astype(np.float32) for name, array in params.items()}
     tracemalloc.start()

@@ -15,10 +15,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Preset
 from tapeless.weights.hugging_face import read_config, read_weights, tokenizer_of
 
-SMALL = Config("small", layers=2, channels=6, heads=3, vocab=11, context=7)
+SMALL = Architecture(layers=2, channels=6, heads=3, vocab=11, context=7)
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
@@ -37,7 +37,7 @@ def folder(good, tmp_path):
 
 def blank():
     """Arrays to read into, filled with a value that is in no file."""
-    program = transformer.evaluation(SMALL, batch=1, time=1)
+    program = transformer.evaluation(Preset("small", SMALL), batch=1, time=1)
     return {weight.name: np.full(weight.shape, 77.0) for weight in program.weights}
 
 
@@ -388,7 +388,7 @@ def test_malformed_values_are_one_sentence_and_change_nothing(change, fragment, 
 
 def test_weights_of_another_model_are_not_read(good):
     for changed in ({"layers": 1}, {"layers": 3}, {"channels": 3}, {"tied": False}, {"hidden": 6}):
-        program = transformer.evaluation(SMALL.override(**changed), batch=1, time=1)
+        program = transformer.evaluation(Preset("small", SMALL).override(**changed), batch=1, time=1)
         arrays = {weight.name: np.full(weight.shape, 77.0) for weight in program.weights}
         with pytest.raises(TapelessError):
             read_weights(good, arrays)

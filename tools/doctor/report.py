@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tapeless.train.doctor import Finding, Setup, diagnose
+from tapeless.train.doctor import Observation, Setup, diagnose
 from tools.doctor.runs import Trial
 from tools.doctor.trials import CLIPPING, DEAD, EXPLODING, FEW, HEALTHY, HIGH, LOW, NOTHING, OVERFITTING, VANISHING
 
@@ -21,7 +21,7 @@ ADVICE = {
     "raise the rate": "Multiply the learning rate",
     "train for longer": "Train for longer",
     "more data": "Get more data",
-    "pre-norm": "--norm pre",
+    "pre-norm": "--placement pre",
     "other first weights": "first weights|smaller weights",
     "check the answers": "belong together",
     "loosen the clip": "--clip",
@@ -39,7 +39,7 @@ HELPS = {
     CLIPPING: {"loosen the clip"},
     HEALTHY: set(),
 }
-OPTIONS = {"lr": float, "steps": int, "norm": str, "clip": float}
+OPTIONS = {"lr": float, "steps": int, "placement": str, "clip": float}
 KEPT = (
     "kind", "step", "loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "train_loss", "accuracy",
     "dead_units", "spread", "reason", "chance_loss", "chance_accuracy", "examples",
@@ -56,7 +56,7 @@ class Result:
     cured: Sequence[Mapping[str, Any]] | None
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Observation]:
         return diagnose(self.metrics, self.setup)
 
     @property
@@ -89,7 +89,7 @@ def advice(remedy: str) -> set[str]:
     return {what for what, words in ADVICE.items() if re.search(words, remedy)}
 
 
-def wrong_advice(cause: str, finding: Finding) -> bool:
+def wrong_advice(cause: str, finding: Observation) -> bool:
     """Worse than useless, or useless: some of it does not help against the true cause."""
     return not advice(finding.remedy) <= HELPS[cause]
 

@@ -22,9 +22,10 @@ from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.model import Model
+from tapeless.models.config import OVERRIDABLE
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND as OPERATIONS
-from tapeless.tasks.operations import Operations, Split
+from tapeless.tasks.operations import Expressions, Operations
 from tapeless.tasks.task import Task
 from tapeless.train import run, session
 from tapeless.train.loop import Trainer
@@ -47,7 +48,7 @@ class Trial:
     damage: str = ""  # what is done to the first weights
 
     def cured(self) -> Trial:
-        fields = preset(self.preset).__dataclass_fields__
+        fields = OVERRIDABLE
         model = {name: value for name, value in self.cure.items() if name in fields}
         settings = {name: value for name, value in self.cure.items() if name not in fields and name != "data"}
         return replace(
@@ -107,14 +108,17 @@ def _open(trial: Trial, folder: Path) -> session.Session:
     task: Task
     with run.making(folder) as made:
         if kind == "operations":
-            settings = replace(request.settings, data=OPERATIONS.name).suited(config)
-            task = _operations(Operations(config, settings.seed), which)
+            settings = replace(request.settings, data=OPERATIONS.name).suited(config.architecture)
+            task = _operations(Operations(config.architecture, settings.seed), which)
         else:
-            settings = replace(request.settings, data=LABELLED.name, tokenizer="none").suited(config, LABELLED)
+            settings = replace(request.settings, data=LABELLED.name, tokenizer="none").suited(
+                config.architecture, LABELLED
+            )
             recordings = [_signal(which, settings.seed)]
-            config = config.override(class_weights=class_weights(recordings[0].labels, 2), recompute=False)
+            config = config.override(recompute=False)
+            request = replace(request, class_weights=class_weights(recordings[0].labels, 2))
             training, held_out = hold_out(recordings, 0.2)
-            task = Labelled(config, training, held_out, time=settings.time or 1, seed=settings.seed)
+            task = Labelled(config.architecture, training, held_out, time=settings.time or 1, seed=settings.seed)
         request = replace(request, settings=settings)
         trainer = Trainer(
             session.make_model(request, config, OPERATIONS if kind == "operations" else LABELLED), task, settings
@@ -128,20 +132,20 @@ def _operations(task: Operations, which: str) -> Operations:
     training = task.training
     if which == "shuffled":
         rng = np.random.default_rng(task.seed + 100)
-        training = Split(training.tokens, rng.permutation(training.answers))
-        task.validation = Split(task.validation.tokens, rng.permutation(task.validation.answers))
+        training = Expressions(training.tokens, rng.permutation(training.answers))
+        task.validation = Expressions(task.validation.tokens, rng.permutation(task.validation.answers))
     elif which == "one answer":  # nine of ten expressions answer with 9, the others with anything
         training, task.validation = (_mostly_nine(each, task.seed) for each in (training, task.validation))
     elif which:
-        training = Split(training.tokens[: int(which)], training.answers[: int(which)])
+        training = Expressions(training.tokens[: int(which)], training.answers[: int(which)])
     task.training = training
     return task
 
 
-def _mostly_nine(examples: Split, seed: int) -> Split:
+def _mostly_nine(examples: Expressions, seed: int) -> Expressions:
     rng = np.random.default_rng(seed + 100)
     chosen = rng.random(len(examples)) < 0.9
-    return Split(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
+    return Expressions(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
 
 
 def _signal(which: str, seed: int) -> Recording:

@@ -37,7 +37,7 @@ def signal(name: str, cause: str, data: str = "signal", damage: str = "", **fiel
     return _trial(name, cause, "sunfish", data, damage, {"steps": 250, "batch": 8, "time": 64}, fields)
 
 
-MODEL = ("layers", "channels", "heads", "context", "norm", "activation", "optimizer")
+MODEL = ("layers", "channels", "heads", "context", "placement", "activation", "optimizer")
 
 
 def _trial(
@@ -68,14 +68,14 @@ DEVELOPMENT = [
     operations("sgd 10", HIGH, **SMALL, optimizer="sgd", lr=10.0, cure={"lr": 0.1}),
     operations("shuffled", NOTHING, "operations/shuffled", **SMALL, lr=1e-3, cure={"data": "operations"}),
     operations("100 examples", OVERFITTING, "operations/100", **SMALL, lr=1e-3, cure={"data": "operations"}),
-    operations("24 post", VANISHING, layers=24, channels=32, lr=1e-3, steps=300, cure={"norm": "pre"}),
-    operations("24 post, warm-up", VANISHING, layers=24, channels=32, warmup=100, lr=1e-3, steps=300, cure={"norm": "pre"}),
+    operations("24 post", VANISHING, layers=24, channels=32, lr=1e-3, steps=300, cure={"placement": "pre"}),
+    operations("24 post, warm-up", VANISHING, layers=24, channels=32, warmup=100, lr=1e-3, steps=300, cure={"placement": "pre"}),
     operations("24 post, 1e-4", FEW, layers=24, channels=32, warmup=100, lr=1e-4, steps=300, cure={"steps": 800}),
-    operations("24 pre", FEW, layers=24, channels=32, norm="pre", lr=1e-3, steps=200, cure={"steps": 400}),
-    operations("12 post", VANISHING, layers=12, channels=32, lr=1e-3, steps=300, cure={"norm": "pre"}),
-    operations("12 pre, 0.1", HIGH, layers=12, channels=32, norm="pre", lr=0.1, steps=200, cure=GOOD),
-    operations("12 pre, 1e-5", LOW, layers=12, channels=32, norm="pre", lr=1e-5, steps=300, cure=GOOD),
-    operations("16 post, sgd", VANISHING, layers=16, channels=32, optimizer="sgd", lr=0.05, steps=300, cure={"norm": "pre"}),
+    operations("24 pre", FEW, layers=24, channels=32, placement="pre", lr=1e-3, steps=200, cure={"steps": 400}),
+    operations("12 post", VANISHING, layers=12, channels=32, lr=1e-3, steps=300, cure={"placement": "pre"}),
+    operations("12 pre, 0.1", HIGH, layers=12, channels=32, placement="pre", lr=0.1, steps=200, cure=GOOD),
+    operations("12 pre, 1e-5", LOW, layers=12, channels=32, placement="pre", lr=1e-5, steps=300, cure=GOOD),
+    operations("16 post, sgd", VANISHING, layers=16, channels=32, optimizer="sgd", lr=0.05, steps=300, cure={"placement": "pre"}),
     operations("large weights", EXPLODING, damage="saturated", layers=12, channels=32, activation="tanh", optimizer="sgd", lr=0.05, steps=300),
     operations("dead", DEAD, damage="dead", **SMALL, lr=1e-3),
     operations("50 updates", FEW, **SMALL, lr=1e-3, steps=50, cure={"steps": 500}),
@@ -109,7 +109,7 @@ FIRST = [
     # The learning rate is too high.
     operations("as shipped, lr 0.1", HIGH, **S, lr=0.1, cure=GOOD),
     operations("as shipped, lr 0.01", HIGH, **T, lr=0.01, cure=GOOD),
-    operations("3 pre-norm layers, lr 0.1", HIGH, **S, layers=3, channels=48, norm="pre", lr=0.1, cure=GOOD),
+    operations("3 pre-norm layers, lr 0.1", HIGH, **S, layers=3, channels=48, placement="pre", lr=0.1, cure=GOOD),
     operations("AdamW, lr 0.05", HIGH, **U, layers=1, channels=24, optimizer="adamw", lr=0.05, cure={"lr": 2e-3}),
     operations("SGD, lr 5", HIGH, **T, channels=48, optimizer="sgd", lr=5.0, cure={"lr": 0.1}),
     operations("momentum, lr 1", HIGH, **S, channels=48, optimizer="momentum", lr=1.0, cure={"lr": 0.02}),
@@ -119,13 +119,13 @@ FIRST = [
     text("momentum, lr 3", HIGH, DIFFLIB, **S, layers=2, channels=48, heads=4, optimizer="momentum", lr=3.0, clip=0.0, cure={"lr": 0.02}),
     nearest("lr 0.2", HIGH, TYPING, **S, layers=2, channels=48, heads=4, lr=0.2, cure={"lr": 2e-3}),
     signal("lr 0.1", HIGH, **S, layers=2, channels=24, heads=4, lr=0.1, cure={"lr": 2e-3}),
-    signal("pre-norm, lr 0.5", HIGH, **T, layers=3, channels=16, heads=2, norm="pre", lr=0.5, cure={"lr": 2e-3}),
+    signal("pre-norm, lr 0.5", HIGH, **T, layers=3, channels=16, heads=2, placement="pre", lr=0.5, cure={"lr": 2e-3}),
     # It is too low.
     operations("as shipped, lr 1e-5", LOW, **S, lr=1e-5, cure=GOOD),
     operations("as shipped, SGD, lr 1e-3", LOW, **T, optimizer="sgd", lr=1e-3, cure={"lr": 0.1}),
     operations("momentum, lr 1e-4", LOW, **U, channels=48, optimizer="momentum", lr=1e-4, cure={"lr": 0.02}),
-    operations("3 pre-norm layers, lr 1e-6", LOW, **S, layers=3, channels=48, norm="pre", lr=1e-6, cure=GOOD),
-    operations("16 pre-norm layers, lr 2e-5", LOW, **T, layers=16, channels=24, norm="pre", lr=2e-5, steps=300, cure=GOOD),
+    operations("3 pre-norm layers, lr 1e-6", LOW, **S, layers=3, channels=48, placement="pre", lr=1e-6, cure=GOOD),
+    operations("16 pre-norm layers, lr 2e-5", LOW, **T, layers=16, channels=24, placement="pre", lr=2e-5, steps=300, cure=GOOD),
     text("lr 2e-5", LOW, TARFILE, **S, layers=2, channels=48, heads=4, lr=2e-5, cure={"lr": 2e-3}),
     text("lr 1e-4, warm-up 100", LOW, TYPING, **T, layers=3, channels=32, heads=2, lr=1e-4, warmup=100, cure={"lr": 3e-3}),
     text("SGD, lr 2e-3", LOW, DIFFLIB, **S, layers=2, channels=48, heads=4, optimizer="sgd", lr=2e-3, cure={"lr": 0.1}),
@@ -134,18 +134,18 @@ FIRST = [
     signal("SGD, lr 1e-5", LOW, **T, layers=2, channels=24, heads=4, optimizer="sgd", lr=1e-5, cure={"lr": 0.05}),
     # It is right, and the training was stopped too soon.
     operations("60 updates", FEW, **S, channels=48, lr=1e-3, steps=60, cure={"steps": 500}),
-    operations("3 pre-norm layers, 100 updates", FEW, **T, layers=3, channels=48, norm="pre", lr=1e-3, steps=100, cure={"steps": 500}),
+    operations("3 pre-norm layers, 100 updates", FEW, **T, layers=3, channels=48, placement="pre", lr=1e-3, steps=100, cure={"steps": 500}),
     operations("GELU, 150 updates", FEW, **U, channels=24, activation="gelu", lr=2e-3, steps=150, cure={"steps": 600}),
     operations("SGD, 250 updates", FEW, **S, channels=48, optimizer="sgd", lr=0.1, steps=250, cure={"steps": 1200}),
     text("40 updates", FEW, TARFILE, **T, layers=2, channels=48, heads=4, lr=2e-3, steps=40, cure={"steps": 300}),
     text("80 updates, constant", FEW, TYPING, **U, layers=2, channels=32, heads=4, lr=2e-3, steps=80, schedule="constant", cure={"steps": 400}),
     # Deep, post-norm, no or little warm-up.
-    operations("20 post-norm layers", VANISHING, **S, layers=20, channels=32, lr=1e-3, steps=250, cure={"norm": "pre"}),
-    operations("16 post-norm layers of 48", VANISHING, **T, layers=16, channels=48, lr=1e-3, steps=250, cure={"norm": "pre"}),
-    operations("24 post-norm layers, SGD", VANISHING, **U, layers=24, channels=24, optimizer="sgd", lr=0.05, steps=250, cure={"norm": "pre"}),
-    operations("18 post-norm layers, GELU, AdamW", VANISHING, **S, layers=18, channels=32, activation="gelu", optimizer="adamw", lr=1e-3, steps=250, cure={"norm": "pre"}),
-    operations("28 post-norm layers of 16", VANISHING, **T, layers=28, channels=16, heads=2, lr=2e-3, steps=250, cure={"norm": "pre"}),
-    signal("20 post-norm layers", VANISHING, **U, layers=20, channels=16, heads=2, lr=1.5e-3, steps=150, cure={"norm": "pre"}),
+    operations("20 post-norm layers", VANISHING, **S, layers=20, channels=32, lr=1e-3, steps=250, cure={"placement": "pre"}),
+    operations("16 post-norm layers of 48", VANISHING, **T, layers=16, channels=48, lr=1e-3, steps=250, cure={"placement": "pre"}),
+    operations("24 post-norm layers, SGD", VANISHING, **U, layers=24, channels=24, optimizer="sgd", lr=0.05, steps=250, cure={"placement": "pre"}),
+    operations("18 post-norm layers, GELU, AdamW", VANISHING, **S, layers=18, channels=32, activation="gelu", optimizer="adamw", lr=1e-3, steps=250, cure={"placement": "pre"}),
+    operations("28 post-norm layers of 16", VANISHING, **T, layers=28, channels=16, heads=2, lr=2e-3, steps=250, cure={"placement": "pre"}),
+    signal("20 post-norm layers", VANISHING, **U, layers=20, channels=16, heads=2, lr=1.5e-3, steps=150, cure={"placement": "pre"}),
     # First weights twenty times too large, or biases that no input wakes.
     operations("weights 20 times as large, 10 tanh layers", EXPLODING, damage="saturated", **S, layers=10, channels=24, activation="tanh", optimizer="sgd", lr=0.05, steps=250),
     operations("weights 20 times as large, momentum", EXPLODING, damage="saturated", **T, layers=14, channels=24, activation="tanh", optimizer="momentum", lr=0.01, steps=250),
@@ -153,12 +153,12 @@ FIRST = [
     signal("dead units", DEAD, damage="dead", **T, layers=2, channels=24, heads=4, lr=1.5e-3),
     # Too little data.
     operations("60 expressions", OVERFITTING, "operations/60", **S, channels=48, lr=1e-3, cure={"data": "operations"}),
-    operations("150 expressions, pre-norm", OVERFITTING, "operations/150", **T, layers=3, channels=48, norm="pre", lr=1e-3, cure={"data": "operations"}),
+    operations("150 expressions, pre-norm", OVERFITTING, "operations/150", **T, layers=3, channels=48, placement="pre", lr=1e-3, cure={"data": "operations"}),
     text("keyword.py", OVERFITTING, "text/keyword.py", **S, layers=2, channels=48, heads=4, lr=3e-3, cure={"data": TARFILE}),
     text("colorsys.py", OVERFITTING, "text/colorsys.py", **T, layers=3, channels=64, heads=4, lr=3e-3, steps=500, cure={"data": TARFILE}),
     # Answers that have nothing to do with the inputs.
     operations("shuffled answers", NOTHING, "operations/shuffled", **S, lr=1e-3, cure={"data": "operations"}),
-    operations("shuffled answers, pre-norm, GELU", NOTHING, "operations/shuffled", **T, layers=3, channels=24, norm="pre", activation="gelu", lr=2e-3, cure={"data": "operations"}),
+    operations("shuffled answers, pre-norm, GELU", NOTHING, "operations/shuffled", **T, layers=3, channels=24, placement="pre", activation="gelu", lr=2e-3, cure={"data": "operations"}),
     operations("nine of ten answers are 9", NOTHING, "operations/one answer", **U, channels=48, lr=1e-3, cure={"data": "operations"}),
     text("random letters", NOTHING, "text/noise", **S, layers=2, channels=48, heads=4, lr=2e-3, cure={"data": TARFILE}),
     signal("labels of another signal", NOTHING, "signal/noise", **T, layers=2, channels=24, heads=4, lr=2e-3, cure={"data": "signal"}),
@@ -167,9 +167,9 @@ FIRST = [
     text("momentum, clip 5e-4", CLIPPING, TYPING, **T, layers=2, channels=48, heads=4, optimizer="momentum", lr=0.02, clip=5e-4, cure={"clip": 1.0}),
     # Nothing is wrong.
     operations("as shipped", HEALTHY, **S, lr=1e-3, steps=700),
-    operations("AdamW, pre-norm", HEALTHY, **T, layers=3, channels=48, norm="pre", optimizer="adamw", lr=2e-3, steps=600),
-    operations("12 pre-norm layers", HEALTHY, **U, layers=12, channels=32, norm="pre", lr=1e-3, steps=600),
-    operations("SGD, lr 0.2", HEALTHY, **S, channels=48, norm="pre", optimizer="sgd", lr=0.2, steps=1800),
+    operations("AdamW, pre-norm", HEALTHY, **T, layers=3, channels=48, placement="pre", optimizer="adamw", lr=2e-3, steps=600),
+    operations("12 pre-norm layers", HEALTHY, **U, layers=12, channels=32, placement="pre", lr=1e-3, steps=600),
+    operations("SGD, lr 0.2", HEALTHY, **S, channels=48, placement="pre", optimizer="sgd", lr=0.2, steps=1800),
     text("lr 2e-3", HEALTHY, TARFILE, **S, layers=2, channels=48, heads=4, lr=2e-3, steps=400),
     text("lr 1e-3, 600 updates", HEALTHY, TYPING, **T, layers=3, channels=32, heads=2, lr=1e-3, steps=600),
     nearest("lr 2e-3", HEALTHY, DIFFLIB, **S, layers=2, channels=48, heads=4, lr=2e-3),
@@ -183,7 +183,7 @@ PICKLE, CONFIGPARSER, INSPECT = "text/pickle.py", "text/configparser.py", "text/
 BLIND = [
     # The learning rate is too high.
     operations("lr 0.2", HIGH, **V, channels=40, lr=0.2, cure=GOOD),
-    operations("pre-norm, lr 0.06", HIGH, **W, channels=56, norm="pre", lr=0.06, cure=GOOD),
+    operations("pre-norm, lr 0.06", HIGH, **W, channels=56, placement="pre", lr=0.06, cure=GOOD),
     operations("4 post-norm layers, lr 0.03", HIGH, **X, layers=4, channels=40, lr=0.03, cure={"lr": 5e-4}),
     operations("SGD, lr 8", HIGH, **V, channels=40, optimizer="sgd", lr=8.0, cure={"lr": 0.1}),
     text("lr 0.5", HIGH, PICKLE, **W, layers=2, channels=40, heads=4, lr=0.5, cure={"lr": 2e-3}),
@@ -195,7 +195,7 @@ BLIND = [
     # It is too low.
     operations("lr 3e-6", LOW, **V, channels=40, lr=3e-6, cure=GOOD),
     operations("SGD, lr 5e-4", LOW, **W, channels=56, optimizer="sgd", lr=5e-4, cure={"lr": 0.1}),
-    operations("pre-norm, momentum, lr 5e-5", LOW, **X, channels=40, norm="pre", optimizer="momentum", lr=5e-5, cure={"lr": 0.02}),
+    operations("pre-norm, momentum, lr 5e-5", LOW, **X, channels=40, placement="pre", optimizer="momentum", lr=5e-5, cure={"lr": 0.02}),
     operations("1 layer, GELU, lr 2e-5", LOW, **V, layers=1, channels=56, activation="gelu", lr=2e-5, cure={"lr": 2e-3}),
     text("lr 5e-6", LOW, PICKLE, **W, layers=2, channels=40, heads=4, lr=5e-6, cure={"lr": 2e-3}),
     text("momentum, lr 1e-4", LOW, INSPECT, **X, layers=2, channels=40, heads=4, optimizer="momentum", lr=1e-4, cure={"lr": 0.02}),
@@ -204,18 +204,18 @@ BLIND = [
     signal("momentum, lr 1e-6", LOW, **X, layers=2, channels=24, heads=4, optimizer="momentum", lr=1e-6, cure={"lr": 0.01}),
     # It is right, and the training was stopped too soon.
     operations("80 updates", FEW, **V, channels=56, lr=1e-3, steps=80, cure={"steps": 500}),
-    operations("pre-norm, GELU, 120 updates", FEW, **W, channels=40, norm="pre", activation="gelu", lr=1e-3, steps=120, cure={"steps": 600}),
+    operations("pre-norm, GELU, 120 updates", FEW, **W, channels=40, placement="pre", activation="gelu", lr=1e-3, steps=120, cure={"steps": 600}),
     text("35 updates", FEW, INSPECT, **X, layers=2, channels=40, heads=4, lr=3e-3, steps=35, cure={"steps": 300}),
     text("60 updates, linear", FEW, PICKLE, **V, layers=2, channels=40, heads=4, lr=2e-3, steps=60, schedule="linear", cure={"steps": 400}),
     signal("40 updates", FEW, **W, layers=2, channels=32, heads=4, lr=1e-3, steps=40, cure={"steps": 300}),
     # Deep and post-norm.
-    operations("14 post-norm layers of 24", VANISHING, **V, layers=14, channels=24, lr=1.5e-3, steps=150, cure={"norm": "pre"}),
-    operations("16 post-norm layers of 16, tanh", VANISHING, **W, layers=16, channels=16, heads=2, activation="tanh", lr=2e-3, steps=150, cure={"norm": "pre"}),
-    operations("12 post-norm layers, SGD", VANISHING, **X, layers=12, channels=40, optimizer="sgd", lr=0.1, steps=200, cure={"norm": "pre"}),
-    signal("16 post-norm layers", VANISHING, **V, layers=16, channels=16, heads=2, lr=2e-3, steps=150, cure={"norm": "pre"}),
+    operations("14 post-norm layers of 24", VANISHING, **V, layers=14, channels=24, lr=1.5e-3, steps=150, cure={"placement": "pre"}),
+    operations("16 post-norm layers of 16, tanh", VANISHING, **W, layers=16, channels=16, heads=2, activation="tanh", lr=2e-3, steps=150, cure={"placement": "pre"}),
+    operations("12 post-norm layers, SGD", VANISHING, **X, layers=12, channels=40, optimizer="sgd", lr=0.1, steps=200, cure={"placement": "pre"}),
+    signal("16 post-norm layers", VANISHING, **V, layers=16, channels=16, heads=2, lr=2e-3, steps=150, cure={"placement": "pre"}),
     # First weights twenty times too large, or biases that no input wakes.
     operations("weights 20 times as large, 8 tanh layers", EXPLODING, damage="saturated", **X, layers=8, channels=32, activation="tanh", optimizer="sgd", lr=0.05, steps=200),
-    signal("dead units, pre-norm", DEAD, damage="dead", **W, layers=2, channels=32, heads=4, norm="pre", lr=1.5e-3),
+    signal("dead units, pre-norm", DEAD, damage="dead", **W, layers=2, channels=32, heads=4, placement="pre", lr=1.5e-3),
     # Too little data.
     operations("80 expressions", OVERFITTING, "operations/80", **V, channels=40, lr=1e-3, cure={"data": "operations"}),
     operations("200 expressions, AdamW", OVERFITTING, "operations/200", **W, channels=56, optimizer="adamw", lr=1e-3, cure={"data": "operations"}),
@@ -224,18 +224,18 @@ BLIND = [
     # Answers that have nothing to do with the inputs.
     operations("shuffled answers", NOTHING, "operations/shuffled", **V, channels=40, lr=1e-3, cure={"data": "operations"}),
     operations("shuffled answers, 3 layers, AdamW", NOTHING, "operations/shuffled", **W, layers=3, channels=56, optimizer="adamw", lr=1e-3, cure={"data": "operations"}),
-    operations("nine of ten answers are 9", NOTHING, "operations/one answer", **X, channels=40, norm="pre", lr=1e-3, cure={"data": "operations"}),
+    operations("nine of ten answers are 9", NOTHING, "operations/one answer", **X, channels=40, placement="pre", lr=1e-3, cure={"data": "operations"}),
     text("random letters", NOTHING, "text/noise", **W, layers=2, channels=40, heads=4, lr=3e-3, cure={"data": PICKLE}),
-    signal("labels of another signal", NOTHING, "signal/noise", **X, layers=2, channels=32, heads=4, norm="pre", lr=1.5e-3, cure={"data": "signal"}),
+    signal("labels of another signal", NOTHING, "signal/noise", **X, layers=2, channels=32, heads=4, placement="pre", lr=1.5e-3, cure={"data": "signal"}),
     # A clip far below every gradient.
     operations("momentum, clip 1e-3", CLIPPING, **W, channels=40, optimizer="momentum", lr=0.02, clip=1e-3, cure={"clip": 5.0}),
     text("SGD, clip 3e-4", CLIPPING, PICKLE, **X, layers=2, channels=40, heads=4, optimizer="sgd", lr=0.1, clip=3e-4, cure={"clip": 1.0}),
     # Nothing is wrong.
     operations("56 channels", HEALTHY, **V, channels=56, lr=1e-3, steps=600),
-    operations("pre-norm, GELU", HEALTHY, **W, channels=40, norm="pre", activation="gelu", lr=2e-3, steps=600),
+    operations("pre-norm, GELU", HEALTHY, **W, channels=40, placement="pre", activation="gelu", lr=2e-3, steps=600),
     text("lr 2e-3", HEALTHY, PICKLE, **X, layers=2, channels=40, heads=4, lr=2e-3, steps=400),
     text("Adam, lr 1e-3", HEALTHY, INSPECT, **V, layers=2, channels=56, heads=4, optimizer="adam", lr=1e-3, steps=400),
     nearest("lr 2e-3", HEALTHY, CONFIGPARSER, **W, layers=2, channels=40, heads=4, lr=2e-3),
     signal("lr 2e-3", HEALTHY, **W, layers=2, channels=32, heads=4, lr=2e-3, steps=300),
-    signal("pre-norm, lr 1e-3", HEALTHY, **X, layers=3, channels=24, heads=4, norm="pre", lr=1e-3, steps=400),
+    signal("pre-norm, lr 1e-3", HEALTHY, **X, layers=3, channels=24, heads=4, placement="pre", lr=1e-3, steps=400),
 ]  # fmt: skip

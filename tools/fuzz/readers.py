@@ -26,6 +26,7 @@ from tapeless.labelling.signal.checks import checked_labels
 from tapeless.labelling.signal.npy import open_array
 from tapeless.model import Model
 from tapeless.models import transformer
+from tapeless.models.config import Preset
 from tapeless.models.presets import preset
 from tapeless.tasks.data.corpus import find_documents, pieces
 from tapeless.tasks.data.meta import read_meta
@@ -33,7 +34,7 @@ from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.tokenizer import load_tokenizer, train_bpe
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.operations import KIND, Operations
-from tapeless.train import checkpoint, session
+from tapeless.train import checkpoint, manifest, session
 from tapeless.train.doctor import diagnose
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
@@ -71,26 +72,26 @@ def _ops_config() -> Any:
 
 
 def _ops_request(**settings: Any) -> Request:
-    suited = Settings(data="operations", backend="reference", **settings).suited(_ops_config())
+    suited = Settings(data="operations", backend="reference", **settings).suited(_ops_config().architecture)
     return Request("ops-102k", SMALL, replace(suited, tokenizer="none"))
 
 
 def _trainer(**settings: Any) -> Trainer:
     request, config = _ops_request(**settings), _ops_config()
-    return Trainer(session.make_model(request, config, KIND), Operations(config, 0), request.settings)
+    return Trainer(session.make_model(request, config, KIND), Operations(config.architecture, 0), request.settings)
 
 
 def _run_configuration(folder: Path) -> tuple[list[bytes], Read]:
     ops = as_toml(_ops_request(), _ops_config())
-    text = Request("gpt2-4x256", {}, Settings(data="stdlib").suited(preset("gpt2-4x256")))
-    signal = Request("sunfish", {"class_weights": (0.2, 1.8)}, Settings(data="labelled", tokenizer="none"))
+    text = Request("gpt2-4x256", {}, Settings(data="stdlib").suited(preset("gpt2-4x256").architecture))
+    signal = Request("sunfish", {}, Settings(data="labelled", tokenizer="none"), (0.2, 1.8))
     examples = [ops, as_toml(text, preset("gpt2-4x256")), as_toml(signal, preset("sunfish").override(**signal.model))]
 
     def read(data: bytes) -> None:
         (folder / "config.toml").write_bytes(data)
         run = open_run(folder)
         run.tokenizer_spec()
-        as_toml(run.request(), run.config())
+        as_toml(run.request(), run.preset())
 
     return [example.encode() for example in examples], read
 
@@ -102,8 +103,8 @@ def _training_file(folder: Path) -> tuple[list[bytes], Read]:
         path = folder / "mine.toml"
         path.write_bytes(data)
         request = read_request(str(path)).override({}, {"lr": 1e-4})
-        config = preset(request.preset).override(**request.model)
-        request.settings.suited(config).optimizer(config.optimizer)
+        config = request.resolved()
+        request.settings.suited(config.architecture).optimizer(config.optimizer)
 
     return [*examples, b'preset = "ops-102k"\nlr = 1e-3\n[model]\nlayers = 1\n', b""], read
 
@@ -116,10 +117,10 @@ def _reseal(path: Path) -> None:
     """The manifest of what the files of a checkpoint are now."""
     files = {}
     for file in sorted(path.iterdir()):
-        if file.name != checkpoint.MANIFEST:
+        if file.name != manifest.MANIFEST:
             content = file.read_bytes()
             files[file.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (path / checkpoint.MANIFEST).write_bytes(disk.sealed({"format": 1, "step": 0, "files": files}))
+    (path / manifest.MANIFEST).write_bytes(disk.sealed({"format": 1, "step": 0, "files": files}))
 
 
 def _state(folder: Path) -> tuple[list[bytes], Read]:
@@ -129,20 +130,20 @@ def _state(folder: Path) -> tuple[list[bytes], Read]:
     path = _saved(folder, trainer)  # in the middle of an update, so that gradients are there, too
 
     def read(data: bytes) -> None:
-        (path / checkpoint.STATE).write_bytes(data)
+        (path / manifest.STATE).write_bytes(data)
         _reseal(path)
         trainer.restore(checkpoint.load(path))
         json.dumps(trainer.state())
 
-    return [(path / checkpoint.STATE).read_bytes(), json.dumps(at_rest).encode()], read
+    return [(path / manifest.STATE).read_bytes(), json.dumps(at_rest).encode()], read
 
 
 def _manifest(folder: Path) -> tuple[list[bytes], Read]:
     path = _saved(folder, _trainer())
-    sound = (path / checkpoint.MANIFEST).read_bytes()
+    sound = (path / manifest.MANIFEST).read_bytes()
 
     def read(data: bytes) -> None:
-        (path / checkpoint.MANIFEST).write_bytes(_sealed_again(data))
+        (path / manifest.MANIFEST).write_bytes(_sealed_again(data))
         found, messages = checkpoint.newest(folder)
         assert found or messages
         checkpoint.load(path)
@@ -414,7 +415,7 @@ def _safetensors(folder: Path) -> tuple[list[bytes], Read]:
 def _gpt2(folder: Path) -> Path:
     small = preset("gpt2-4x256").override(**SMALL, vocab=7, context=5)
     model = Model(small, backend="reference", precision="float32", time=1, optimizer=None)
-    hugging_face.write_folder(folder / "gpt2", small, model.params, None)
+    hugging_face.write_folder(folder / "gpt2", small.architecture, model.params, None)
     return folder / "gpt2"
 
 
@@ -431,7 +432,9 @@ def _hugging_face(name: str) -> Callable[[Path], tuple[list[bytes], Read]]:
         def read(data: bytes) -> None:
             file.write_bytes(data)
             config = hugging_face.read_config(gpt2)
-            shapes = {weight.name: weight.shape for weight in transformer.evaluation(config, 1, 1).weights}
+            shapes = {
+                weight.name: weight.shape for weight in transformer.evaluation(Preset("any", config), 1, 1).weights
+            }
             hugging_face.read_weights(gpt2, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
 
         return [sound], read

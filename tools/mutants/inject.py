@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -11,8 +12,8 @@ from tools.mutants.make import Mutant
 
 
 def inject(mutant: Mutant) -> None:
-    """The mutated source runs in its module's namespace. Functions stay the objects they were, with new code in them:
-    whoever imported one by name, or has it as a parameter, runs the mutant too."""
+    """The mutated source runs in its module's namespace. Functions and classes stay the objects they were, with new
+    code in them: whoever imported one by name, or has it as a parameter, runs the mutant too."""
     module = import_module(mutant.module)
     before = {name: value for name, value in vars(module).items() if _is_own(module, value)}
     code = compile(mutant.tree, str(module.__file__), "exec")
@@ -21,9 +22,21 @@ def inject(mutant: Mutant) -> None:
         _compile_afresh(lambda name: mutant.function == "(module)" or name in touched)
     exec(code, vars(module))
     for name, old in before.items():
-        if isinstance(old, FunctionType):
-            old.__code__ = vars(module)[name].__code__
+        _take_code(old, vars(module)[name])
         setattr(module, name, old)
+
+
+def _take_code(old: Any, new: Any) -> None:
+    if isinstance(old, FunctionType):
+        old.__code__ = new.__code__
+    elif isinstance(old, property):
+        _take_code(old.fget, new.fget)
+    elif isinstance(old, cached_property):
+        _take_code(old.func, new.func)
+    elif isinstance(old, type):
+        for name, method in vars(old).items():
+            if isinstance(method, FunctionType | property | cached_property):
+                _take_code(method, vars(new)[name])
 
 
 def check_indices() -> None:

@@ -1,25 +1,29 @@
 """Mutants: the sources of the mathematics, each with one small thing wrong.
 
 What is mutated are the functions that compute: forwards, backwards and what they are made of, in the reference and in
-the cpu kernels, how these divide their work, and the functions of models/ that write the calls down. Not mutated are
-Specs, FLOP counts, examples, refusals, the declarations of buffers (their shapes are checked where they are used), and
-sizes of blocks at the top of a file, which decide how fast a kernel is and not what it yields.
+the cpu kernels, how these divide their work, the functions of models/ that write the calls down, for training and for
+decoding, and the functions and methods of program/ by which the verifier proves the wiring. Not mutated are Specs, FLOP
+counts, examples, refusals, the declarations of buffers (their shapes are checked where they are used), and sizes of
+blocks at the top of a file, which decide how fast a kernel is and not what it yields.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from zlib import crc32
 
 from tools.mutants.changes import changes
 
 SOURCES = (
     "ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py",
-    "models/parts/*.py", "models/blocks.py", "models/transformer.py",
+    "models/parts/*.py", "models/blocks.py", "models/transformer.py", "models/decoding.py",
+    "program/columns.py", "program/values.py", "program/adjoints.py", "program/verify.py",
 )  # fmt: skip
 SHARE, CPU_SHARE = 3, 24  # one in so many; those of a kernel must each be compiled
 LEFT_ALONE = ("flops", "pairs", "example", "_refuse")  # and what declares buffers
@@ -61,21 +65,42 @@ def all_mutants(package: Path) -> Iterator[Mutant]:
 def mutants_of(source: str, file: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     names: Counter[str] = Counter()
-    for place, top in enumerate(tree.body):
-        function = top.name if isinstance(top, ast.FunctionDef) else "(module)"
+    for top, function, put in _parts(tree):
         for mutated, statement, kind in _mutated(_alone(source, top)):
             before, after = _headline(statement), _headline(_statement_at(mutated, statement))
             described = f"{function}: {shortened(before, after)}"
             names[described] += 1
-            module = ast.Module([*tree.body[:place], mutated, *tree.body[place + 1 :]], [])
+            module = ast.Module(put(mutated), [])
             yield Mutant(file, function, kind, statement.lineno, before, after, names[described], module)
 
 
+def _parts(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, Callable[[ast.stmt], list[ast.stmt]]]]:
+    """Everything that is mutated by itself, its name, and the module with something else in its place: functions,
+    methods, and statements of the module."""
+    for place, top in enumerate(tree.body):
+
+        def beside(new: ast.stmt, place: int = place) -> list[ast.stmt]:
+            return [*tree.body[:place], new, *tree.body[place + 1 :]]
+
+        if not isinstance(top, ast.ClassDef):
+            yield top, top.name if isinstance(top, ast.FunctionDef) else "(module)", beside
+            continue
+        for inside, method in enumerate(top.body):
+            if isinstance(method, ast.FunctionDef):
+
+                def within(new: ast.stmt, owner: ast.ClassDef = top, inside: int = inside) -> list[ast.stmt]:
+                    changed = copy(owner)
+                    changed.body = [*owner.body[:inside], new, *owner.body[inside + 1 :]]
+                    return beside(changed)
+
+                yield method, f"{top.name}.{method.name}", within
+
+
 def _alone(source: str, top: ast.stmt) -> str:
-    """The source of one function, on the lines on which it stands."""
+    """The source of one function, or method, on the lines on which it stands."""
     decorators = top.decorator_list if isinstance(top, ast.FunctionDef) else []
     first = min([top.lineno, *(decorator.lineno for decorator in decorators)])
-    return "\n" * (first - 1) + "\n".join(source.splitlines()[first - 1 : top.end_lineno])
+    return "\n" * (first - 1) + dedent("\n".join(source.splitlines()[first - 1 : top.end_lineno]))
 
 
 def _mutated(source: str) -> Iterator[tuple[ast.stmt, ast.stmt, str]]:

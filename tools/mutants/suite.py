@@ -14,6 +14,10 @@ COLLECTED = (
     "tests/test_model.py",
     "tests/program/test_arena.py",
     "tests/program/test_verify.py",
+    "tests/program/test_wiring.py",
+    "tests/program/test_wrong_programs.py",
+    "tests/program/test_columns.py",
+    "tests/test_generate.py",
     "tests/backends/test_cpu.py",
     "tests/kernels/test_division.py",
 )
@@ -28,7 +32,8 @@ WITHOUT = (
 DECODING = ("positions_at", "remember", "cached_attention")
 
 # Each line is one round: parts of the tests' names, of which all must be there. {op} is the mutated op.
-REFERENCE = (
+Rounds = tuple[tuple[str, ...], ...]
+REFERENCE: Rounds = (
     ("test_every_op.py", "[{op}"),
     ("test_complex_step.py", "test_every_op_is_proven", "[{op}"),
     ("tests/ops/test_ops.py", "{op}"),
@@ -40,7 +45,7 @@ REFERENCE = (
     ("test_optimizers.py",),
     ("test_every_model.py",),
 )
-CPU = (
+CPU: Rounds = (
     ("test_cpu_kernels.py", "small_shapes[{op}."),
     ("test_cpu_kernels.py", "large_shapes[{op}."),
     ("test_cpu_kernels.py", "at_edges", "-{op}."),
@@ -52,7 +57,7 @@ CPU = (
 )
 # What survives these is judged by them once more, with every index checked: tests/kernels/test_bounds.py does so.
 CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.", "-{op}.")
-MODELS = (
+MODELS: Rounds = (
     ("test_torch_autograd.py", "[ops-102k]"),
     ("test_torch_autograd.py", "[gpt2-4x256]"),
     ("test_torch_autograd.py", "[cllm]"),
@@ -64,13 +69,29 @@ MODELS = (
     ("test_arena.py", "poisoned"),
     ("test_every_model.py",),
     ("test_verify.py", "program"),
+    ("test_decoding.py",),
 )
-ROOMS = {"models": MODELS, "backends": (("test_division.py",),)}
+DECODER: Rounds = (("test_decoding.py",), ("test_generate.py",))
+# First what is right must stay so, then every wrong program be refused, with the sentence it deserves.
+PROGRAM: Rounds = (
+    ("test_columns.py",),
+    ("test_wiring.py", "right"),
+    ("test_verify.py", "passes"),
+    ("test_wrong_programs.py", "test_it_is_refused"),
+    ("test_verify.py",),
+    ("test_wiring.py",),
+)
+ROOMS: dict[str, Rounds] = {
+    "models/decoding.py": DECODER,
+    "models": MODELS,
+    "kernels": (("test_division.py",),),
+    "program": PROGRAM,
+}
 
 
 def tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
     room, op = file.split("/")[:2]
-    rounds = ROOMS.get(room, CPU if file.endswith("cpu.py") else REFERENCE)
+    rounds = ROOMS.get(file) or ROOMS.get(room, CPU if file.endswith("cpu.py") else REFERENCE)
     if op in DECODING:
         rounds = (rounds[0], ("test_decoding.py",), *rounds[1:])
     chosen: dict[str, pytest.Item] = {}

@@ -1,52 +1,74 @@
 """The CPU backend: a BLAS for the products, Numba for everything else, in float32.
 
 An op's `cpu.py` has the functions of its `reference.py`, with the same arguments. But where those compute, these
-*bind*: they decide everything that can be decided (which kernel, how many threads, where the scratch lies) and return
-the native calls that compute the result, each without arguments.
+*bind*: they decide everything that can be decided (which kernel, how many threads) and return the native calls that
+compute the result, each without arguments. Where a kernel needs scratch, `forward_scratch` or `backward_scratch` says
+for a call how much of which type, and the binder is handed the arrays as `scratch`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tapeless.backends.execute import Run
+from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
+from tapeless.kernels.native import Native, Scratch
 from tapeless.program.call import Call
-
-DEFAULT_PRECISION = "float32"
-PRECISIONS = ("float32",)
 
 if find_spec("numba") is None:
     raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take backend='reference'.")
 
 
-def bind(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
-    from tapeless.kernels.cpu import blas
+class Cpu(Host):
+    name = "cpu"
+    default_precision = "float32"
+    precisions = ("float32",)
 
-    blas.threads()  # the thread pools are settled before the first kernel compiles
-    if find_spec(f"tapeless.ops.{call.op}.cpu") is None:
-        raise _missing(call)
-    binder = getattr(import_module(f"tapeless.ops.{call.op}.cpu"), call.direction, None)
-    if binder is None:
-        raise _missing(call)
-    runs: list[Run] = binder(*arguments, **options)
-    products = [run for run in runs if isinstance(run, blas.Product)]
-    small = products and all(product.flops < blas.THREADED for product in products)
-    return blas.alone(blas.on_one_thread(runs) if small else runs)
+    def scratch(self, call: Call) -> Sequence[Scratch]:
+        needed = self._function(call, "_scratch")
+        found: Sequence[Scratch] = needed(call) if needed else ()
+        return found
+
+    def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        from tapeless.kernels.cpu import blas
+
+        binder = self._function(call)
+        if binder is None:
+            raise TapelessError(
+                f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
+                f"or take backend='reference'."
+            )
+        if any(argument.name == "master" for argument in call.arguments):
+            raise TapelessError("the cpu backend updates no master copy of the weights: take backend='reference'.")
+        natives: list[Native] = binder(*arguments, **options)
+        products = [native for native in natives if isinstance(native, blas.Product)]
+        small = products and all(product.flops < blas.THREADED for product in products)
+        return blas.alone(blas.on_one_thread(natives) if small else natives)
+
+    def _function(self, call: Call, suffix: str = "") -> Any:
+        from tapeless.kernels.cpu import blas
+
+        blas.threads()  # the thread pools are settled before the first kernel compiles
+        if find_spec(f"tapeless.ops.{call.op}.cpu") is None:
+            return None
+        return getattr(import_module(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
+
+    def begin(self) -> list[Native]:
+        from tapeless.kernels.cpu import blas
+
+        return [partial(blas.refuse_after_fork, blas.threads())]
+
+    def threads(self, count: int | None = None, *, lower: bool = False) -> int:
+        """Of BLAS and Numba together."""
+        from tapeless.kernels.cpu import blas
+
+        if count is None:
+            return blas.threads()
+        return blas.set_threads(min(count, blas.cores()) if lower else count)
 
 
-def begin() -> list[Run]:
-    """What comes before the first call of a list, each time it runs."""
-    from tapeless.kernels.cpu import blas
-
-    return [partial(blas.refuse_after_fork, blas.threads())]
-
-
-def _missing(call: Call) -> TapelessError:
-    return TapelessError(
-        f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
-        f"or take backend='reference'."
-    )
+CPU = Cpu()

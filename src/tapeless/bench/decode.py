@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numba import float32, prange
 
-from tapeless.backends.execute import bind, execute
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
@@ -56,13 +55,11 @@ def profiled(model: Model, prompt: list[int], steps: int) -> list[dict[str, Any]
     decoder = Decoder(model)
     decoder.read(prompt[:-1])
     decoder.step(prompt[-1])  # from now on the same token is decoded again and again
-    arena = decoder.decoding
-    bound = bind(arena.plan.program.calls, arena, model.backend_module)
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(steps):
         once: dict[tuple[str, str], float] = {}
         start = time.perf_counter()
-        for call in execute(bound):
+        for call in decoder.decoding.walk():
             what = (call.title, call.writes[0].view.name.removeprefix(call.section + "."))
             once[what] = once.get(what, 0.0) + 1000 * (time.perf_counter() - start)
             start = time.perf_counter()

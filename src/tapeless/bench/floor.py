@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Run, bind
 from tapeless.bench.ours import build
 from tapeless.bench.race import Work
 from tapeless.kernels.cpu.blas import Product, bound_gemm
+from tapeless.kernels.native import Native
 from tapeless.ops.attention.reference import pairs
 from tapeless.program.call import Call
 
@@ -23,8 +23,8 @@ from tapeless.program.call import Call
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
     model, inputs, targets = build(work)
     model.step(inputs, targets, lr=1e-4, clip=1.0)  # or the update would be one that is not made
-    runs: list[Run] = []
-    for call, bound in bind(model.program.calls, model.arena, model.backend_module):
+    runs: list[Native] = []
+    for call, bound in model.engine.bound:
         if call.op == "attention":
             runs += _attention_products(call)
         elif call.phase == "update":
@@ -39,7 +39,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     return step, {"products": sum(isinstance(run, Product) for run in runs)}, None
 
 
-def _attention_products(call: Call) -> list[Run]:
+def _attention_products(call: Call) -> list[Native]:
     """q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
     dims = call.dims
     rows, width = dims["B"] * dims["H"] * dims["T"], dims["C"] // dims["H"]
@@ -47,7 +47,7 @@ def _attention_products(call: Call) -> list[Run]:
     rng = np.random.default_rng(0)
     q, k = (rng.normal(size=(length, width)).astype(np.float32) for length in (rows, keys))
     scores = rng.normal(size=(rows, keys)).astype(np.float32)
-    across: list[Run] = [bound_gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
-    along: list[Run] = [bound_gemm(q, scores, k)]  # p·v, ds·k
-    down: list[Run] = [bound_gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
+    across: list[Native] = [bound_gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
+    along: list[Native] = [bound_gemm(q, scores, k)]  # p·v, ds·k
+    down: list[Native] = [bound_gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
     return across + along if call.direction == "forward" else 2 * across + along + 2 * down

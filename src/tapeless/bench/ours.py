@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import arguments_of, bind
 from tapeless.bench.race import Work
 from tapeless.kernels.cpu import blas
 from tapeless.model import Model
@@ -45,14 +44,14 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], C
 def profiled(model: Model, inputs: Any, targets: Any, steps: int) -> dict[str, Any]:
     """Median time of every call, those that do the same taken together, and the ceilings in the same run."""
     model.feed(inputs, targets)
-    bound = bind(model.program.calls, model.arena, model.backend_module)
+    bound = model.engine.bound
     times: list[list[float]] = [[] for _ in bound]
     for _ in range(steps + 1):
         model.prepare_update(1e-4, clip=1.0)
-        for index, (_, runs) in enumerate(bound):
+        for index, (_, natives) in enumerate(bound):
             start = time.perf_counter()
-            for run in runs:
-                run()
+            for native in natives:
+                native()
             times[index].append(time.perf_counter() - start)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for (call, _), found in zip(bound, times, strict=True):
@@ -78,7 +77,7 @@ def _where(call: Call) -> str:
 
 def _bytes(call: Call, model: Model) -> int:
     """What a call must at least move: each array once, twice where it is read and written."""
-    arrays = arguments_of(call, model.arena)
+    arrays = model.engine.arguments(call)
     return sum(
         arrays[argument.name].nbytes * (2 if argument.mode in ("add", "update") else 1) for argument in call.arguments
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.models.presets import preset
 from tapeless.ops.positions.reference import sinusoid
 
@@ -22,7 +22,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
         raise TapelessError(f"the peer {name} needs PyTorch: pip install 'tapeless[test]'.") from None
     torch.set_num_threads(work.threads)
     torch.manual_seed(0)
-    config = preset(work.preset).override(**work.fields)
+    config = preset(work.preset).override(**work.fields).architecture
     model = transformer(config)
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if weight.ndim != 2]
@@ -46,7 +46,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     return step, {"torch": torch.__version__}, None
 
 
-def transformer(c: Config) -> Any:
+def transformer(c: Architecture) -> Any:
     import torch
     import torch.nn.functional as F  # noqa: N812
     from torch import nn
@@ -73,7 +73,7 @@ def transformer(c: Config) -> Any:
             return self.proj(mixed.transpose(1, 2).reshape(batch, time, channels))
 
         def forward(self, x: Any) -> Any:
-            if c.norm == "pre":
+            if c.placement == "pre":
                 x = x + self.attention(self.norm1(x))
                 return x + self.mlp(self.norm2(x))
             x = self.norm1(x + self.attention(x))
@@ -91,7 +91,7 @@ def transformer(c: Config) -> Any:
             else:
                 self.register_buffer("positions", table)
             self.blocks = nn.Sequential(*(Block() for _ in range(c.layers)))
-            self.norm: nn.Module = nn.LayerNorm(c.channels) if c.norm == "pre" else nn.Identity()
+            self.norm: nn.Module = nn.LayerNorm(c.channels) if c.placement == "pre" else nn.Identity()
             self.head = nn.Linear(c.channels, c.vocab, bias=False)
             if c.tied:
                 self.head.weight = self.tokens.weight

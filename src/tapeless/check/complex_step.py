@@ -138,11 +138,12 @@ def run_forward(name: str, example: dict[str, Any], dtype: Any) -> dict[str, Arr
     """The outputs of an op on an example; a tuple in the example is the shape of an output."""
     op = OPS[name]
     signature: Signature = op.SPEC.forward
-    outputs = {output: _empty(name, output, example, dtype) for output in signature.writes}
-    for output in signature.updates:
+    asked = [output for output in signature.writes if output in example or output not in signature.optional]
+    outputs = {output: _empty(name, output, example, dtype) for output in asked}
+    for output in (output for output in signature.updates if output in asked):
         outputs[output][...] = example[output]
     op.forward(
-        *outputs.values(),
+        *(outputs.get(output) for output in signature.writes),
         *(example.get(read) for read in signature.reads),
         *(example[scalar] for scalar in signature.scalars),
     )

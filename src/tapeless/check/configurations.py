@@ -57,13 +57,13 @@ class Configuration:
 
 def small(name: str, **changes: Any) -> Mapping[str, Any]:
     """A preset's fields made small; its kind of norm, activation, positions, mask and head stay."""
-    features = {"features": 3} if PRESETS[name].features else {}
+    features = {"features": 3} if PRESETS[name].architecture.features else {}
     return SMALL | features | changes
 
 
 def _variant(label: str, name: str, chunk: int = 4, **changes: Any) -> Configuration:
     """15 rows of logits in chunks of 4; where only the last position is read, 3 rows in chunks of 2."""
-    chunk = 2 if (changes.get("readout") or PRESETS[name].readout) == "last" else chunk
+    chunk = 2 if (changes.get("readout") or PRESETS[name].architecture.readout) == "last" else chunk
     return Configuration(f"{name} {label}", name, small(name, chunk=chunk, **changes), batch=3, time=5)
 
 
@@ -78,22 +78,22 @@ CONFIGURATIONS = (
     _variant("sinusoidal", "gpt2-4x256", positions="sinusoidal"),
     _variant("relu", "gpt2-4x256", activation="relu"),
     _variant("tanh", "gpt2-4x256", activation="tanh"),
-    _variant("post-norm", "gpt2-4x256", norm="post"),
-    _variant("post-norm recomputed", "gpt2-4x256", norm="post", recompute=True),
+    _variant("post-norm", "gpt2-4x256", placement="post"),
+    _variant("post-norm recomputed", "gpt2-4x256", placement="post", recompute=True),
     _variant("read at the end", "gpt2-4x256", readout="last"),
     _variant("without attention bias", "gpt2-4x256", attention_bias=False, tied=False),
     _variant("three layers", "gpt2-4x256", layers=3, chunk=7),
     _variant("large eps", "gpt2-4x256", norm_eps=0.1),
     _variant("read everywhere", "ops-102k", readout="all"),
-    _variant("pre-norm gelu", "ops-102k", norm="pre", activation="gelu"),
+    _variant("pre-norm gelu", "ops-102k", placement="pre", activation="gelu"),
     _variant("tied and learned", "ops-102k", tied=True, positions="learned"),
     _variant("causal", "ops-102k", causal=True, recompute=True),
     _variant("odd channels", "ops-102k", channels=9, heads=3),
-    _variant("post-norm", "cllm", norm="post"),
+    _variant("post-norm", "cllm", placement="post"),
     _variant("read at the end", "cllm", readout="last", recompute=True),
     _variant("not recomputed", "sunfish", recompute=False),
     _variant("learned positions", "sunfish", positions="learned", causal=True),
-    _variant("pre-norm", "sunfish", norm="pre", activation="tanh"),
+    _variant("pre-norm", "sunfish", placement="pre", activation="tanh"),
     _variant("class weights", "sunfish", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
     _variant("all but the last block frozen", "gpt2-4x256", frozen=(*FRONT, "blocks.0.*", "norm.*")),
     _variant("all but the last block frozen", "ops-102k", frozen=(*FRONT[:1], "blocks.0.*", "head.*")),
@@ -132,4 +132,6 @@ def configurations_of(name: str) -> tuple[Configuration, ...]:
 
 def full_size(name: str) -> Configuration:
     """The preset as it is, on a short batch, for the fast mode."""
-    return Configuration(f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].context), spread=0.05)
+    return Configuration(
+        f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].architecture.context), spread=0.05
+    )

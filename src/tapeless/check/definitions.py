@@ -166,49 +166,56 @@ def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
 
 
 def _update(
-    moments: Outputs, weights: Array, change: Array, step: Array, finite: Array, sections: tuple[int, ...]
-) -> Outputs:
-    """What an update leaves, by what it takes away; where it must not be made, all as it was."""
-    still = _each(weights.shape, lambda n: weights[n] - (change[n] if finite[0] else 0.0))
+    moments: Outputs, weights: Array, master: Array | None, change: Array, step: Array, finite: Array,
+    sections: tuple[int, ...],
+) -> Outputs:  # fmt: skip
+    """What an update leaves, by what it takes away; where it must not be made, all as it was. A master copy steps in
+    place of the weights, which become the same."""
+    full = weights if master is None else master
+    stepped = _each(full.shape, lambda n: full[n] - change[n]) if finite[0] else None
     moved = _lengths(change, sections) if finite[0] else np.zeros(len(sections))
     counted = np.array([step[0] + 1 if finite[0] else step[0]])
-    lengths = {"moved": moved, "norms": _lengths(weights, sections)}
-    return {"weights": still, "step": counted, **lengths, **(moments if finite[0] else {})}
+    lengths = {"moved": moved, "norms": _lengths(full, sections)}
+    copies = {"weights": weights if stepped is None else stepped}
+    if master is not None:
+        copies["master"] = master if stepped is None else stepped
+    return {**copies, "step": counted, **lengths, **(moments if finite[0] else {})}
 
 
 def sgd(
     weights: Array, step: Array, moved: Shape, norms: Shape, gradients: Array, scale: Array, finite: Array, lr: Array,
-    sections: tuple[int, ...],
+    sections: tuple[int, ...], master: Array | None = None,
 ) -> Outputs:  # fmt: skip
     change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
-    return _update({}, weights, change, step, finite, sections)
+    return _update({}, weights, master, change, step, finite, sections)
 
 
 def momentum(
     weights: Array, m: Array, step: Array, moved: Shape, norms: Shape,
     gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
+    master: Array | None = None,
 ) -> Outputs:  # fmt: skip
     summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
     change = _each(m.shape, lambda n: lr[0] * summed[n])
-    return {"m": m} | _update({"m": summed}, weights, change, step, finite, sections)
+    return {"m": m} | _update({"m": summed}, weights, master, change, step, finite, sections)
 
 
 def adamw(
     weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
     gradients: Array, scale: Array, finite: Array, lr: Array,
     beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...],
+    sections: tuple[int, ...], master: Array | None = None,
 ) -> Outputs:  # fmt: skip
-    t = int(step[0]) + 1
+    t, full = int(step[0]) + 1, weights if master is None else master
     first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
     second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
 
     def change(n: int) -> float:
-        lost = lr[0] * decay * weights[n] if any(start <= n < stop for start, stop in decayed) else 0.0
+        lost = lr[0] * decay * full[n] if any(start <= n < stop for start, stop in decayed) else 0.0
         mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
         return float(lost + lr[0] * mean / (sqrt(size) + eps))
 
-    made = _update({"m": first, "v": second}, weights, _each(m.shape, change), step, finite, sections)
+    made = _update({"m": first, "v": second}, weights, master, _each(m.shape, change), step, finite, sections)
     return {"m": m, "v": v} | made
 
 

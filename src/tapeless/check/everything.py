@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
 from tapeless.check.models import WALKED, check_program, check_walk

@@ -83,6 +83,13 @@ def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
     return [*sizes, *_update(own, rng)]
 
 
+def examples_with_master(name: str) -> list[Example]:
+    """Of an update, with a master copy of which the weights are no rounding yet: they must not be read."""
+    rng = np.random.default_rng(4)
+    own = OPS[name].example(rng)
+    return [own | {"master": rng.normal(size=9)}] if "master" in OPS[name].SPEC.shapes else []
+
+
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "attention": _attention,
     "cached_attention": _cached_attention,

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tapeless.backends import reference as reference_backend
-from tapeless.backends.execute import arguments_of, bind_call, execute
+from tapeless.backends.backend import Backend, run_call
+from tapeless.backends.reference import REFERENCE
 from tapeless.check.configurations import LARGER, Configuration
 from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
@@ -71,23 +70,22 @@ def lockstep(model: Model, reference: Model, inputs: Any, targets: Any, lr: floa
         each.feed(inputs, targets)
         each.prepare_update(lr, clip=1.0)
     for number, call in enumerate(model.program.calls):
-        found, true = arguments_of(call, model.arena), arguments_of(call, reference.arena)
-        yield from compare(call, found, true, model.backend_module, number)
+        found, true = model.engine.arguments(call), reference.engine.arguments(call)
+        yield from compare(call, found, true, model.engine.backend, number)
 
 
 def compare(
-    call: Call, found: dict[str, Array], true: dict[str, Array], backend: ModuleType, number: int = 0
+    call: Call, found: dict[str, Array], true: dict[str, Array], backend: Backend, number: int = 0
 ) -> Iterator[Difference]:
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
         true[argument.name][...] = found[argument.name]
-    dtype = backend.DEFAULT_PRECISION
+    dtype = backend.default_precision
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
-    moved = [_moved(call, true, np.finfo(dtype).eps / 2, rng) for _ in range(draws)]
-    for arrays, where in ((found, backend), *((each, reference_backend) for each in (*moved, true))):
-        for _ in execute([bind_call(call, arrays, where)]):
-            pass
+    moved = [_moved(call, true, float(np.finfo(dtype).eps) / 2, rng) for _ in range(draws)]
+    for arrays, where in ((found, backend), *((each, REFERENCE) for each in (*moved, true))):
+        run_call(call, arrays, where)
     for argument in call.writes:
         if argument.name != "logits":  # scratch: each backend may leave there what it likes
             name = argument.name

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tapeless.backends.execute import Bound, arguments_of, bind, execute
 from tapeless.check import plain_model as plain
 from tapeless.check.complex_step import STEP, check_directions
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
@@ -78,7 +77,7 @@ def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array
 def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model)
     values = plain.forward(model.config, model.params, inputs)
-    expected = np.array([plain.loss(model.config, model.params, values, targets)])
+    expected = np.array([plain.loss(model.config, model.params, values, targets, model.class_weights)])
     last_writer = {call.writes[0].view.name: call for call in model.program.phase("forward")}
     for call, arrays in model.trace(inputs, targets):
         written = call.writes[0]
@@ -127,28 +126,22 @@ def _backward(configuration: Configuration, model: Model, probe: Model) -> Itera
             seen.append((partner, maker, float((gradient * direction).sum()), direction, float(np.abs(gradient).max())))
         last_writer |= {argument.view.buffer.name: call for argument in call.writes}
     probe.feed(inputs, targets)
-    bound = _to_the_loss(probe)
     for partner, maker, found, direction, largest in seen:
-        true = _derivative(probe, bound, partner, direction)
+        true = _derivative(probe, partner, direction)
         if not abs(found - true) <= EXACT * max(abs(true), largest * np.sqrt(direction.size)):
             detail = f"the gradient of {partner['y'].name}, along a random direction, is {found!r}, not {true!r}"
             yield _finding(configuration, "complex step", maker, detail)
 
 
-def _to_the_loss(probe: Model) -> list[Bound]:
-    """The forward pass and the call that yields the loss, which in a training step is the first backward."""
-    calls = probe.program.calls
-    end = next(n for n, call in enumerate(calls) if any(argument.name == "loss" for argument in call.writes))
-    forward = tuple(call for call in calls[: end + 1] if call.phase == "forward" or call is calls[end])
-    return bind(forward, probe.arena, probe.backend_module)
-
-
-def _derivative(probe: Model, bound: list[Bound], moved: Call, direction: Array) -> float:
-    """Of the loss, when the output of one call is moved right after it was computed."""
-    for call in execute(bound):
+def _derivative(probe: Model, moved: Call, direction: Array) -> float:
+    """Of the loss, which in a training step the first backward yields, when the output of one call is moved right after
+    it was computed."""
+    for call in probe.engine.walk("forward", "recompute", "backward"):
+        if any(argument.name == "loss" for argument in call.writes):
+            break
         if call.title == moved.title and call["y"] == moved["y"]:
-            arguments_of(call, probe.arena)["y"].reshape(direction.shape)[...] += 1j * STEP * direction
-    return float(arguments_of(call, probe.arena)["loss"][0].imag) / STEP
+            probe.engine.view(call["y"])[...] += 1j * STEP * direction
+    return float(probe.read("loss")[0].imag) / STEP
 
 
 def _weights(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, product
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tapeless.backends import reference
-from tapeless.backends.execute import backend_named, bind_call, execute
+from tapeless.backends.backend import Backend, backend_named, run_call
+from tapeless.backends.reference import REFERENCE
 from tapeless.check.complex_step import op_derivative, relative_error, run_forward
 from tapeless.check.definitions import DEFINITIONS, sinusoid
-from tapeless.check.examples import Example, examples_of
+from tapeless.check.examples import Example, examples_of, examples_with_master
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.check.lockstep import Difference, compare
 from tapeless.ops import OPS
@@ -29,7 +28,7 @@ Arrays = dict[str, Array]
 def check_alone(name: str) -> Iterator[Finding]:
     """An op of the reference on all its examples. Whatever it raises is a finding as well."""
     try:
-        for example in examples_of(name):
+        for example in (*examples_of(name), *examples_with_master(name)):
             for checker, detail in _faults(name, example):
                 yield Finding(name, checker, detail)
     except Exception as error:  # a kernel that cannot take its arguments is as wrong as one that takes them badly
@@ -46,7 +45,7 @@ def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
     for direction in ("forward", "backward") if spec.backward else ("forward",):
         call, arrays = call_alone(name, direction, example)
         before = {key: array.copy() for key, array in arrays.items()}
-        _run(call, arrays, reference)
+        run_call(call, arrays, REFERENCE)
         for argument, true in defined.items():  # the loss comes from both directions
             found = difference(arrays[argument], true) if argument in call.signature.writes else None
             if found:
@@ -108,11 +107,6 @@ def call_alone(
     return call, arrays
 
 
-def _run(call: Call, arrays: Arrays, backend: ModuleType) -> None:
-    for _ in execute([bind_call(call, arrays, backend)]):
-        pass
-
-
 def _derivatives(name: str, example: Example, arrays: Arrays) -> Iterator[tuple[str, str]]:
     """Each element of each input that takes a gradient, by complex step; and inputs that take none are constants."""
     spec = OPS[name].SPEC
@@ -146,7 +140,7 @@ def _adding(name: str, direction: str, example: Example, written: Arrays) -> Ite
         if argument.mode == "read":
             arrays[argument.name][...] = written[argument.name]
     start = {output: arrays[output].copy() for output in added}
-    _run(call, arrays, reference)
+    run_call(call, arrays, REFERENCE)
     for output in added:
         found = difference(arrays[output], start[output] + written[output])
         if found:
@@ -159,16 +153,16 @@ def _leaving_out(name: str, direction: str, example: Example, written: Arrays) -
         call, arrays = call_alone(name, direction, example, without=without)
         for argument in call.reads:
             arrays[argument.name][...] = written[argument.name]
-        _run(call, arrays, reference)
+        run_call(call, arrays, REFERENCE)
         for argument in call.writes:
             found = difference(arrays[argument.name], written[argument.name]) if argument.name != "logits" else None
             if found:
                 yield "complex step", f"{argument.name} without {', '.join(sorted(without))} {found}"
 
 
-def check_backend_alone(name: str, backend: ModuleType) -> Iterator[Finding]:
+def check_backend_alone(name: str, backend: Backend) -> Iterator[Finding]:
     """An op of another backend on the same examples, beside the reference, call by call."""
-    place = f"{name} on {backend.__name__.rpartition('.')[2]}"
+    place = f"{name} on {backend.name}"
     try:
         for differences, touched in _beside_the_reference(name, backend):
             yield from (Finding(place, "lockstep", str(found)) for found in differences if not found.ok)
@@ -184,14 +178,14 @@ def ops_alone(backend: str) -> Iterator[Difference]:
             yield from differences
 
 
-def _beside_the_reference(name: str, backend: ModuleType) -> Iterator[tuple[list[Difference], list[str]]]:
+def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:
     """By call: how far its results are from the reference, and which of its inputs it has changed."""
-    for example in (*examples_of(name), *_long_examples(name)):
+    for example in (*examples_of(name), *long_examples(name)):
         for direction in ("forward", "backward") if OPS[name].SPEC.backward else ("forward",):
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
                 call, true = call_alone(name, direction, example, adding, without)
-                found = narrowed(call, true, backend.DEFAULT_PRECISION)
+                found = narrowed(call, true, backend.default_precision)
                 before = {key: array.copy() for key, array in found.items()}
                 differences = list(compare(call, found, true, backend))
                 yield differences, [detail for _, detail in _touched(call, before, found)]
@@ -202,7 +196,7 @@ def narrowed(call: Call, arrays: Arrays, dtype: str) -> Arrays:
     return {key: array.astype(call.spec.dtype(key, dtype)) for key, array in arrays.items()}
 
 
-def _long_examples(name: str) -> list[Example]:
+def long_examples(name: str) -> list[Example]:
     """Sizes at which a fast kernel cuts strips and blocks, too long for a definition in loops."""
     rng = np.random.default_rng(2)
     if name == "attention":

@@ -18,9 +18,9 @@ import numba
 import numpy as np
 from numba import types
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
 
 Order = Callable[[int], Array]  # from how many parts a loop has to which of them run, one after the other
@@ -71,13 +71,13 @@ def odd(parts: int) -> Array:
     return np.arange(1, parts, 2)
 
 
-def is_parallel(run: Run) -> bool:
+def is_parallel(run: Native) -> bool:
     """A compiled kernel with a parallel loop in it."""
     function = getattr(run.func, "py_func", None) if isinstance(run, partial) else None
     return function is not None and "prange" in function.__code__.co_names
 
 
-def run_in(order: Order, runs: list[Run]) -> None:
+def run_in(order: Order, runs: list[Native]) -> None:
     global _order
     _order = order
     try:
@@ -87,7 +87,7 @@ def run_in(order: Order, runs: list[Run]) -> None:
         _order = forwards
 
 
-def _in_order(run: Any) -> Run:
+def _in_order(run: Any) -> Native:
     return partial(_form(run.func.py_func), *run.args)
 
 

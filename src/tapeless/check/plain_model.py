@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.definitions import gelu_of, sinusoid
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 
 Weights = Mapping[str, Array]
@@ -25,13 +25,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Any]] = {
 }
 
 
-def forward(config: Config, weights: Weights, inputs: Array) -> Values:
+def forward(config: Architecture, weights: Weights, inputs: Array) -> Values:
     """Every activation. Also where a model reads out the last position only, all positions are here."""
     sequences = [_sequence(config, weights, sequence) for sequence in inputs]
     return {name: np.stack([values[name] for values in sequences]) for name in sequences[0]}
 
 
-def _sequence(c: Config, w: Weights, inputs: Array) -> Values:
+def _sequence(c: Architecture, w: Weights, inputs: Array) -> Values:
     table = w["positions.weight"] if c.positions == "learned" else sinusoid(c.context, c.channels)
     start = inputs @ w["input.weight"] + w["input.bias"] if c.features else w["tokens.weight"][inputs]
     x = start + table[: len(inputs)]
@@ -40,15 +40,15 @@ def _sequence(c: Config, w: Weights, inputs: Array) -> Values:
         block = {name.removeprefix(f"blocks.{n}."): w[name] for name in w if name.startswith(f"blocks.{n}.")}
         inside, x = _block(c, block, x)
         values |= {f"blocks.{n}.{name}": value for name, value in inside.items()}
-    if c.norm == "pre":
+    if c.placement == "pre":
         x = values["norm"] = _norm(c, w, "norm", x)
     values["state"] = x
     return values
 
 
-def _block(c: Config, w: Weights, x: Array) -> tuple[Values, Array]:
+def _block(c: Architecture, w: Weights, x: Array) -> tuple[Values, Array]:
     s: Values = {}
-    pre = c.norm == "pre"
+    pre = c.placement == "pre"
     if pre:
         s["norm1"] = _norm(c, w, "norm1", x)
     s["attn.qkv"] = _affine(w, "attn.qkv", s["norm1"] if pre else x)
@@ -73,14 +73,14 @@ def _affine(w: Weights, name: str, x: Array) -> Array:
     return y
 
 
-def _norm(c: Config, w: Weights, name: str, x: Array) -> Array:
+def _norm(c: Architecture, w: Weights, name: str, x: Array) -> Array:
     centred = x - x.sum(axis=-1, keepdims=True) / c.channels
     spread = np.sqrt((centred**2).sum(axis=-1, keepdims=True) / c.channels + c.norm_eps)
     y: Array = centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
     return y
 
 
-def _attention(c: Config, qkv: Array) -> Array:
+def _attention(c: Architecture, qkv: Array) -> Array:
     time, width = len(qkv), c.channels // c.heads
     q, k, v = (qkv[:, part * c.channels :][:, : c.channels].reshape(time, c.heads, width) for part in range(3))
     y = np.zeros((time, c.heads, width))
@@ -92,7 +92,7 @@ def _attention(c: Config, qkv: Array) -> Array:
     return y.reshape(time, c.channels)
 
 
-def scores(config: Config, weights: Weights, values: Values) -> Array:
+def scores(config: Architecture, weights: Weights, values: Values) -> Array:
     """Of every word; (B, vocab) where the model answers once."""
     state = values["state"][:, -1] if config.readout == "last" else values["state"]
     tokens = weights["tokens.weight"] if config.tied else weights["head.weight"]
@@ -103,12 +103,14 @@ def scores(config: Config, weights: Weights, values: Values) -> Array:
     return distances
 
 
-def loss(config: Config, weights: Weights, values: Values, targets: Array) -> float:
+def loss(
+    config: Architecture, weights: Weights, values: Values, targets: Array, class_weights: tuple[float, ...] | None
+) -> float:
     """The mean over the targets that are not −1, each as often as its class weighs."""
     table = scores(config, weights, values).reshape(-1, config.vocab)
     rows = [(row, target) for row, target in zip(table, targets.reshape(-1), strict=True) if target >= 0]
     if config.loss == "squared_error":
         return float(-sum(row[target] for row, target in rows) / (len(rows) * config.channels))
-    weigh = config.class_weights or (1.0,) * config.vocab
+    weigh = class_weights or (1.0,) * config.vocab
     losses = [weigh[target] * (np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]) for row, target in rows]
     return float(sum(losses) / sum(weigh[target] for _, target in rows))

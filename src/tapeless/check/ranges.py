@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tapeless.backends import reference
-from tapeless.backends.execute import Run, bind_call
+from tapeless.backends.backend import Backend, bind_call
+from tapeless.backends.reference import REFERENCE
 from tapeless.check.examples import Example, examples_of
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
@@ -27,6 +26,7 @@ from tapeless.check.ops import call_alone
 from tapeless.check.range_numbers import KINDS, TOGETHER, Kind
 from tapeless.check.range_terms import NOT_MOVED, SQUARED, SQUARED_FROM, SQUARED_TO, TERMS
 from tapeless.check.tolerances import RANGE_FLOOR, RANGES
+from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
 from tapeless.program.call import Call
@@ -94,9 +94,9 @@ class Case:
     sizes: Arrays
 
 
-def check_ranges(name: str, backend: ModuleType) -> Iterator[Finding]:
+def check_ranges(name: str, backend: Backend) -> Iterator[Finding]:
     """An op of a backend at a small size, so that it can be asked often; whatever it raises is a finding as well."""
-    place = f"{name} on {backend.__name__.rpartition('.')[2]}"
+    place = f"{name} on {backend.name}"
     try:
         yield from (Finding(place, "range", str(error)) for error in range_errors(name, backend, 0, 0) if not error.ok)
         for direction in _directions(name):
@@ -106,7 +106,7 @@ def check_ranges(name: str, backend: ModuleType) -> Iterator[Finding]:
         yield Finding(place, "range", f"raises {type(error).__name__}: {error}")
 
 
-def range_errors(name: str, backend: ModuleType, seed: int = 0, values: int = VALUES) -> Iterator[RangeError]:
+def range_errors(name: str, backend: Backend, seed: int = 0, values: int = VALUES) -> Iterator[RangeError]:
     """The worst error of each result of an op, in both directions, over at least so many values; with 0, over what fits
     of every case at a small size."""
     for direction in _directions(name):
@@ -129,7 +129,7 @@ def _rng(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng([seed, *"".join(names).encode()])
 
 
-def cases(name: str, direction: str, backend: ModuleType, seed: int = 0, values: int = VALUES) -> Iterator[Case]:
+def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: int = VALUES) -> Iterator[Case]:
     """All that is tried of an op, but for what has a true result, or terms of one, that does not fit the type."""
     rng = _rng(seed, name, direction)
     examples = examples_of(name)
@@ -199,14 +199,14 @@ class Step:
     call: Call
     narrow: Arrays
     wide: Arrays
-    tested: list[Run]
-    reference: list[Run]
+    tested: list[Native]
+    reference: list[Native]
 
 
 class Trial:
     """An op at one size, ready to be run on any numbers by a backend and by the reference."""
 
-    def __init__(self, name: str, direction: str, example: Example, backend: ModuleType, adding: bool) -> None:
+    def __init__(self, name: str, direction: str, example: Example, backend: Backend, adding: bool) -> None:
         self.name, self.direction, self.example = name, direction, example
         self.spec: Spec = OPS[name].SPEC
         self._rng = np.random.default_rng(0)
@@ -216,7 +216,7 @@ class Trial:
         for way in (direction,) if alone else ("forward", direction):
             call, wide = call_alone(name, way, example, adding and way == direction)
             narrow = {key: np.array(array, self._dtype(key)) for key, array in wide.items()}
-            tested, true = bind_call(call, narrow, backend)[1], bind_call(call, wide, reference)[1]
+            tested, true = bind_call(call, narrow, backend), bind_call(call, wide, REFERENCE)
             made = {argument.name for step in self.steps for argument in step.call.writes}
             self.steps.append(Step(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}

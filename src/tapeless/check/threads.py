@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends import cpu
-from tapeless.backends.execute import Run, bind_call
+from tapeless.backends.backend import bind_call
+from tapeless.backends.cpu import CPU
 from tapeless.check.examples import Example
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
 from tapeless.check.ops import Arrays, call_alone, narrowed
 from tapeless.check.parallel_order import backwards, collisions, forwards, is_parallel, run_in, shuffled
 from tapeless.kernels.cpu import blas
+from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
@@ -97,13 +98,13 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
-    arrays = narrowed(call, true, cpu.DEFAULT_PRECISION)
+    arrays = narrowed(call, true, CPU.default_precision)
     before = {key: array.copy() for key, array in arrays.items()}
     with on_threads(1):
-        differences = list(compare(call, arrays, true, cpu))
+        differences = list(compare(call, arrays, true, CPU))
     yield from (f"on one thread: {each}" for each in differences if not each.ok)
     with on_threads(count):
-        runs = single(bind_call(call, arrays, cpu)[1])
+        runs = single(bind_call(call, arrays, CPU))
         threaded = False
         forms: list[Any] = [run.func for run in runs if isinstance(run, partial) and is_parallel(run)]
         for form in forms:
@@ -132,7 +133,7 @@ def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -
                     return
 
 
-def _meetings(call: Call, arrays: Arrays, before: Arrays, runs: list[Run]) -> Iterator[str]:
+def _meetings(call: Call, arrays: Arrays, before: Arrays, runs: list[Native]) -> Iterator[str]:
     """Parts of a parallel loop that have something to do with one another."""
     names = {array.ctypes.data: key for key, array in arrays.items()}
     _reset(arrays, before)
@@ -158,7 +159,7 @@ def _reset(arrays: Arrays, before: Arrays) -> None:
         arrays[key][...] = array
 
 
-def single(runs: list[Run]) -> list[Run]:
+def single(runs: list[Native]) -> list[Native]:
     """The native calls themselves, also where they are kept from running beside others."""
     kept = [run.args[0] if isinstance(run, partial) and run.func is blas._run_alone else [run] for run in runs]
     return [run for each in kept for run in each]

@@ -18,6 +18,10 @@ TOLERANCES = {
     "vanishing gradient": 1e-12,
     # float32 against the float64 reference: ‖difference‖ / ‖gradient‖ per tensor of a whole model.
     "float32 gradients": 1e-5,
+    # bfloat16 against float64 with the same weights, as above: sixteen roundings (2⁻⁹ of a number). Some fifty lie on
+    # the way of a gradient through two blocks and add up like their root; models with nothing but smooth functions come
+    # to ten at most. A ReLU that a rounding switches is no rounding.
+    "bfloat16 gradients": 16 * 2.0**-9,
     # 100 training steps in float32 beside torch in float32: relative difference of the losses.
     "float32 loss curve": 1e-4,
     # 100 training steps with somebody's own kernel beside ours, both in float64, over the first loss.

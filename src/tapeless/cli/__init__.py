@@ -15,7 +15,7 @@ def main() -> None:
 
 def _status() -> int:
     from tapeless.cli.output import OutputError, say
-    from tapeless.errors import TapelessError
+    from tapeless.errors import RENAMED, TapelessError
 
     try:
         from tapeless.cli.app import app
@@ -23,6 +23,9 @@ def _status() -> int:
         say(f"error: the commands need {missing.name}: pip install {missing.name}.")
         return 2
     try:
+        for old, new in RENAMED.items():
+            if any(each.partition("=")[0] == f"--{old}" for each in sys.argv):
+                raise TapelessError(f"--{old} is called --{new} now.")
         app()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

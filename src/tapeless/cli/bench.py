@@ -48,8 +48,9 @@ def bench(
 
     Example: tapeless bench gpt2-4x256 -B 1 -T 1024 --profile
     """
-    config = preset(name).override(**changes)
-    refuse_idle_fields(changes, config, UNSEEN)
+    wanted = preset(name).override(**changes)
+    refuse_idle_fields(changes, wanted, UNSEEN)
+    config = wanted.architecture
     batch = (32 if config.context <= 64 else 1) if batch is None else batch
     time = config.context if time is None else time
     check_shape(config, batch, time)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.run import Verdict, run_catalogue
 from tapeless.cli.common import console, print_json
+from tapeless.cli.progress import one_by_one
 
 
 def run_bugs(json: bool) -> None:
-    verdicts = _walk(quiet=json)
+    bugs = one_by_one(BUGS, lambda bug: bug.name, quiet=json)
+    verdicts = list(run_catalogue(bugs))
     missed = [verdict for verdict in verdicts if not verdict.caught]
     caught, named = len(verdicts) - len(missed), sum(verdict.named for verdict in verdicts)
     if json:
@@ -33,17 +34,6 @@ def run_bugs(json: bool) -> None:
         )
     if missed:
         raise typer.Exit(1)
-
-
-def _walk(quiet: bool) -> list[Verdict]:
-    verdicts: list[Verdict] = []
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("the healthy program", total=len(BUGS))
-        for verdict in run_catalogue(BUGS):
-            verdicts.append(verdict)
-            progress.update(task, description=verdict.bug.name, advance=1)
-    return verdicts
 
 
 def _row(verdict: Verdict) -> dict[str, str | bool | None]:

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends import reference
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.complex_step import TensorError, check_directions, check_model, check_op
 from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size
 from tapeless.check.everything import check_everything
 from tapeless.check.finding import Finding
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
+from tapeless.cli.progress import one_by_one
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
 from tapeless.models.presets import PRESETS, preset
@@ -42,10 +42,13 @@ def check(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Prove the gradients by complex step, or a backend by the reference.
+    """Prove the gradients, or a backend by the reference.
 
-    Small versions of every preset, every element of every weight, and every op alone; then that every forward is what
-    its definition says, and the optimizer's step and the loop what theirs say. --fast takes the presets
+    First the wiring, which no size is too large for: the list of calls of every preset, as large as it is, is shown to
+    add up every gradient as the chain rule has it, before anything runs. Then every op alone, by complex step: its
+    backward is the derivative of its forward. Both together prove the whole; small versions of every preset, every
+    element of every weight, prove it once more. Without a preset also that every forward is what its definition says,
+    and the optimizer's step and the loop what theirs say. --fast takes the presets
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
     under 200 million parameters. --backend cpu walks one whole training step of every configuration in lockstep with
     the reference and reports the first call whose result is off, and tries every op over the whole range of the type.
@@ -59,40 +62,63 @@ def check(
         run_bugs(json)
         return
     chosen = [preset(name).name for name in names or ()]
-    if backend_named(backend) is not reference:
+    if backend_named(backend).name != "reference":
         if fast:
             raise TapelessError("--fast is a mode of the complex step: leave out --fast or --backend.")
         check_backend(backend, chosen, json)
         return
+    wirings = [
+        check_wiring(name) for name in one_by_one(chosen or list(PRESETS), lambda name: f"wiring of {name}", json)
+    ]
     if fast:
         configurations = tuple(full_size(name) for name in chosen or _moderate())
         ops: list[str] = []
     else:
         configurations = tuple(c for name in chosen for c in configurations_of(name)) or CONFIGURATIONS
-        ops = [] if chosen else [name for name, op in OPS.items() if op.SPEC.backward]
-    errors = _run(ops, configurations, fast, quiet=json)
-    findings = _findings(quiet=json) if ops else []
-    errors.sort(key=lambda error: error.error if error.error == error.error else float("inf"), reverse=True)
-    ok = all(error.ok for error in errors) and not findings
+        used = {op for wiring in wirings for op in wiring.ops}
+        ops = [name for name, op in OPS.items() if op.SPEC.backward and (name in used or not chosen)]
+    wired = all(wiring.ok for wiring in wirings)
+    alone = [error for op in one_by_one(ops if wired else [], lambda op: f"op {op}", json) for error in check_op(op)]
+    prove = check_directions if fast else check_model
+    models = one_by_one(configurations if wired else (), lambda configuration: configuration.name, json)
+    whole = [error for configuration in models for error in prove(configuration)]
+    findings = _findings(quiet=json) if wired and not fast and not chosen else []
+    errors = sorted([*alone, *whole], key=_size, reverse=True)
+    ok = wired and all(error.ok for error in errors) and not findings
     if json:
         print_json(
             {
                 "ok": ok,
-                "worst": errors[0].error,
+                "worst": errors[0].error if errors else None,
                 "tolerance": TOLERANCES["complex step"],
                 "tensors": len(errors),
                 "elements": sum(error.elements for error in errors),
                 "configs": len(configurations) + len(ops),
                 "findings": [str(finding) for finding in findings],
+                "wiring": [vars(wiring) for wiring in wirings],
+                "ops": {"ops": len(ops), **_counted(alone)},
+                "models": {"models": len(configurations), **_counted(whole)},
                 "report": [vars(error) for error in errors],
             }
         )
     else:
-        _print(errors, len(configurations) + len(ops), fast)
-        if ops:
+        if errors and (not chosen or not ok):
+            _print_worst(errors)
+        _print_stages(wirings, ops, alone, configurations, whole, fast)
+        _print_verdict(errors, wirings)
+        if errors and not fast and not chosen:
             _print_findings(findings)
     if not ok:
         raise typer.Exit(1)
+
+
+def _size(error: TensorError) -> float:
+    return error.error if error.error == error.error else float("inf")  # NaN is as wrong as can be
+
+
+def _counted(errors: list[TensorError]) -> dict[str, float | int | None]:
+    worst = max(map(_size, errors), default=None)
+    return {"gradients": len(errors), "elements": sum(error.elements for error in errors), "worst": worst}
 
 
 def _findings(quiet: bool) -> list[Finding]:
@@ -120,23 +146,7 @@ def _moderate() -> list[str]:
     return [name for name, parameters in counted.items() if parameters < 200_000_000]
 
 
-def _run(ops: list[str], configurations: tuple[Configuration, ...], fast: bool, quiet: bool) -> list[TensorError]:
-    errors: list[TensorError] = []
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("", total=len(ops) + len(configurations))
-        for name in ops:
-            progress.update(task, description=f"op {name}")
-            errors.extend(check_op(name))
-            progress.advance(task)
-        for configuration in configurations:
-            progress.update(task, description=configuration.name)
-            errors.extend(check_directions(configuration) if fast else check_model(configuration))
-            progress.advance(task)
-    return errors
-
-
-def _print(errors: list[TensorError], configurations: int, fast: bool) -> None:
+def _print_worst(errors: list[TensorError]) -> None:
     table = Table(box=None, header_style="dim")
     table.add_column("error", justify="right")
     table.add_column("tensor")
@@ -149,17 +159,59 @@ def _print(errors: list[TensorError], configurations: int, fast: bool) -> None:
     console.print(table)
     if not failed and len(errors) > SHOWN:
         console.print(f"[dim]… and {len(errors) - SHOWN} tensors with smaller errors[/]")
-    elements = sum(error.elements for error in errors)
-    how = "one random direction per tensor" if fast else f"{elements:,} elements, each by itself"
-    places = "1 configuration" if configurations == 1 else f"{configurations} configurations"
-    tolerance = TOLERANCES["complex step"]
+    console.print()
+
+
+def _print_stages(
+    wirings: list[Wiring],
+    ops: list[str],
+    alone: list[TensorError],
+    configurations: tuple[Configuration, ...],
+    whole: list[TensorError],
+    fast: bool,
+) -> None:
+    """What each stage proves, how much of it, and how far off the worst is."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("", "proves", "of", "worst"):
+        table.add_column(column, justify="right" if column == "worst" else "left")
+    gradients, calls = sum(wiring.gradients for wiring in wirings), sum(wiring.calls for wiring in wirings)
+    table.add_row(
+        "wiring",
+        "at full size, gradients add up by the chain rule",
+        f"{_many(len(wirings), 'preset')}, {calls:,} calls, {gradients:,} gradients",
+        "exact" if all(wiring.ok for wiring in wirings) else "[bold red]refused[/]",
+    )
+    for name, what, of, errors in (
+        ("ops", "every backward is the derivative of its forward", _many(len(ops), "op"), alone),
+        (
+            "models",
+            "the whole, one random direction per tensor" if fast else "the whole once more, in models made small",
+            _many(len(configurations), "model"),
+            whole,
+        ),
+    ):
+        if errors:
+            elements, worst = sum(error.elements for error in errors), max(errors, key=_size)
+            colour = "green" if worst.ok else "bold red"
+            counts = f"{of}, {len(errors):,} gradients, {elements:,} elements"
+            table.add_row(name, what, counts, f"[{colour}]{worst.error:.1e}[/]")
+    console.print(table)
+
+
+def _many(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def _print_verdict(errors: list[TensorError], wirings: list[Wiring]) -> None:
+    tolerance, failed = TOLERANCES["complex step"], [error for error in errors if not error.ok]
+    refused = [wiring for wiring in wirings if not wiring.ok]
+    for wiring in refused:
+        console.print(f"\n[bold red]{wiring.preset} is wired wrongly[/]: {escape(wiring.refusal)}")
     if failed:
         console.print(
             f"\n[bold red]{len(failed)} of {len(errors)} gradients are wrong[/]: "
             f"their relative error is above {tolerance:g}."
         )
-    else:
-        console.print(
-            f"\n[bold green]All {len(errors)} gradients hold[/] in {places}: {how}; "
-            f"worst relative error {errors[0].error:.1e}, allowed {tolerance:g}."
-        )
+    if not refused and not failed:
+        worst = f"worst relative error {errors[0].error:.1e}, allowed {tolerance:g}"
+        console.print(f"\n[bold green]All {len(errors):,} gradients hold[/]: {worst}.")

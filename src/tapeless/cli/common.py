@@ -18,7 +18,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
-from tapeless.models.config import CHOICES, OVERRIDABLE, Config
+from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -52,8 +52,8 @@ PRESET_HELP = {
 
 def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
-    given = (each for each in fields(Config) if each.name in OVERRIDABLE and each.name != "class_weights")
-    return _with_fields(command, "changes", list(given))
+    given = [each for part in (Architecture, Layout, Preset) for each in fields(part) if each.name in OVERRIDABLE]
+    return _with_fields(command, "changes", given, renamed=tuple(RENAMED))
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,11 +78,12 @@ def _with_fields(
     arrive_as: str,
     candidates: list[Field[Any]],
     defaults: Callable[[str], dict[str, Any]] | None = None,
+    renamed: tuple[str, ...] = (),
 ) -> Callable[..., None]:
     taken = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in taken.parameters.items() if name != arrive_as]
     chosen = [each for each in candidates if each.name not in taken.parameters]
-    names = [each.name for each in chosen]
+    names = [*(each.name for each in chosen), *renamed]
 
     def wrapped(**values: Any) -> None:
         given = {name: values.pop(name) for name in names if values[name] is not None}
@@ -102,6 +103,9 @@ def _with_fields(
         options.append(
             inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         )
+    for name in renamed:  # known, so that whoever is given them can say what they are called now
+        hidden: Any = Annotated[Optional[str], typer.Option(f"--{name}", hidden=True)]  # noqa: UP045
+        options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden))
     parameters = [*own, *options]
     wrapped.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

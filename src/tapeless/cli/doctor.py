@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from tapeless.cli.common import Json, console, print_json
-from tapeless.train.doctor import Finding, diagnose, read_setup
+from tapeless.train.doctor import Observation, diagnose, read_setup
 from tapeless.train.metrics import read_metrics
 
 STYLES = {"fine": ("green", "✓"), "look": ("yellow", "!"), "bad": ("bold red", "✗")}
@@ -41,7 +41,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print(diagnosis: Finding, evidence: list[Finding]) -> None:
+def _print(diagnosis: Observation, evidence: list[Observation]) -> None:
     style, mark = STYLES[diagnosis.verdict]
     console.print(f"[{style}]{mark} {diagnosis.kind}[/]")
     console.print(Padding(escape(diagnosis.sentence), (0, 0, 0, 2)))

@@ -27,7 +27,7 @@ from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import preset
 from tapeless.ops.contract import LEGEND
 from tapeless.program.call import Call, Program
@@ -64,8 +64,9 @@ def explain(
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
-    config = preset(name).override(**changes)
-    refuse_idle_fields(changes, config, {} if values else {"initialisation": "no weight is made without --values"})
+    wanted = preset(name).override(**changes)
+    config = wanted.architecture
+    refuse_idle_fields(changes, wanted, {} if values else {"initialisation": "no weight is made without --values"})
     time = min(config.context, 64) if time is None else time
     check_shape(config, batch, time)
     if layer is not None and not 0 <= layer < config.layers:
@@ -73,14 +74,14 @@ def explain(
     norms: Norms = {}
     if values:
         with compiling_shown(quiet=json):
-            model = Model(config, batch=batch, time=time)
+            model = Model(wanted, batch=batch, time=time)
         program, norms = model.program, _norms_of_one_step(model)
     else:
-        program = transformer.training(config, batch, time, Optimizer(config.optimizer))
+        program = transformer.training(wanted, batch, time, Optimizer(wanted.optimizer))
     if json:
         print_json(_as_json(program, layer, norms))
     else:
-        _print_listing(config, program, layer, norms)
+        _print_listing(wanted, program, layer, norms)
 
 
 def _norms_of_one_step(model: Model) -> Norms:
@@ -115,11 +116,11 @@ def _chosen(program: Program, layer: int | None) -> list[tuple[int, Call]]:
     return numbered if layer is None else [(n, c) for n, c in numbered if c.section == f"blocks.{layer}"]
 
 
-def _print_listing(config: Config, program: Program, layer: int | None, norms: Norms) -> None:
+def _print_listing(preset: Preset, program: Program, layer: int | None, norms: Norms) -> None:
     used = {letter for call in program.calls for letter in call.dims if not letter.isdigit()}
     legend = ",  ".join(f"[bold]{letter}[/] {LEGEND[letter]}" for letter in LEGEND if letter in used)
     calls = f"{len(program.calls)} calls, {program.parameters:,} parameters, {flops(program.flops)} a step"
-    console.print(f"[bold]{config.name}[/]  {calls}")
+    console.print(f"[bold]{preset.name}[/]  {calls}")
     console.print(f"[dim]{legend}[/]")
     numbered = _chosen(program, layer)
     for group, phases in GROUPS.items():
@@ -127,14 +128,14 @@ def _print_listing(config: Config, program: Program, layer: int | None, norms: N
         if members:
             cost = flops(sum(call.flops for _, call in members))
             console.print(f"\n[bold cyan]{group.upper()}[/]  {TITLES[group]}  [dim]{cost}[/]")
-            _print_group(config, program, members, norms, fold=layer is None)
+            _print_group(preset, program, members, norms, fold=layer is None)
 
 
-def _print_group(config: Config, program: Program, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
+def _print_group(preset: Preset, program: Program, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
     """Sections in turn. In a deep model the inner blocks repeat the outer ones: one line stands for them."""
     runs = runs_of_sections(members)
     blocks = [index for index, (section, _) in enumerate(runs) if section.startswith("blocks.")]
-    folded = set(blocks[1:-1]) if fold and config.layers > 3 else set()
+    folded = set(blocks[1:-1]) if fold and preset.architecture.layers > 3 else set()
     for index, (section, calls) in enumerate(runs):
         if index not in folded:
             if section:

@@ -7,27 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
-from tapeless.models.config import Config
-from tapeless.models.presets import preset
+from tapeless.model import DEFAULT_BACKEND
+from tapeless.models.config import Preset
 from tapeless.tasks.kinds import kind_of, usual_data
 from tapeless.train.run import Run
 from tapeless.train.settings import Request, Settings
 
 ADAM = ("adam", "adamw")
 # What a setting is part of, and whether that is at work.
-PART_OF: dict[str, tuple[str, Callable[[Settings, Config], bool]]] = {
-    "momentum": ("the optimizer momentum", lambda settings, config: config.optimizer == "momentum"),
-    "beta1": ("adam and adamw", lambda settings, config: config.optimizer in ADAM),
-    "beta2": ("adam and adamw", lambda settings, config: config.optimizer in ADAM),
-    "eps": ("adam and adamw", lambda settings, config: config.optimizer in ADAM),
-    "decay": ("adamw", lambda settings, config: config.optimizer == "adamw"),
-    "floor": ("the schedules cosine and linear", lambda settings, config: settings.schedule in ("cosine", "linear")),
-    "every": ("the schedules step and exponential", lambda settings, config: _falls(settings)),
-    "rate": ("the schedules step and exponential", lambda settings, config: _falls(settings)),
-    "threads": ("the cpu backend", lambda settings, config: settings.backend == "cpu"),
+PART_OF: dict[str, tuple[str, Callable[[Settings, Preset], bool]]] = {
+    "momentum": ("the optimizer momentum", lambda settings, preset: preset.optimizer == "momentum"),
+    "beta1": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
+    "beta2": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
+    "eps": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
+    "decay": ("adamw", lambda settings, preset: preset.optimizer == "adamw"),
+    "floor": ("the schedules cosine and linear", lambda settings, preset: settings.schedule in ("cosine", "linear")),
+    "every": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
+    "rate": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
+    "threads": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
 }
 
 
@@ -55,13 +56,13 @@ def refuse_idle(
     if base is not None:
         theirs = base.request()
         request = replace(request, preset=theirs.preset, model={**theirs.model, **request.model})
-    config = preset(request.preset).override(**request.model)
+    preset = request.resolved()
     data = request.settings.data or usual_data(request.preset)
     kind = kind_of(data, folder, EVERY_KIND)
-    settings = request.settings.suited(config, kind)
-    refuse_idle_fields(changes, config, {})
+    settings = request.settings.suited(preset.architecture, kind)
+    refuse_idle_fields(changes, preset, {})
     for name in given:
-        if name in PART_OF and not PART_OF[name][1](settings, config):
+        if name in PART_OF and not PART_OF[name][1](settings, preset):
             raise idle(name, f"it is part of {PART_OF[name][0]}")
     unused = kind.unused(data or "", base is not None and base.tokenizer_spec() is not None)
     for name in given:
@@ -73,10 +74,16 @@ def idle(name: str, why: str) -> TapelessError:
     return TapelessError(f"--{name.replace('_', '-')} would have no effect, as {why}: leave it out.")
 
 
-def refuse_idle_fields(changes: Mapping[str, Any], config: Config, unseen: Mapping[str, str]) -> None:
+def take_threads(backend: str, threads: int | None) -> None:
+    """What --threads asks for."""
+    if threads is not None and backend_named(backend).threads(threads) is None:
+        raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
+
+
+def refuse_idle_fields(changes: Mapping[str, Any], preset: Preset, unseen: Mapping[str, str]) -> None:
     """Fields of a preset that a command cannot show anything of, each with why; and those that another one disables."""
     for name in changes:
         if name in unseen:
             raise idle(name, unseen[name])
-    if "chunk" in changes and config.loss == "squared_error":
+    if "chunk" in changes and preset.architecture.loss == "squared_error":
         raise idle("chunk", "a squared error has no logits")

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, with_default
-from tapeless.cli.idle import idle
+from tapeless.cli.idle import idle, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
 from tapeless.cli.train import (
@@ -23,14 +23,14 @@ from tapeless.cli.train import (
     print_stopped,
 )
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
 from tapeless.labelling import run
 from tapeless.labelling.output import open_labelling
 from tapeless.labelling.report import plural
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.presets import preset
-from tapeless.train.run import Numbered, making
+from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
 
@@ -48,8 +48,8 @@ Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002,
 
 def _option(name: str, text: str, *flags: str) -> Any:
     """With what it is where nobody says: of the model's fields, the preset's."""
-    plain = preset(run.PRESET)
-    usual = getattr(plain, name) if hasattr(plain, name) else usual_settings(name, [run.KIND])[run.KIND.name]
+    plain = preset(run.PRESET).values()
+    usual = plain[name] if name in plain else usual_settings(name, [run.KIND])[run.KIND.name]
     return typer.Option(*flags, help=with_default(text, {run.KIND.name: usual}))
 
 
@@ -95,10 +95,7 @@ def train(
     )
     if held_out and validation is not None:
         raise idle("validation", "--held-out names what is held out")
-    if threads is not None and backend == "reference":
-        raise idle("threads", "they are those of the cpu backend")
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(backend or DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     if resume is not None:
         if named:
@@ -112,7 +109,7 @@ def train(
             fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
         )  # fmt: skip
-        with making(out or Numbered(Path("runs"), "label")) as made, compiling_shown(json):
+        with making(out or NumberedFolder(Path("runs"), "label")) as made, compiling_shown(json):
             session = run.start(made, source, Settings(**settings), model)
     _train(session, began, json)
 
@@ -177,8 +174,7 @@ def predict(
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     labelling = open_labelling(folder, fasta=fasta, signal=signal, out=out, threshold=threshold, force=force)
     paths, began = labelling.paths, clock.perf_counter()
     with preparing_shown(json) as progress:
@@ -210,10 +206,9 @@ def demo(
 
     Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
     """
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
-    with making(out or Numbered(Path("runs"), "label-demo")) as made, compiling_shown(json):
+    with making(out or NumberedFolder(Path("runs"), "label-demo")) as made, compiling_shown(json):
         session = run.start_demo(made, bases, Settings(steps=steps, seed=seed, threads=threads))
     _train(session, began, json)
     if not json:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair
@@ -15,6 +14,7 @@ from tapeless.check.ops import ops_alone
 from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
+from tapeless.cli.progress import one_by_one
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 
@@ -25,11 +25,15 @@ Found = list[tuple[Configuration, Difference]]
 def check_backend(backend: str, presets: list[str], json: bool) -> None:
     chosen = [c for c in (*CONFIGURATIONS, *LARGER) if not presets or c.preset in presets]
     alone = [] if presets else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
-    found = alone + _walk(backend, chosen, quiet=json)
-    races = [] if presets else _on_threads(quiet=json)
+    models = one_by_one(chosen, lambda configuration: configuration.name, json)
+    found = alone + [(c, difference) for c in models for difference in lockstep(*pair(c, backend))]
+    ops = [] if presets else list(OPS)
+    on_threads = one_by_one(ops, lambda name: f"{name} on threads", json)
+    races = [finding for name in on_threads for finding in check_on_threads(name)]
     found.sort(key=lambda pair: -_share(pair[1]))
     broken = _first_broken(found)
-    ranges = [] if presets else _ranges(backend, quiet=json)
+    over_the_range = one_by_one(ops, lambda name: f"{name} over the whole range", json)
+    ranges = [error for name in over_the_range for error in range_errors(name, backend_named(backend))]
     outside = [error for error in ranges if not error.ok]
     if json:
         print_json(
@@ -56,45 +60,6 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
         _print_ranges(ranges, outside)
     if broken or races or outside:
         raise typer.Exit(1)
-
-
-def _progress(quiet: bool) -> Progress:
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=quiet)
-
-
-def _ranges(backend: str, quiet: bool) -> list[RangeError]:
-    errors: list[RangeError] = []
-    with _progress(quiet) as progress:
-        task = progress.add_task("", total=len(OPS))
-        for name in OPS:
-            progress.update(task, description=f"{name} over the whole range")
-            errors += range_errors(name, backend_named(backend))
-            progress.advance(task)
-    return errors
-
-
-def _walk(backend: str, chosen: list[Configuration], quiet: bool) -> Found:
-    found: Found = []
-    with _progress(quiet) as progress:
-        task = progress.add_task("", total=len(chosen))
-        for configuration in chosen:
-            progress.update(task, description=configuration.name)
-            found += [(configuration, difference) for difference in lockstep(*pair(configuration, backend))]
-            progress.advance(task)
-    return found
-
-
-def _on_threads(quiet: bool) -> list[Finding]:
-    columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    found: list[Finding] = []
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("", total=len(OPS))
-        for name in OPS:
-            progress.update(task, description=f"{name} on threads")
-            found += check_on_threads(name)
-            progress.advance(task)
-    return found
 
 
 def _print_on_threads(findings: list[Finding]) -> None:

@@ -16,7 +16,7 @@ class OutputError(Exception):
     """Nothing more can be written to standard output."""
 
 
-class Output(TextIOWrapper):
+class StandardOutput(TextIOWrapper):
     """Standard output. Where it fails, the rest goes nowhere; a command that has nothing to lose ends there.
 
     Names of files need not be UTF-8: what is no character is shown by its number.
@@ -55,7 +55,7 @@ def install() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     given: Any = sys.stdout
     if isinstance(given, TextIOWrapper):
-        sys.stdout = Output(
+        sys.stdout = StandardOutput(
             given.buffer, encoding=given.encoding, errors="backslashreplace", line_buffering=given.line_buffering
         )
         sys.stdout.given = given  # which would close the buffer when it goes
@@ -63,14 +63,14 @@ def install() -> None:
 
 def go_on_unread() -> None:
     """From here on there is something to lose: no failure of the output ends what is done."""
-    if isinstance(sys.stdout, Output):
+    if isinstance(sys.stdout, StandardOutput):
         sys.stdout.patient = True
 
 
 def closing_status() -> int:
     """Write what is left; 0, or what to exit with where not everything could be written, with a sentence."""
     output: TextIO = sys.stdout
-    if not isinstance(output, Output):
+    if not isinstance(output, StandardOutput):
         return 0
     with suppress(OutputError):
         output.flush()

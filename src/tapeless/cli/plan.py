@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tapeless.backends.execute import precision_for
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.cli.common import (
     Batch,
     Json,
@@ -24,12 +24,11 @@ from tapeless.cli.common import (
 )
 from tapeless.cli.idle import refuse_idle_fields
 from tapeless.inputs import check_shape
-from tapeless.model import DEFAULT_BACKEND
-from tapeless.models import transformer
+from tapeless.model import DEFAULT_BACKEND, plans
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset
 from tapeless.program import listing
-from tapeless.program.arena import Placement, Plan, make_plan
+from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
 
 
 @with_preset_fields
@@ -38,7 +37,9 @@ def plan(
     batch: Batch = 1,
     time: Time = None,
     backend: Annotated[str, typer.Option(help="The backend that will run it.")] = DEFAULT_BACKEND,
-    precision: Annotated[str | None, typer.Option(help="float32 or float64; the backend's own by default.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
+    ] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -47,12 +48,12 @@ def plan(
 
     Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute
     """
-    config = preset(name).override(**changes)
-    refuse_idle_fields(changes, config, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
-    time = config.context if time is None else time
-    check_shape(config, batch, time)
-    program = transformer.training(config, batch, time, Optimizer(config.optimizer))
-    planned = make_plan(program, precision_for(backend, precision))
+    wanted = preset(name).override(**changes)
+    refuse_idle_fields(changes, wanted, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
+    time = wanted.architecture.context if time is None else time
+    check_shape(wanted.architecture, batch, time)
+    kind = backend_named(backend)
+    planned = plans(wanted, batch, time, Optimizer(wanted.optimizer), precision_for(kind, precision), kind)[0]
     if json:
         print_json({"preset": name} | listing.planned(planned))
     else:
@@ -110,6 +111,8 @@ def _grouped(planned: Plan) -> list[tuple[str, list[Placement]]]:
     for placement in planned.placements.values():
         if not placement.buffer.members:
             label = re.sub(r"^blocks\.\d+\.", "blocks.N.", placement.buffer.name)
+            if placement.kind == KERNEL_SCRATCH:
+                label = label.rpartition(", call ")[0]
             groups.setdefault((label, placement.kind, placement.buffer.shape), []).append(placement)
     return [(key[0], group) for key, group in groups.items()]
 

@@ -13,10 +13,9 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
-from tapeless.cli.idle import idle
+from tapeless.cli.idle import idle, take_threads
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
-from tapeless.kernels.cpu import blas
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.train.run import open_run
@@ -46,10 +45,7 @@ def sample(
         for name, value in {"top_k": top_k, "top_p": top_p, "seed": seed}.items():
             if value is not None:
                 raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
-    if threads is not None and backend != DEFAULT_BACKEND:
-        raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
-    if threads is not None:
-        blas.set_threads(threads)
+    take_threads(backend, threads)
     opened = open_run(run)
     spec = opened.tokenizer_spec()
     if spec is None:

@@ -26,18 +26,18 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
-from tapeless.cli.idle import refuse_idle, refuse_other_preset
+from tapeless.cli.idle import refuse_idle, refuse_other_preset, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError
-from tapeless.kernels.cpu import blas
 from tapeless.labelling.run import EVERY_KIND
+from tapeless.model import DEFAULT_BACKEND
 from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.loop import Evaluated, Finished
-from tapeless.train.run import Numbered, open_run
+from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
@@ -74,8 +74,8 @@ def train(
     Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
     """
     go_on_unread()
-    if settings.get("threads") is not None:
-        blas.set_threads(settings["threads"])
+    if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
+        take_threads(DEFAULT_BACKEND, settings["threads"])
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
     status = follow(session, shown=not json)
@@ -111,7 +111,7 @@ def _assemble(
             refuse_other_preset(Path(name), started_from)
         refuse_idle(settings, request, changes, base=started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
-        folder = out or Numbered(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
+        folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with preparing_shown(quiet) as progress, compiling_shown(quiet):
             session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
@@ -124,8 +124,8 @@ def _assemble(
 
 def announce(session: Session, told: str) -> None:
     model = session.model
-    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}; {session.trainer.task.summary()}"
-    console.print(f"[bold]{escape(model.config.name)}[/]  {about}; {told}")
+    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
+    console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
 

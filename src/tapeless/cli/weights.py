@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +15,15 @@ from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
-from tapeless.train.run import Numbered, making, open_run, write_configuration
+from tapeless.train.run import NumberedFolder, making, open_run, write_configuration
 from tapeless.train.settings import Request, Settings
 from tapeless.weights import hugging_face
+
+IMPORTED = "imported"  # in the place of a preset: it is none of ours
 
 
 def import_(
@@ -33,20 +36,21 @@ def import_(
     Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
     """
     config = hugging_face.read_config(folder)
-    model = Model(config, backend="reference", precision="float32", time=1, optimizer=None)
+    preset = Preset(IMPORTED, config)
+    model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.read_weights(folder, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
     if tokenizer is not None:
         known = load_tokenizer(tokenizer).vocab
         if known > config.vocab:
             raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
-    with making(out or Numbered(Path("runs"), folder.resolve().name)) as made:
-        request = Request("gpt2-124m", {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
-        write_configuration(made, request, config)
+    with making(out or NumberedFolder(Path("runs"), folder.resolve().name)) as made:
+        request = Request(preset.name, {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
+        write_configuration(made, request, preset)
         if tokenizer is not None:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
         state = {"step": 0, "from": str(folder)}
-        checkpoint.save(made.checkpoints, 0, {"weights": dict(model.params)}, state, best=True)
+        checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
     if json:
         print_json({"run": str(made.folder), "parameters": model.parameters, "tokenizer": tokenizer is not None})
         return
@@ -98,9 +102,9 @@ def export(
         )
 
 
-def _trained(model: Model, positions: int) -> tuple[Config, Mapping[str, Array]]:
+def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:
     """Without the positions that it was never trained on: whoever loads it would write there."""
-    params = dict(model.params)
+    params = model.weights()
     if "positions.weight" in params:
         params["positions.weight"] = params["positions.weight"][:positions]
-    return model.config.override(context=positions), params
+    return replace(model.config, context=positions), params

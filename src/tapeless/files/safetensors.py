@@ -24,6 +24,7 @@ LARGEST_SIZE = 2**63 - 1
 MOST_AXES = 64  # NumPy's own limit
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
+NOTHING: Mapping[str, str] = {}
 
 # bfloat16 is no NumPy type: its bits are the upper half of a float32's.
 STORED = {
@@ -44,9 +45,12 @@ STORED = {
 STORED_AS = {code: name for name, code in STORED.items() if name != "BF16"}
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> Written:
-    """Write arrays in the safetensors format, in pieces, never a copy of the whole. OSError where it fails."""
-    return write_file(path, _safetensors(tensors))
+def write_safetensors(
+    path: Path, tensors: Mapping[str, NDArray[Any]], *, dtype: str | None = None, metadata: Mapping[str, str] = NOTHING
+) -> Written:
+    """Write arrays in the safetensors format, in pieces, never a copy of the whole; as they are, or converted to
+    `dtype`. OSError where it fails."""
+    return write_file(path, _safetensors(tensors, dtype, metadata))
 
 
 def check_storable(tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -65,29 +69,30 @@ def _code(array: NDArray[Any]) -> str:
     return array.dtype.newbyteorder("<").str
 
 
-def _safetensors(tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes | memoryview]:
+def _safetensors(
+    tensors: Mapping[str, NDArray[Any]], dtype: str | None, metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
     # Wide types first: every tensor then starts at a multiple of its item size, without gaps.
     ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
-    entries = {}
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for name, array in ordered.items():
-        start, end = end, end + array.nbytes
-        stored = STORED_AS[_code(array)]
-        entries[name] = {"dtype": stored, "shape": list(array.shape), "data_offsets": [start, end]}
+        code = dtype or _code(array)
+        start, end = end, end + array.size * np.dtype(code).itemsize
+        entries[name] = {"dtype": STORED_AS[code], "shape": list(array.shape), "data_offsets": [start, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH_BYTES)
     yield len(header).to_bytes(LENGTH_BYTES, "little") + header
     for array in ordered.values():
-        yield from _pieces(array)
+        yield from _pieces(array, dtype or _code(array))
 
 
-def _pieces(array: NDArray[Any]) -> Iterator[memoryview]:
+def _pieces(array: NDArray[Any], code: str) -> Iterator[memoryview]:
     """The bytes in C order, little-endian, whatever the array's own layout; only a piece is ever copied."""
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    little = array.dtype.newbyteorder("<")
     at_once = PIECE // array.dtype.itemsize
     for start in range(0, array.size, at_once):
-        yield np.ascontiguousarray(flat[start : start + at_once], little).view(np.uint8).data
+        yield np.ascontiguousarray(flat[start : start + at_once], code).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class _Entry:
     end: int
 
 
-class Tensors(Mapping[str, NDArray[Any]]):
+class StoredTensors(Mapping[str, NDArray[Any]]):
     """The tensors of a safetensors file: read-only views of the mapped file, made when asked for.
 
     bfloat16 comes as float32, one tensor at a time.
@@ -128,7 +133,7 @@ class _MalformedError(Exception):
     """What is wrong with a file, as the end of a sentence."""
 
 
-def read_safetensors(path: Path) -> Tensors:
+def read_safetensors(path: Path) -> StoredTensors:
     """The tensors of a file, mapped into memory; a malformed one is refused with one sentence, and never trusted."""
     try:
         content = _mapped(path)
@@ -140,7 +145,7 @@ def read_safetensors(path: Path) -> Tensors:
     except (_MalformedError, RecursionError) as error:
         fault = error if isinstance(error, _MalformedError) else "its header is nested too deeply"
         raise TapelessError(f"{path} is not a sound safetensors file: {fault}; fetch or write it again.") from None
-    return Tensors(content, data, entries)
+    return StoredTensors(content, data, entries)
 
 
 def _mapped(path: Path) -> mmap:

@@ -18,7 +18,7 @@ from tapeless.labelling.genome.baseline import Baseline
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal
 from tapeless.labelling.genome.fasta import read_lengths, read_records
 from tapeless.labelling.genome.output import Cut, output_paths, writing
-from tapeless.labelling.scores import kind_of, probabilities, read_cut
+from tapeless.labelling.scores import feature_kind, probabilities, read_cut
 from tapeless.labelling.signal.checks import checked_signal
 from tapeless.labelling.signal.npy import open_array
 from tapeless.labelling.source import Scaled, Source, read_source, read_statistics
@@ -65,7 +65,7 @@ class Labelling:
             return {"samples": len(values), "classes": model.config.vocab}
         statistics, lengths = read_statistics(self.run.folder), read_lengths(self.fasta)
         found = label_genome(model, self.source, statistics, self.fasta, lengths, self.out, self.cut, progress)
-        feature = kind_of(self.source, statistics).feature
+        feature = feature_kind(self.source, statistics).feature
         return {
             "bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": self.cut.threshold,
         }  # fmt: skip
@@ -104,7 +104,7 @@ def label_genome(
     """Write OUT.gff3 and the two OUT.*.bedgraph; how many stretches were found. `lengths`: what the file held when it
     was checked."""
     total = len(STRANDS) * sum(lengths.values())
-    with writing(out, lengths, cut, kind_of(source, statistics)) as writer:
+    with writing(out, lengths, cut, feature_kind(source, statistics)) as writer:
         done = 0
         for record in read_records(fasta):
             if lengths.get(record.name) != len(record.bases):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tapeless.labelling.scores import OPEN_FRAMES, Report
+from tapeless.labelling.scores import OPEN_FRAMES, LabelReport
 from tapeless.tasks.task import Ended, Farewell
 
 HEADINGS = ("what was held out", "precision", "recall", "F1")
 
 
-def farewell(ended: Ended, report: Report) -> Farewell:
+def farewell(ended: Ended, report: LabelReport) -> Farewell:
     what = "--fasta other.fa -o other" if report.feature else "--signal other.npy -o probabilities.npy"
     return Farewell(
         headings=HEADINGS,
@@ -23,14 +23,14 @@ def farewell(ended: Ended, report: Report) -> Farewell:
     )
 
 
-def _chosen(report: Report) -> str:
+def _chosen(report: LabelReport) -> str:
     told = f"yes from a probability of {report.threshold:.3f}"
     if report.cut is None:
         return told
     return f"{told}, gaps of up to {report.cut.gap} bases closed, stretches of {report.cut.shortest} bases or more"
 
 
-def _rows(report: Report) -> list[tuple[str, Any]]:
+def _rows(report: LabelReport) -> list[tuple[str, Any]]:
     if report.threshold is None:
         return [(f"class {number}", each) for number, each in enumerate(report.classes)]
     if report.feature is None:
@@ -47,7 +47,7 @@ def _rows(report: Report) -> list[tuple[str, Any]]:
     return rows
 
 
-def _worse(ended: Ended, report: Report) -> str:
+def _worse(ended: Ended, report: LabelReport) -> str:
     baselines = report.baselines or {}
     names = report.no_better_than()
     figures = " and ".join(f"{baselines[name].f1:.4f}" for name in names)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.labelling.report import farewell
-from tapeless.labelling.scores import Report, score
+from tapeless.labelling.scores import LabelReport, score
 from tapeless.labelling.signal.task import Labelled, class_weights
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import (
@@ -25,10 +25,10 @@ from tapeless.labelling.source import (
     write_statistics,
 )
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Preset
 from tapeless.models.presets import preset
 from tapeless.tasks.kinds import KINDS
-from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Progress
+from tapeless.tasks.task import Asked, Ended, Farewell, Progress, TaskKind
 from tapeless.train import session
 from tapeless.train.run import Run
 from tapeless.train.session import Session
@@ -42,12 +42,14 @@ DEMO_HELD_OUT = (f"chr{DEMO_CHROMOSOMES}",)
 class LabellingTask(Labelled):
     """The task with what it was opened from, by which what was held out is scored at the end."""
 
-    def __init__(self, opened: Opened, config: Config, time: int, seed: int) -> None:
-        data = opened.data
+    def __init__(
+        self, opened: Opened, preset: Preset, time: int, seed: int, class_weights: tuple[float, ...] | None
+    ) -> None:
+        data, config = opened.data, preset.architecture
         super().__init__(config, data.training, data.validation, time=time, seed=seed, features=opened.source.features)
-        self.opened = opened
+        self.opened, self.class_weights = opened, class_weights
 
-    def report(self, model: Model, folder: Path, progress: Progress | None = None) -> Report:
+    def report(self, model: Model, folder: Path, progress: Progress | None = None) -> LabelReport:
         """How well the last weights label, which `label predict` takes, too: none were chosen by what is held out."""
         return score(folder, model, self.opened, progress)
 
@@ -55,12 +57,12 @@ class LabellingTask(Labelled):
         return farewell(ended, self.report(ended.model, ended.folder, ended.progress))
 
 
-def _open(asked: Asked) -> tuple[LabellingTask, Config]:
+def _open(asked: Asked) -> tuple[LabellingTask, Preset]:
     opened = open_source(read_source(asked.folder), asked.validation, read_statistics(asked.folder))
-    return LabellingTask(opened, asked.config, asked.time, asked.seed), asked.config
+    return LabellingTask(opened, asked.preset, asked.time, asked.seed, asked.class_weights), asked.preset
 
 
-KIND = Kind(
+KIND = TaskKind(
     "labelled",
     takes=lambda data, folder: data == "labelled" and folder is not None and (folder / SOURCE).exists(),
     open=_open,
@@ -72,27 +74,27 @@ EVERY_KIND = (KIND, *KINDS)
 def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any]) -> Session:
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove."""
     plain = preset(PRESET)
-    settings = replace(settings, data=KIND.name, tokenizer="none").suited(plain, KIND)
+    settings = replace(settings, data=KIND.name, tokenizer="none").suited(plain.architecture, KIND)
     settings.validate()
-    context = max(plain.context, settings.time or 0)
+    context = max(plain.architecture.context, settings.time or 0)
     # Where memory is no matter, computing a block twice would only cost time.
     shape = {"recompute": False, "context": context, "features": source.features.width, **model}
-    config = plain.override(**shape)  # refuses what does not fit before anything is read
+    wanted = plain.override(**shape)  # refuses what does not fit before anything is read
     notes: list[str] = []
 
-    def open_new(asked: Asked) -> tuple[LabellingTask, Config]:
+    def open_new(asked: Asked) -> tuple[LabellingTask, Preset]:
         opened = open_source(source, asked.validation)
         classes = opened.data.classes
         every = np.concatenate([np.asarray(each.labels, np.int16) for each in opened.data.training])
-        config = asked.config.override(vocab=classes, class_weights=class_weights(every, classes))
-        task = LabellingTask(opened, config, asked.time, asked.seed)
+        known = asked.preset.override(vocab=classes)
+        task = LabellingTask(opened, known, asked.time, asked.seed, class_weights(every, classes))
         opened.source.write(made.folder)
         if opened.statistics is not None:
             write_statistics(made.folder, opened.statistics)
         notes.extend(opened.data.notes)
-        return task, config
+        return task, known
 
-    begun = session.begin(made, Request(PRESET, shape, settings), config, replace(KIND, open=open_new))
+    begun = session.begin(made, Request(PRESET, shape, settings), wanted, replace(KIND, open=open_new))
     begun.messages[:0] = notes
     return begun
 

@@ -23,9 +23,8 @@ from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.baseline import Baseline
 from tapeless.labelling.genome.gff import Key
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.output import Cut, Kind, find_stretches, writing
-from tapeless.labelling.genome.scores import Score as BaseScore
-from tapeless.labelling.genome.scores import StretchScores, base_score, half_in_common, stretch_scores
+from tapeless.labelling.genome.output import Cut, FeatureKind, find_stretches, writing
+from tapeless.labelling.genome.scores import Matched, StretchScores, base_score, half_in_common, stretch_scores
 from tapeless.labelling.genome.scores import total as total_score
 from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.predict import predict
@@ -46,7 +45,7 @@ CODON_STATISTICS, OPEN_FRAMES = "codon statistics", "open frames"
 
 
 @dataclass(frozen=True)
-class Report:
+class LabelReport:
     """How well the held-out part was labelled: each class per position and, of a genome, stretch by stretch."""
 
     threshold: float | None  # None where there are more classes than two
@@ -55,7 +54,7 @@ class Report:
     feature: str | None = None  # of a genome, what the stretches are
     cut: Cut | None = None  # and how they were made
     stretches: dict[str, StretchScores] | None = None
-    baselines: dict[str, BaseScore] | None = None  # of a genome, per base, of what needs no network
+    baselines: dict[str, Matched] | None = None  # of a genome, per base, of what needs no network
     shortest_open_frame: int | None = None  # in bases, of the rule by that name
 
     @property
@@ -87,7 +86,7 @@ class Report:
         return found
 
 
-def _ratios(score: BaseScore) -> dict[str, Any]:
+def _ratios(score: Matched) -> dict[str, Any]:
     return {"precision": score.precision, "recall": score.recall, "f1": score.f1, **asdict(score)}
 
 
@@ -95,7 +94,7 @@ def probabilities(
     model: Model, signal: Any, features: Features, progress: Callable[[int], None] | None = None
 ) -> Iterator[Array]:
     """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
-    weights = np.asarray(model.config.class_weights or (1.0,))
+    weights = np.asarray(model.class_weights or (1.0,))
     for start, values in predict(model, signal, features=features, batch=model.batch):
         shares = values / weights
         yield shares / shares.sum(axis=1, keepdims=True)
@@ -156,7 +155,7 @@ def _found(values: Array, cut: Cut) -> Array:
     return np.array([(each.start, each.end) for each in find_stretches([values], cut)], np.int64).reshape(-1, 2)
 
 
-def score(folder: Path, model: Model, opened: Opened, progress: Progress | None = None) -> Report:
+def score(folder: Path, model: Model, opened: Opened, progress: Progress | None = None) -> LabelReport:
     """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, what was
     found on them into the run's folder."""
     data, features = opened.data, opened.source.features
@@ -184,12 +183,12 @@ def score(folder: Path, model: Model, opened: Opened, progress: Progress | None 
         name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
         write_whole(folder / name, picture(scores.curve(number)).encode())
     areas = [scores.curve(number).area for number in numbers]
-    found = Report(threshold, classes, float(np.mean(areas)), data.feature, cut, stretches, *_baselines(opened))
+    found = LabelReport(threshold, classes, float(np.mean(areas)), data.feature, cut, stretches, *_baselines(opened))
     write_whole(folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
     return found
 
 
-def _baselines(opened: Opened) -> tuple[dict[str, BaseScore], int] | tuple[None, None]:
+def _baselines(opened: Opened) -> tuple[dict[str, Matched], int] | tuple[None, None]:
     """Learned from what the model was trained on, and scored on what was held out; and the shortest open frame."""
     if not opened.data.parts:
         return None, None
@@ -230,7 +229,7 @@ def _stretches(folder: Path, opened: Opened, kept: list[Array], cut: Cut) -> dic
             predicted[part.name, strand] = _known(part.labels[strand], _found(values, cut))
     if opened.source.held_out:
         lengths = {part.name: len(part.bases) for part in parts}
-        with writing(folder / "held-out", lengths, cut, kind_of(opened.source, opened.statistics)) as writer:
+        with writing(folder / "held-out", lengths, cut, feature_kind(opened.source, opened.statistics)) as writer:
             for part, (plus, minus) in zip(parts, strands, strict=True):
                 writer.add(part.name, part.bases, [plus], [minus])
     return stretch_scores(truth, predicted)
@@ -244,9 +243,9 @@ def _known(labels: Array, stretches: Array) -> Array:
     return kept
 
 
-def kind_of(source: Source, statistics: Baseline | None) -> Kind:
+def feature_kind(source: Source, statistics: Baseline | None) -> FeatureKind:
     """What the stretches are called that a run finds; runs that did not keep it called them exons."""
-    return Kind(source.feature or "exon", None if statistics is None else statistics.odds)
+    return FeatureKind(source.feature or "exon", None if statistics is None else statistics.odds)
 
 
 def read_cut(folder: Path) -> Cut:

@@ -19,7 +19,7 @@ from tapeless.labelling.genome.codons import CODONS
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal
 from tapeless.labelling.genome.fasta import read_records
 from tapeless.labelling.genome.gff import Key, labels, read_annotation
-from tapeless.labelling.genome.output import Kind
+from tapeless.labelling.genome.output import FeatureKind
 from tapeless.labelling.signal.checks import checked_labels, checked_scales, checked_signal, pieces
 from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.npy import open_array
@@ -181,7 +181,7 @@ def _source(content: dict[str, Any]) -> Source:
     if not 0 < amplitude < inf:
         raise ValueError
     if content["feature"] is not None:
-        Kind(content["feature"])  # refuses what GFF3 could not hold
+        FeatureKind(content["feature"])  # refuses what GFF3 could not hold
     return Source(**{**content, "held_out": tuple(held_out)})
 
 

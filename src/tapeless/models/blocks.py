@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Layout
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.attention import (
     Attention,
@@ -59,7 +59,15 @@ class Block:
 
 
 def declare_block(
-    p: Builder, name: str, c: Config, scheme: Scheme, batch: int, time: int, last: bool, position: Buffer | None
+    p: Builder,
+    name: str,
+    c: Architecture,
+    layout: Layout,
+    scheme: Scheme,
+    batch: int,
+    time: int,
+    last: bool,
+    position: Buffer | None,
 ) -> Block:
     """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence."""
 
@@ -71,10 +79,10 @@ def declare_block(
 
     one = 1 if last else time
     # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
-    norm1_time = one if c.norm == "post" else time
+    norm1_time = one if c.placement == "post" else time
     return Block(
-        pre_norm=c.norm == "pre",
-        recompute=c.recompute,
+        pre_norm=c.placement == "pre",
+        recompute=layout.recompute,
         norm1=declare_norm(p, f"{name}.norm1", batch, norm1_time, c.channels, c.norm_eps),
         attn=declare_attention(p, f"{name}.attn", c, scheme, batch, time, last, position),
         norm2=declare_norm(p, f"{name}.norm2", batch, one, c.channels, c.norm_eps),

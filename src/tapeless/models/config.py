@@ -1,7 +1,9 @@
-"""What a model is made of: a frozen record, checked as a whole before anything is built from it."""
+"""What a model is: its architecture, its layout in memory, and a preset of both with what it starts from and learns by.
+All frozen, and checked as a whole before anything is built from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
@@ -12,7 +14,7 @@ from tapeless.errors import TapelessError, unknown
 
 LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
 CHOICES = {
-    "norm": ("pre", "post"),
+    "placement": ("pre", "post"),
     "activation": ("gelu", "relu", "tanh"),
     "positions": ("learned", "sinusoidal"),
     "readout": ("all", "last"),
@@ -20,59 +22,41 @@ CHOICES = {
     "initialisation": ("gpt2", "xavier"),
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
 }
+RENAMED = {"norm": "placement"}  # what fields were called before
 
 
 MOST_LAYERS = 256  # every call of every layer is listed, proven and placed: some seconds at this size
 
 
-@dataclass(frozen=True)
-class Config:
-    """A preset's fields. Every one can be overridden by name, in Python and on the command line."""
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What it computes. Two models of the same architecture can take each other's weights."""
 
-    name: str
     layers: int
     channels: int
     heads: int
     vocab: int  # words a token model knows, classes an encoder tells apart
     context: int  # the most positions it can read
     hidden: int | None = None  # width of the feed-forward; by default four times the channels
-    norm: str = "pre"
+    placement: str = "pre"  # of the norms: before each branch, or after it
     activation: str = "gelu"
     positions: str = "learned"
     causal: bool = True
     tied: bool = True  # the head is the token embedding
-    recompute: bool = False  # keep only each block's ends and compute its inside again in the backward
     attention_bias: bool = True
     features: int = 0  # real-valued features per position instead of tokens; 0 means tokens
     readout: str = "all"  # predict at every position, or once from the last
     loss: str = "cross_entropy"
-    initialisation: str = "gpt2"
-    optimizer: str = "adamw"
     norm_eps: float = 1e-5
-    chunk: int = 256  # rows of logits that exist at a time
-    class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss; all the same by default
-    frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
 
     @property
     def width(self) -> int:
         """The resolved width of the feed-forward."""
         return 4 * self.channels if self.hidden is None else self.hidden
 
-    def override(self, **changes: Any) -> Config:
-        for name in changes:
-            if name not in OVERRIDABLE:
-                raise unknown("field", name, OVERRIDABLE)
-        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-        changed = replace(self, **plain)
-        changed.validate()
-        return changed
-
     def validate(self) -> None:
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise unknown(name, getattr(self, name), choices)
-        for name in ("layers", "channels", "heads", "vocab", "context", "chunk"):
+        _check_choices(self)
+        for name in ("layers", "channels", "heads", "vocab", "context"):
             check_size(name, getattr(self, name))
         if self.hidden is not None:
             check_size("hidden", self.hidden)
@@ -80,9 +64,8 @@ class Config:
             raise TapelessError(
                 f"layers={self.layers} makes a list of calls that takes too long to prove: use at most {MOST_LAYERS}."
             )
-        for name in ("causal", "tied", "recompute", "attention_bias"):
-            if not isinstance(getattr(self, name), bool):
-                raise TapelessError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        for name in ("causal", "tied", "attention_bias"):
+            _check_flag(name, getattr(self, name))
         if not isinstance(self.features, int) or isinstance(self.features, bool) or self.features < 0:
             raise TapelessError(f"features must be 0 (tokens) or a whole number above, not {self.features!r}.")
         if self.features:
@@ -97,27 +80,119 @@ class Config:
         if self.features and (self.tied or self.loss == "squared_error"):
             wrong = "tied=True" if self.tied else "loss='squared_error'"
             raise TapelessError(f"{wrong} needs a token embedding, and features={self.features} leaves none.")
-        self._check_class_weights()
+        if self.loss == "squared_error" and not self.tied:
+            raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How much memory it takes and how much time: not what it computes."""
+
+    recompute: bool = False  # keep only each block's ends and compute its inside again in the backward
+    chunk: int = 256  # rows of logits that exist at a time
+
+    def validate(self) -> None:
+        _check_flag("recompute", self.recompute)
+        check_size("chunk", self.chunk)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model by name. Every field, also those of its architecture and layout, can be overridden by its own name, in
+    Python and on the command line."""
+
+    name: str
+    architecture: Architecture
+    layout: Layout = Layout()
+    initialisation: str = "gpt2"
+    optimizer: str = "adamw"
+    frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
+
+    @classmethod
+    def of(cls, name: str, **values: Any) -> Preset:
+        """From all its fields, side by side."""
+        check_fields(values)
+        missing = [each for each in REQUIRED if each not in values]
+        if missing:
+            raise TapelessError(f"{missing[0]} is missing: without a preset, a model needs {', '.join(REQUIRED)}.")
+        first = cls(name, Architecture(**{each: values[each] for each in REQUIRED}))
+        return first.override(**values)
+
+    def override(self, **changes: Any) -> Preset:
+        check_fields(changes)
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
+        if isinstance(plain.get("frozen"), list):
+            plain["frozen"] = tuple(plain["frozen"])
+        changed = replace(
+            self,
+            architecture=replace(self.architecture, **_those_of(Architecture, plain)),
+            layout=replace(self.layout, **_those_of(Layout, plain)),
+            **_those_of(Preset, plain),
+        )
+        changed.validate()
+        return changed
+
+    def values(self) -> dict[str, Any]:
+        """All its fields but the name, side by side."""
+        return {name: getattr(_part_with(self, name), name) for name in OVERRIDABLE}
+
+    def validate(self) -> None:
+        self.architecture.validate()
+        self.layout.validate()
+        _check_choices(self)
         if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
             raise TapelessError(
                 f"frozen must be patterns over the names of weights, such as 'blocks.0.*', not {self.frozen!r}."
             )
-        if self.loss == "squared_error" and not self.tied:
-            raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
-
-    def _check_class_weights(self) -> None:
-        if self.class_weights is None:
-            return
-        if self.loss != "cross_entropy":
-            raise TapelessError("class_weights belong to loss='cross_entropy': a squared error knows no classes.")
-        if not isinstance(self.class_weights, tuple) or len(self.class_weights) != self.vocab:
-            raise TapelessError(f"class_weights must be {self.vocab} numbers, one a class, not {self.class_weights!r}.")
-        for weight in self.class_weights:
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-                raise TapelessError(f"class_weights must be finite numbers above 0, not {weight!r}.")
 
 
-OVERRIDABLE = tuple(field.name for field in fields(Config) if field.name != "name")
+def _names(part: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(part) if each.name not in ("name", "architecture", "layout"))
+
+
+REQUIRED = ("layers", "channels", "heads", "vocab", "context")
+OVERRIDABLE = (*_names(Architecture), *_names(Layout), *_names(Preset))
+
+
+def _those_of(part: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in _names(part)}
+
+
+def _part_with(preset: Preset, name: str) -> Any:
+    return next(part for part in (preset.architecture, preset.layout, preset) if name in _names(part))
+
+
+def check_fields(names: Mapping[str, Any]) -> None:
+    for name in names:
+        if name in RENAMED:
+            raise TapelessError(f"{name} is called {RENAMED[name]} now: say {RENAMED[name]}={names[name]!r}.")
+        if name not in OVERRIDABLE:
+            raise unknown("field", name, OVERRIDABLE)
+
+
+def _check_choices(part: Any) -> None:
+    for name in _names(part):
+        if name in CHOICES and getattr(part, name) not in CHOICES[name]:
+            raise unknown(name, getattr(part, name), CHOICES[name])
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TapelessError(f"{name} must be true or false, not {value!r}.")
+
+
+def checked_class_weights(config: Architecture, weights: Any) -> tuple[float, ...] | None:
+    """How much each class counts in the loss; None where all count the same."""
+    if weights is None:
+        return None
+    if config.loss != "cross_entropy":
+        raise TapelessError("class_weights belong to loss='cross_entropy': a squared error knows no classes.")
+    if not isinstance(weights, tuple | list) or len(weights) != config.vocab:
+        raise TapelessError(f"class_weights must be {config.vocab} numbers, one a class, not {weights!r}.")
+    for weight in weights:
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+            raise TapelessError(f"class_weights must be finite numbers above 0, not {weight!r}.")
+    return tuple(weights)
 
 
 def check_size(name: str, value: Any) -> None:

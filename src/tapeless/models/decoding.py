@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tapeless.errors import TapelessError
 from tapeless.models.blocks import reading_forward, stack_forward
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Preset
 from tapeless.models.transformer import declare, front_forward, write_scores
 from tapeless.program.builder import Builder
 from tapeless.program.call import Program
@@ -17,7 +17,7 @@ from tapeless.program.call import Program
 CHUNK = 64  # positions read at a time: enough that the products, and not the reading of the weights, take the time
 
 
-def check_decodable(c: Config) -> None:
+def check_decodable(c: Architecture) -> None:
     """A cache holds what later positions see of earlier ones, so earlier ones must not change when later ones come."""
     reason = (
         "reads features" if c.features
@@ -26,21 +26,21 @@ def check_decodable(c: Config) -> None:
         else None
     )  # fmt: skip
     if reason:
-        raise TapelessError(f"{c.name} {reason}, so it cannot generate token by token; use model.logits.")
+        raise TapelessError(f"this model {reason}, so it cannot generate token by token; use model.logits.")
 
 
-def decoding(c: Config) -> Program:
+def decoding(preset: Preset) -> Program:
     """One position through the whole model: its scores."""
     p = Builder()
-    write_scores(p, declare(p, c, 1, 1, cached=True))
+    write_scores(p, declare(p, preset, 1, 1, cached=True))
     return p.verified()
 
 
-def reading(c: Config, time: int) -> Program:
+def reading(preset: Preset, time: int) -> Program:
     """`time` positions into the cache. It ends with the last block's keys and values: nothing else is seen later."""
     p = Builder()
-    n = declare(p, c, 1, time, cached=True)
+    n = declare(p, preset, 1, time, cached=True)
     x, _ = stack_forward(p, n.blocks[:-1], front_forward(p, n))
-    with p.section(f"blocks.{c.layers - 1}"):
+    with p.section(f"blocks.{preset.architecture.layers - 1}"):
         reading_forward(p, n.blocks[-1], x)
     return p.verified()

@@ -10,7 +10,7 @@ from math import sqrt
 
 import numpy as np
 
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import Initial
 
@@ -66,8 +66,8 @@ class Scheme:
     final_norm: Initial
 
 
-def scheme_of(c: Config) -> Scheme:
-    if c.initialisation == "xavier":
+def scheme_of(c: Architecture, initialisation: str) -> Scheme:
+    if initialisation == "xavier":
         return Scheme(Xavier(), Xavier(), Xavier(), Xavier(), ONE)
     # GPT-2: what adds to the residual stream is scaled down, so that its variance does not grow with depth.
     matrix, into_stream = Normal(0.02), Normal(0.02 / sqrt(2 * c.layers))

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from tapeless.errors import unknown
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Layout, Preset
 
 
-def _gpt2(name: str, layers: int, channels: int, heads: int, chunk: int = 128) -> Config:
+def _gpt2(name: str, layers: int, channels: int, heads: int, chunk: int = 128) -> Preset:
     """128 rows of logits at a time are half the memory of 256, and as fast where the vocabulary is a small part."""
-    return Config(name, layers, channels, heads, vocab=50257, context=1024, chunk=chunk)
+    shape = Architecture(layers=layers, channels=channels, heads=heads, vocab=50257, context=1024)
+    return Preset(name, shape, Layout(chunk=chunk))
 
 
 PRESETS = {
-    config.name: config
-    for config in (
+    preset.name: preset
+    for preset in (
         # The teaching model: answers Max(1,6,2) with 6, from the last position.
-        Config(
+        Preset(
             "ops-102k",
-            layers=2,
-            channels=64,
-            heads=4,
-            vocab=20,
-            context=8,
-            norm="post",
-            activation="relu",
-            positions="sinusoidal",
-            causal=False,
-            tied=False,
-            attention_bias=False,
-            readout="last",
+            Architecture(
+                layers=2,
+                channels=64,
+                heads=4,
+                vocab=20,
+                context=8,
+                placement="post",
+                activation="relu",
+                positions="sinusoidal",
+                causal=False,
+                tied=False,
+                attention_bias=False,
+                readout="last",
+            ),
             initialisation="xavier",
             optimizer="adam",
         ),
@@ -38,32 +41,30 @@ PRESETS = {
         _gpt2("gpt2-774m", layers=36, channels=1280, heads=20),
         _gpt2("gpt2-1558m", layers=48, channels=1600, heads=25),
         # Predicts in embedding space: squared error to the target's embedding, nearest embedding wins.
-        Config(
+        Preset(
             "cllm",
-            layers=4,
-            channels=128,
-            heads=4,
-            vocab=256,
-            context=128,
-            activation="tanh",
-            loss="squared_error",
+            Architecture(
+                layers=4, channels=128, heads=4, vocab=256, context=128, activation="tanh", loss="squared_error"
+            ),
             optimizer="adam",
         ),
         # Labels a signal: 7 wavelet scales, real and imaginary part, two classes per position.
-        Config(
+        Preset(
             "sunfish",
-            layers=4,
-            channels=64,
-            heads=4,
-            vocab=2,
-            context=512,
-            norm="post",
-            activation="relu",
-            positions="sinusoidal",
-            causal=False,
-            tied=False,
-            recompute=True,
-            features=14,
+            Architecture(
+                layers=4,
+                channels=64,
+                heads=4,
+                vocab=2,
+                context=512,
+                placement="post",
+                activation="relu",
+                positions="sinusoidal",
+                causal=False,
+                tied=False,
+                features=14,
+            ),
+            Layout(recompute=True),
             initialisation="xavier",
             optimizer="adam",
         ),
@@ -71,7 +72,7 @@ PRESETS = {
 }
 
 
-def preset(name: str) -> Config:
+def preset(name: str) -> Preset:
     if not isinstance(name, str) or name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name]

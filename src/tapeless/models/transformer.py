@@ -1,7 +1,7 @@
 """A transformer from end to end: front (embedding), a stack of blocks, head (norm, readout, loss).
 
-GPT and encoder differ in the fields of their Config, not in this description. It is read as the training step, as an
-evaluation (the loss alone), as a readout (the scores), and with a cache as decoding.
+GPT and encoder differ in the fields of their architecture, not in this description. It is read as the training step, as
+an evaluation (the loss alone), as a readout (the scores), and with a cache as decoding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tapeless.errors import ProgramError, TapelessError
 from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Architecture, Optimizer, Preset
 from tapeless.models.initialise import scheme_of
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
@@ -24,7 +24,7 @@ from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, 
 class Net:
     """Every buffer outside the blocks. Gradients stand beside what they are the gradients of."""
 
-    config: Config
+    config: Architecture
     inputs: Buffer  # token ids B T, or features B T features
     tokens: Buffer | None
     dtokens: Buffer | None
@@ -45,9 +45,10 @@ class Net:
     loss: Buffer
 
 
-def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) -> Net:
+def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False) -> Net:
     """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
-    scheme = scheme_of(c)
+    c, layout = preset.architecture, preset.layout
+    scheme = scheme_of(c, preset.initialisation)
     position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
         tokens = (
@@ -68,11 +69,11 @@ def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) 
     for n in range(c.layers):
         with p.section(f"blocks.{n}"):
             ends = last and n == c.layers - 1
-            blocks.append(declare_block(p, f"blocks.{n}", c, scheme, batch, time, ends, position))
+            blocks.append(declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position))
     with p.section("head"):
         norm = (
             declare_norm(p, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
-            if c.norm == "pre"
+            if c.placement == "pre"
             else None
         )
         head = (
@@ -97,10 +98,10 @@ def declare(p: Builder, c: Config, batch: int, time: int, cached: bool = False) 
         head=head,
         dhead=p.gradient(head),
         dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
-        logits=p.workspace("logits", min(c.chunk, batch * final), c.vocab),
+        logits=p.workspace("logits", min(layout.chunk, batch * final), c.vocab),
         targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
         count=p.buffer("input", "count", (1,), "scalar"),
-        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if c.class_weights else None,
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if weighted else None,
         loss=p.buffer("output", "loss", (1,), "statistic"),
     )
 
@@ -171,11 +172,14 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
         )
 
 
-def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> Program:
-    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients."""
-    p = Builder(c.frozen)
-    n = declare(p, c, batch, time)
-    check_frozen(p.weights, c.frozen)
+def training(
+    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False
+) -> Program:
+    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
+    update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
+    p = Builder(preset.frozen)
+    n = declare(p, preset, batch, time, weighted=weighted)
+    check_frozen(p.weights, preset.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
@@ -187,7 +191,7 @@ def training(c: Config, batch: int, time: int, optimizer: Optimizer | None) -> P
         dx = stack_backward(p, n.blocks, inputs, dx)
         front_backward(p, n, dx)
     if optimizer is not None:
-        write_update(p, optimizer, gradients, n.loss)
+        write_update(p, optimizer, gradients, n.loss, master)
     return p.verified()
 
 
@@ -203,10 +207,11 @@ def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
-def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer) -> None:
+def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer, master: bool) -> None:
     """Clip by the global norm, then one pass over all weights. What changes each step is an input; whether the step may
     be taken at all is decided by the list itself."""
     weights = p.region("weight", "weights")
+    full = p.buffer("master", "master", weights.shape) if master else None
     starts = sections(weights)
     norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
     finite = p.buffer("output", "finite", (1,), "index")
@@ -224,7 +229,7 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
             loss=loss, norm=norm, limit=limit, largest=p.buffer("constant", "largest", (1,), "scalar"),
         )  # fmt: skip
     step: dict[str, Any] = {
-        "weights": update(weights), "step": update(p.buffer("state", "step", (1,), "index")),
+        "weights": update(weights), "master": update(full), "step": update(p.buffer("state", "step", (1,), "index")),
         "moved": write(moved), "norms": write(sizes), "sections": tuple(starts.values()),
         "gradients": gradients, "scale": scale, "finite": finite, "lr": lr,
     }  # fmt: skip
@@ -262,18 +267,19 @@ def _spans(region: Buffer) -> tuple[tuple[int, int], ...]:
     return tuple((s, s + m.elements) for m, s in chosen if isinstance(m, Weight) and m.decay)
 
 
-def evaluation(c: Config, batch: int, time: int) -> Program:
+def evaluation(preset: Preset, batch: int, time: int, *, weighted: bool = False) -> Program:
     """The loss alone, in a place of its own: an update may still be due for the loss of a training step."""
     p = Builder()
-    n = replace(declare(p, c, batch, time), loss=p.workspace("evaluated", 1, role="statistic"))
+    n = declare(p, preset, batch, time, weighted=weighted)
+    n = replace(n, loss=p.workspace("evaluated", 1, role="statistic"))
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
     loss_forward(p, n, head_forward(p, n, x))
     return p.verified()
 
 
-def readout(c: Config, batch: int, time: int) -> Program:
+def readout(preset: Preset, batch: int, time: int) -> Program:
     p = Builder()
-    n = declare(p, c, batch, time)
+    n = declare(p, preset, batch, time)
     write_scores(p, n)
     return p.verified()
 

@@ -74,6 +74,8 @@ class Spec:
     roles: Mapping[str, str] = field(default_factory=dict)
     # Inputs whose gradient is, as it is, that of an output: one buffer serves both, and no call is needed.
     passes: Mapping[str, str] = field(default_factory=dict)
+    # Outputs that are, as they are stored, the rounding of another: working weights of their master copy.
+    rounded: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
     fused: bool = False
@@ -154,6 +156,12 @@ def product_flops(dims: Dims, letters: str, times: int = 1) -> int:
 def given(writes: Collection[str], *names: str) -> int:
     """How many of these gradients a call really asks for."""
     return sum(name in writes for name in names)
+
+
+# What every update has besides weights and moments: its number, how far it went, what it reads.
+UPDATE_SHAPES = {"step": "1", "moved": "L", "norms": "L", "gradients": "N", "scale": "1", "finite": "1", "lr": "1"}
+UPDATE_ROLES = dict.fromkeys(("step", "finite"), "index") | dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar")
+UPDATE_READS = ("gradients", "scale", "finite", "lr")
 
 
 def norms_by_section(values: Array, sections: tuple[int, ...]) -> list[float]:

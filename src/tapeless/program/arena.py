@@ -1,19 +1,22 @@
-"""The memory: one aligned block in which every buffer is an offset, known before anything is allocated."""
+"""The plan of the memory: one aligned block in which every buffer is an offset, known before anything is allocated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from tapeless.errors import ProgramError, TapelessError
-from tapeless.ops.contract import Array, Shape
-from tapeless.program.call import PERSISTENT, Buffer, Program, View, member_offsets
+from tapeless.kernels.native import Scratch
+from tapeless.program.call import PERSISTENT, Buffer, Call, Program, member_offsets
 from tapeless.program.precision import Precision
 
 ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
+KERNEL_SCRATCH = "kernel scratch"
 Range = tuple[int, int]  # first and last call, both included
 
 
@@ -22,7 +25,7 @@ class Placement:
     """Where a buffer lies, and during which calls it holds something."""
 
     buffer: Buffer
-    kind: str  # the buffer's own, or what became of a workspace: "saved" for the backward, or "scratch"
+    kind: str  # the buffer's own; of a workspace "saved" for the backward or "scratch"; KERNEL_SCRATCH
     dtype: str
     offset: int
     bytes: int
@@ -44,6 +47,7 @@ class Plan:
     program: Program
     precision: Precision
     placements: dict[str, Placement]
+    scratch: tuple[tuple[Placement, ...], ...]  # by call: the arrays that its kernel has asked for
     workspace_offset: int
     peak_bytes: int
 
@@ -82,10 +86,20 @@ class Plan:
 LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
 
 
+def no_scratch(call: Call) -> Sequence[Scratch]:
+    return ()
+
+
 def make_plan(
-    program: Program, precision: Precision, *, share: bool = True, beside: Plan | None = None, lent: bool = False
+    program: Program,
+    precision: Precision,
+    scratch: Callable[[Call], Sequence[Scratch]] = no_scratch,
+    *,
+    share: bool = True,
+    beside: Plan | None = None,
+    lent: bool = False,
 ) -> Plan:
-    """Give every buffer its bytes.
+    """Give every buffer its bytes, and every kernel the scratch that the backend says it needs.
 
     `share=False` gives each workspace buffer a place of its own, to compare with. `beside` plans a second
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
@@ -116,20 +130,54 @@ def make_plan(
             end = max(end, after) if buffer.name not in inside else end
     base = beside.workspace_offset if beside else end
     top = base
-    workspace = [buffer for buffer in program.buffers if buffer.kind == "workspace"]
-    occupied = _Occupied(base, sum(len(ranges[buffer.name]) for buffer in workspace))
-    workspace.sort(key=lambda buffer: -buffer.elements)  # large first leaves the fewest holes
-    for buffer in workspace:
-        live = ranges[buffer.name]
-        size = _bytes(buffer, precision)
-        offset = occupied.lowest_gap(size, live) if share else top
-        top = max(top, place(buffer, _kind_of_workspace(program, live), offset, live))
-        occupied.add(placements[buffer.name])
-    if beside and top > beside.peak_bytes:
-        raise ProgramError(f"a program that needs {top:,} bytes does not fit into an arena of {beside.peak_bytes:,}.")
-    plan = Plan(program, precision, placements, base, beside.peak_bytes if beside else top)
+    workspace = [
+        Placement(
+            buffer, _kind_of_workspace(program, ranges[buffer.name]), precision.dtype(buffer.role), 0,
+            _bytes(buffer, precision), ranges[buffer.name],
+        )
+        for buffer in program.buffers if buffer.kind == "workspace"
+    ]  # fmt: skip
+    asked = [place_scratch(call, scratch(call)) for call in program.calls]
+    blocks = [_scratch_block(program.calls[n], n, size) for n, (_, size) in enumerate(asked) if size]
+    occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks)))
+    for each in sorted((*workspace, *blocks), key=lambda each: -each.bytes):  # large first leaves the fewest holes
+        offset = occupied.lowest_gap(each.bytes, each.ranges) if share else top
+        placements[each.buffer.name] = replace(each, offset=offset)
+        top = max(top, _aligned(offset + each.bytes))
+        occupied.add(placements[each.buffer.name])
+    at = {block.first_call: placements[block.buffer.name].offset for block in blocks}
+    given = tuple(
+        tuple(replace(each, offset=at[number] + each.offset, ranges=((number, number),)) for each in arrays)
+        for number, (arrays, _) in enumerate(asked)
+    )
+    plan = Plan(program, precision, placements, given, base, max(top, beside.peak_bytes if beside else 0))
     verify_plan(plan)
     return plan
+
+
+def make_plans(
+    first: Program, other: Program, precision: Precision, scratch: Callable[[Call], Sequence[Scratch]]
+) -> tuple[Plan, Plan]:
+    """Two programs for one arena, which is as large as the larger of them asks for."""
+    plan = make_plan(first, precision, scratch)
+    beside = make_plan(other, precision, scratch, beside=plan)
+    return replace(plan, peak_bytes=beside.peak_bytes), beside
+
+
+def place_scratch(call: Call, asked: Sequence[Scratch]) -> tuple[list[Placement], int]:
+    """The arrays one after the other, from 0, and the bytes of them all."""
+    placements, end = [], 0
+    for number, (shape, dtype) in enumerate(asked):
+        size = prod(shape) * np.dtype(dtype).itemsize
+        buffer = Buffer(f"scratch {number} of {call.title}", "workspace", shape)
+        placements.append(Placement(buffer, KERNEL_SCRATCH, dtype, end, size, ((0, 0),)))
+        end = _aligned(end + size)
+    return placements, end
+
+
+def _scratch_block(call: Call, number: int, size: int) -> Placement:
+    buffer = Buffer(f"{call.writes[0].view.name}, {call.title}, call {number}", "workspace", (size,))
+    return Placement(buffer, KERNEL_SCRATCH, "uint8", 0, size, ((number, number),))
 
 
 def verify_plan(plan: Plan) -> None:
@@ -220,53 +268,3 @@ class _Occupied:
         reached = np.maximum.accumulate(np.concatenate([[self._base], ends[order]]))  # by all that lies below
         free = np.flatnonzero(reached[:-1] + size <= offsets[order])
         return int(reached[free[0]] if len(free) else reached[-1])
-
-
-class Arena:
-    """The block itself. `array` gives the view of a buffer; nothing is ever copied or moved."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        block: Array | None = None,
-        scratch: dict[Shape, Array] | None = None,
-        lender: Arena | None = None,
-    ) -> None:
-        self.plan = plan
-        self.block = _allocate(plan.peak_bytes) if block is None else block
-        # What kernels need while they run and nobody reads afterwards, by shape. Arenas whose programs never run at the
-        # same time may have it in common, as they may the block.
-        self.scratch: dict[Shape, Array] = {} if scratch is None else scratch
-        self._lender = lender  # whose weights and constants this arena uses instead of its own
-
-    def array(self, target: Buffer | View) -> Array:
-        if isinstance(target, View):
-            return self.array(target.buffer)[..., target.start : target.stop]
-        if self._lender is not None and target.kind in LENT:
-            return self._lender.array(self._lender.plan.placements[target.name].buffer)
-        placement = self.plan.placements[target.name]
-        raw = self.block[placement.offset : placement.offset + placement.bytes]
-        return raw.view(placement.dtype).reshape(placement.buffer.shape)
-
-    def poison(self) -> None:
-        """NaN wherever a program must write before it reads: gradients, outputs and the whole workspace.
-
-        All bits set is NaN in every float type and −1 in integers.
-        """
-        for placement in self.plan.placements.values():
-            if placement.kind in ("gradient", "output"):
-                self.block[placement.offset : placement.offset + placement.bytes] = 0xFF
-        self.block[self.plan.workspace_offset :] = 0xFF
-
-
-def _allocate(size: int) -> Array:
-    try:
-        raw = np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError, OverflowError):
-        raise TapelessError(
-            f"this needs {size:,} bytes in one block, which this machine cannot give: "
-            f"take a smaller batch, time or model, or recompute=True."
-        ) from None
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]

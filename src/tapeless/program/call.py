@@ -15,13 +15,13 @@ from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
-PERSISTENT = ("weight", "frozen", "gradient", "state", "constant", "input", "output")
+PERSISTENT = ("weight", "master", "frozen", "gradient", "state", "constant", "input", "output")
 # Filled before a program starts: by initialisation, by the caller, or by an earlier step.
-PREPARED = ("weight", "frozen", "state", "constant", "input")
+PREPARED = ("weight", "master", "frozen", "state", "constant", "input")
 PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
 
 # What a buffer of a kind is, unless it is said: all others are activations.
-ROLE_OF = {"weight": "weight", "gradient": "gradient", "state": "state"}
+ROLE_OF = {"weight": "weight", "master": "master", "gradient": "gradient", "state": "state"}
 
 # Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
 MEMBER_ALIGNMENT = 16
@@ -93,6 +93,10 @@ class View:
     @property
     def shape(self) -> Shape:
         return (*self.buffer.shape[:-1], self.stop - self.start)
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
 
     @cached_property
     def parts(self) -> tuple[View, ...]:

@@ -1,11 +1,18 @@
-"""Which type each role has."""
+"""Which type each role has.
+
+bfloat16 is float32 with 16 bits fewer: the same range, three digits. What is only multiplied and passed on can have it;
+what is added to again and again (the stream, gradients, state, the master copy that updates step) or divided by
+(statistics) keeps float32.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tapeless.errors import TapelessError
 from tapeless.ops.contract import FIXED
 
 
@@ -27,7 +34,12 @@ class Precision:
         return found
 
     def itemsize(self, role: str) -> int:
-        return np.dtype(self.dtype(role)).itemsize
+        dtype = self.dtype(role)
+        return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+    @property
+    def has_master(self) -> bool:
+        return self.master != self.weight
 
 
 def _uniform(name: str) -> Precision:
@@ -35,3 +47,23 @@ def _uniform(name: str) -> Precision:
 
 
 PRECISIONS = {name: _uniform(name) for name in ("float32", "float64", "complex128")}
+PRECISIONS["bfloat16"] = Precision(
+    "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", gradient="float32", statistic="float32",
+    state="float32", master="float32",
+)  # fmt: skip
+
+
+def numpy_type(name: str) -> Any:
+    """NumPy's own type of this name, or the one that ml_dtypes gives it."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError:
+        raise TapelessError("bfloat16 in NumPy needs ml_dtypes: pip install ml_dtypes.") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def largest(name: str) -> float:
+    """The largest finite number of a type."""
+    return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)

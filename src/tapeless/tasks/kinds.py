@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tapeless.tasks import operations, text
-from tapeless.tasks.task import Kind
+from tapeless.tasks.task import TaskKind
 
 KINDS = (operations.KIND, text.KIND)  # the last one takes what none before it does
 
 
-def kind_of(data: str | None, folder: Path | None = None, kinds: Sequence[Kind] = KINDS) -> Kind:
+def kind_of(data: str | None, folder: Path | None = None, kinds: Sequence[TaskKind] = KINDS) -> TaskKind:
     """Of what a run's configuration names as its data. `kinds`: where more are known than those of this room."""
     return next(kind for kind in kinds if kind.takes(data or "", folder))
 

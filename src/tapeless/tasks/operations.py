@@ -10,11 +10,11 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
-from tapeless.tasks.task import Ended, Farewell, Kind, Measured, Task
+from tapeless.tasks.task import Ended, Farewell, Measured, Task, TaskKind
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
@@ -31,7 +31,7 @@ EVALUATED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Split:
+class Expressions:
     """Expressions as token ids (N, 8), and the id of each answer (N)."""
 
     tokens: Array
@@ -41,24 +41,24 @@ class Split:
         return len(self.tokens)
 
 
-def all_expressions() -> Split:
+def all_expressions() -> Expressions:
     tokens, answers = [], []
     for name, operation in OPERATIONS.items():
         for digits in product(range(10), repeat=3):
             words = [name, "(", str(digits[0]), ",", str(digits[1]), ",", str(digits[2]), ")"]
             tokens.append([WORDS.index(word) for word in words])
             answers.append(WORDS.index(str(operation(digits))))
-    return Split(np.array(tokens), np.array(answers))
+    return Expressions(np.array(tokens), np.array(answers))
 
 
-def split(seed: int) -> tuple[Split, Split]:
+def split(seed: int) -> tuple[Expressions, Expressions]:
     """Shuffled by seed and cut once, so that no expression is in both."""
     everything = all_expressions()
     shuffled = order(random_bits(seed), len(everything))
     training, validation = shuffled[:TRAINING], shuffled[TRAINING:]
     return (
-        Split(everything.tokens[training], everything.answers[training]),
-        Split(everything.tokens[validation], everything.answers[validation]),
+        Expressions(everything.tokens[training], everything.answers[training]),
+        Expressions(everything.tokens[validation], everything.answers[validation]),
     )
 
 
@@ -66,12 +66,12 @@ def spell(tokens: Array) -> str:
     return "".join(WORDS[token] for token in tokens)
 
 
-def check_fits(config: Config) -> None:
+def check_fits(config: Architecture) -> None:
     """A model that can learn this task reads tokens, knows the words and holds an expression."""
     if config.features:
         raise TapelessError(
-            f"{config.name} reads features, and the operations task is made of tokens: "
-            f"choose a preset that reads tokens, such as ops-102k."
+            "this model reads features, and the operations task is made of tokens: "
+            "choose a preset that reads tokens, such as ops-102k."
         )
     if config.vocab < len(WORDS):
         raise TapelessError(f"the operations task has {len(WORDS)} words, so vocab={config.vocab} is too small.")
@@ -82,7 +82,7 @@ def check_fits(config: Config) -> None:
 class Operations(Task):
     """The task as a trainer sees it: batches to learn from, and a measure of what was learned."""
 
-    def __init__(self, config: Config, seed: int) -> None:
+    def __init__(self, config: Architecture, seed: int) -> None:
         check_fits(config)
         self.config, self.seed = config, seed
         self.training, self.validation = split(seed)
@@ -127,7 +127,7 @@ class Operations(Task):
 
 
 class OperationBatches(Epochs):
-    def __init__(self, config: Config, examples: Split, batch: int, seed: int) -> None:
+    def __init__(self, config: Architecture, examples: Expressions, batch: int, seed: int) -> None:
         if batch > len(examples):
             raise TapelessError(f"batch={batch} is more than the {len(examples):,} examples there are.")
         self._config, self._examples, self._seed = config, examples, seed
@@ -140,10 +140,10 @@ class OperationBatches(Epochs):
         return self._examples.tokens[chosen], targets_for(self._config, self._examples.answers[chosen])
 
 
-KIND = Kind(
+KIND = TaskKind(
     "operations",
     takes=lambda data, folder: data == "operations",
-    open=lambda asked: (Operations(asked.config, asked.seed), asked.config),
+    open=lambda asked: (Operations(asked.preset.architecture, asked.seed), asked.preset),
     defaults={"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0},
     length=LENGTH,
     presets=("ops-102k",),
@@ -154,7 +154,7 @@ KIND = Kind(
 )
 
 
-def targets_for(config: Config, answers: Array) -> Array:
+def targets_for(config: Architecture, answers: Array) -> Array:
     """The answer stands at the last position; every other target is −1."""
     if config.readout == "last":
         return answers
@@ -163,13 +163,13 @@ def targets_for(config: Config, answers: Array) -> Array:
     return targets
 
 
-def evaluate(model: Model, examples: Split) -> tuple[float, float]:
+def evaluate(model: Model, examples: Expressions) -> tuple[float, float]:
     """Mean loss and accuracy."""
     loss, accuracy, _ = _means(model, examples)
     return loss, accuracy
 
 
-def _means(model: Model, examples: Split) -> tuple[float, float, float]:
+def _means(model: Model, examples: Expressions) -> tuple[float, float, float]:
     """Loss, accuracy and cross-entropy."""
     totals = np.zeros(3)
     for start in range(0, len(examples), EVALUATED_AT_ONCE):
@@ -185,7 +185,7 @@ def final_scores(model: Model, tokens: Array) -> Array:
     return scores if scores.ndim == 2 else scores[:, -1]
 
 
-def score_totals(config: Config, scores: Array, answers: Array) -> Array:
+def score_totals(config: Architecture, scores: Array, answers: Array) -> Array:
     """What scores (N, vocab) are worth, added up over N: the model's own loss, how many are right, and the
     cross-entropy of the softmax over the scores."""
     picked = scores[np.arange(len(scores)), answers]

@@ -1,7 +1,7 @@
 """What a trainer needs to know of what it trains on: the kind of task, before any data are opened, and the task itself.
 
 A task owns all that is its own: its defaults, how its data are opened, what it says of them and what it says at the
-end. A new one is a module with a `Kind`, and a line where kinds are listed.
+end. A new one is a module with a `TaskKind`, and a line where kinds are listed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tapeless.model import Model
-from tapeless.models.config import Config
+from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import Tokenizer
 
@@ -67,6 +67,7 @@ class Stream(Protocol):
 
 class Task(ABC):
     tokenizer: Tokenizer | None = None
+    class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss
 
     @abstractmethod
     def batches(self, batch: int) -> Stream: ...
@@ -105,8 +106,7 @@ class Ended:
 class Asked:
     """What a task is opened with: of a run's settings those about data, and the model that is to learn."""
 
-    config: Config
-    preset: str
+    preset: Preset
     data: str
     tokenizer: str
     validation: float
@@ -115,16 +115,17 @@ class Asked:
     folder: Path  # of the run
     vocab: int | None = None  # where it was asked for, and is not the data's to say
     inherited: str | Path | None = None  # the tokenizer of the run whose weights it starts from
+    class_weights: tuple[float, ...] | None = None  # that the run has been trained with
     progress: Progress | None = None
 
 
 @dataclass(frozen=True)
-class Kind:
+class TaskKind:
     """What is known of a task before its data are opened."""
 
     name: str  # as help texts have it
     takes: Callable[[str, Path | None], bool]  # whether it is what `data` names, in a run's folder where there is one
-    open: Callable[[Asked], tuple[Task, Config]]  # with the model's sizes as the data want them
+    open: Callable[[Asked], tuple[Task, Preset]]  # with the model's sizes as the data want them
     defaults: Mapping[str, Any]  # settings where nobody says
     length: int | None = None  # of its sequences, where not the setting `time` decides
     presets: Sequence[str] = ()  # which learn it where no data are named

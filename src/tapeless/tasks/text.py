@@ -11,8 +11,8 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
-from tapeless.models.config import Config
-from tapeless.models.presets import preset
+from tapeless.models.config import Preset
+from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.files import user_path
@@ -20,7 +20,7 @@ from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokenizer import Tokenizer
 from tapeless.tasks.data.tokens import TokenData, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
-from tapeless.tasks.task import Asked, Ended, Farewell, Kind, Measured, Task
+from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 
 PROMPT = "def "  # continued at the end where nobody says what
 
@@ -67,11 +67,11 @@ def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: 
     return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=0.8, seed=seed)))
 
 
-def open_text(asked: Asked) -> tuple[Text, Config]:
+def open_text(asked: Asked) -> tuple[Text, Preset]:
     """Tokens as they are, or a text made into tokens in the run's folder; the model's vocabulary is theirs, unless
     another was asked for."""
-    _check_learns_text(asked.preset, asked.config)
-    made, source, config = asked.folder / "data", Path(asked.data), asked.config
+    _check_learns_text(asked.preset)
+    made, source, preset = asked.folder / "data", Path(asked.data), asked.preset
     if not made.exists() and holds_tokens(source):
         data = open_data(source, validation=asked.validation)
     else:
@@ -84,25 +84,27 @@ def open_text(asked: Asked) -> tuple[Text, Config]:
             )  # fmt: skip
         data = open_data(made)
     if asked.vocab is None and data.tokenizer is not None:
-        config = config.override(vocab=data.vocab)
-    if data.vocab > config.vocab:
+        preset = preset.override(vocab=data.vocab)
+    if data.vocab > preset.architecture.vocab:
         raise TapelessError(
-            f"the data has a vocabulary of {data.vocab:,} and the model one of {config.vocab:,}: "
+            f"the data has a vocabulary of {data.vocab:,} and the model one of {preset.architecture.vocab:,}: "
             f"leave --vocab out, or give at least {data.vocab}."
         )
     if data.tokenizer is not None:
         data.tokenizer.save(asked.folder)
-    return Text(data, asked.time, asked.seed), config
+    return Text(data, asked.time, asked.seed), preset
 
 
-def _check_learns_text(name: str, config: Config) -> None:
+def _check_learns_text(preset: Preset) -> None:
+    name, config = preset.name, preset.architecture
     if config.readout == "last":
         option, why = "--readout last", "answers once per sequence"
     elif not config.causal:
         option, why = "--no-causal", "sees the words that it should predict"
     else:
         return
-    if preset(name).readout != "last" and preset(name).causal:
+    usual = PRESETS[name].architecture if name in PRESETS else config
+    if usual.readout != "last" and usual.causal:
         raise TapelessError(f"with {option} {name} {why}: leave that out to learn text.")
     raise TapelessError(f"{name} {why}: to learn text choose a GPT, such as gpt2-4x256.")
 
@@ -116,7 +118,7 @@ def _unused(data: str, inherits: bool) -> dict[str, str]:
     return found
 
 
-KIND = Kind(
+KIND = TaskKind(
     "text",
     takes=lambda data, folder: True,  # whatever no other kind takes
     open=open_text,

@@ -29,7 +29,7 @@ def chance(model: Model, task: Task, spread: float | None) -> dict[str, Any]:
         counts += np.bincount(targets[targets >= 0], minlength=len(counts))
         if counts.sum() >= ENOUGH:
             break
-    loss = entropy(counts, model.config.class_weights) if spread is None else spread**2
+    loss = entropy(counts, model.class_weights) if spread is None else spread**2
     return {
         "chance_loss": loss,
         "chance_accuracy": float(counts.max() / counts.sum()),

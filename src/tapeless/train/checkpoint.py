@@ -8,11 +8,10 @@ A checkpoint is a folder `step-00000500` with a safetensors file per group of te
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EACCES, EDQUOT, EIO, ENOSPC, EPERM, EROFS
@@ -22,26 +21,21 @@ from typing import Any
 
 from tapeless.errors import TapelessError, unknown
 from tapeless.files import disk
-from tapeless.files.plain import open_plain, read_plain
-from tapeless.files.safetensors import Tensors, check_storable, read_safetensors, write_safetensors
+from tapeless.files.plain import read_plain
+from tapeless.files.safetensors import StoredTensors, check_storable, read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
+from tapeless.train.manifest import STATE, UnusableError, checked, write_manifest
 
-FORMAT = 1
-MANIFEST, STATE, BEST, TENSORS = "manifest.json", "state.json", "best.json", ".safetensors"
+BEST, TENSORS = "best.json", ".safetensors"
 NAME = re.compile(r"step-(\d{8,})(\.new)?", re.ASCII)
 STEM = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-FILE = re.compile(r"state\.json|[A-Za-z0-9_-]{1,100}\.safetensors", re.ASCII)
 PARTIAL = ".partial-"
-LARGEST_MANIFEST = 1 << 20
+LARGEST_RECORD = 1 << 20
 REMEDIES = {
     **dict.fromkeys((ENOSPC, EDQUOT), "free some space"),
     **dict.fromkeys((EROFS, EACCES, EPERM), "make the folder writable"),
     EIO: "see what ails the disk",
 }
-
-
-class _UnusableError(Exception):
-    """What keeps a checkpoint from being used, as the rest of a sentence that begins with its name."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +47,16 @@ class Checkpoint:
     path: Path
     stems: tuple[str, ...]  # of its safetensors files
 
-    def read(self, stem: str, into: Mapping[str, Array]) -> None:
-        """Copy the tensors of a file into the arrays of the same names; refused before any of them is changed."""
+    def read(self, stem: str, like: Mapping[str, Array], write: Callable[[str, Array], None]) -> None:
+        """Hand every tensor of a file to `write`; refused before that, unless they are as those of the same names."""
         stored = self._file(stem)
         where = f"{stem} of {self.path}"
-        differing = {"lacks": into.keys() - stored.keys(), "has the unknown": stored.keys() - into.keys()}
+        differing = {"lacks": like.keys() - stored.keys(), "has the unknown": stored.keys() - like.keys()}
         for problem, names in differing.items():
             if names:
                 listed = ", ".join(map(repr, sorted(names)[:3])) + (", …" if len(names) > 3 else "")
                 raise TapelessError(f"{where} {problem} {listed}: it is of another model.")
-        for name, array in into.items():
+        for name, array in like.items():
             if stored[name].shape != array.shape:
                 raise TapelessError(
                     f"{where} has {name!r} in shape {stored[name].shape}, not {array.shape}: it is of another model."
@@ -72,14 +66,14 @@ class Checkpoint:
                     f"{where} has {name!r} as {stored[name].dtype}, not {array.dtype}: "
                     f"make the model with precision={str(stored[name].dtype)!r}."
                 )
-        for name, array in into.items():
-            array[...] = stored[name]
+        for name in like:
+            write(name, stored[name])
 
     def tensors(self, stem: str) -> dict[str, Array]:
         """The tensors of a file, in memory of their own."""
         return {name: array.copy() for name, array in self._file(stem).items()}
 
-    def _file(self, stem: str) -> Tensors:
+    def _file(self, stem: str) -> StoredTensors:
         if stem not in self.stems:
             raise unknown(f"file of {self.path}", stem, self.stems)
         return read_safetensors(self.path / (stem + TENSORS))
@@ -120,7 +114,7 @@ def load(path: Path) -> Checkpoint:
     """A checkpoint, verified first."""
     try:
         return _load(path)
-    except _UnusableError as fault:
+    except UnusableError as fault:
         raise TapelessError(f"{path} {fault}: take another checkpoint.") from None
 
 
@@ -153,7 +147,7 @@ def _first_whole(paths: list[Path]) -> tuple[Checkpoint | None, list[str]]:
         try:
             taken = _load(path)
             break
-        except _UnusableError as fault:
+        except UnusableError as fault:
             faults.append(f"{path.name} {fault}")
     instead = f"{taken.path.name} is taken instead." if taken else "no whole checkpoint is left."
     return taken, [f"{fault}; {instead}" for fault in faults]
@@ -212,8 +206,7 @@ def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Array]], 
         files = {stem + TENSORS: arrays for stem, arrays in tensors.items()}
         written = {name: write_safetensors(partial / name, arrays) for name, arrays in files.items()}
         written[STATE] = disk.write_file(partial / STATE, [state])
-        listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in written.items()}
-        disk.write_file(partial / MANIFEST, [disk.sealed({"format": FORMAT, "step": step, "files": listed})])
+        write_manifest(partial, step, written)
         disk.fsync_folder(partial)
         _record_best(folder, step, is_best)
         return _place(partial, folder / f"step-{step:08}")
@@ -254,8 +247,8 @@ def _finish_replacements(folder: Path) -> None:
         if path.suffix != ".new":
             continue
         try:
-            _checked(path)
-        except _UnusableError:
+            checked(path)
+        except UnusableError:
             _retire(path)
         else:
             _replace(path)
@@ -327,7 +320,7 @@ def _record_best(folder: Path, step: int, is_best: bool) -> None:
 
 def _named_best(folder: Path) -> list[int]:
     try:
-        record = disk.unsealed(read_plain(folder / BEST, LARGEST_MANIFEST))
+        record = disk.unsealed(read_plain(folder / BEST, LARGEST_RECORD))
     except (OSError, ValueError):
         return []
     return [step for step in (record.get("step"), record.get("before")) if type(step) is int]
@@ -342,65 +335,12 @@ def _standing_best(folder: Path) -> int | None:
 
 
 def _load(path: Path) -> Checkpoint:
-    manifest = _checked(path)
+    manifest = checked(path)
     try:
         state = json.loads(read_plain(path / STATE))
     except (OSError, ValueError, RecursionError):
-        raise _UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
+        raise UnusableError(f"is damaged ({STATE}: it cannot be read)") from None
     if not isinstance(state, dict):
-        raise _UnusableError(f"is damaged ({STATE}: it is no state of a training)")
+        raise UnusableError(f"is damaged ({STATE}: it is no state of a training)")
     stems = tuple(name.removesuffix(TENSORS) for name in manifest["files"] if name != STATE)
     return Checkpoint(manifest["step"], state, path, stems)
-
-
-def _checked(path: Path) -> dict[str, Any]:
-    """The manifest, once every file is found to be what it says."""
-    manifest = _manifest(path)
-    try:
-        for name, listed in manifest["files"].items():
-            _check_size(path / name, listed["size"])
-        for name, listed in manifest["files"].items():
-            with open_plain(path / name) as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != listed["sha256"]:
-                    raise _UnusableError(f"is damaged ({name}: its SHA-256 is not the one of the manifest)")
-    except OSError as error:
-        raise _UnusableError(f"is damaged ({name}: {error.strerror})") from None
-    return manifest
-
-
-def _check_size(path: Path, size: int) -> None:
-    found = path.stat().st_size
-    if found != size:
-        raise _UnusableError(f"is damaged ({path.name}: {found:,} bytes instead of {size:,})")
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = disk.unsealed(read_plain(path / MANIFEST, LARGEST_MANIFEST))
-    except FileNotFoundError:
-        raise _UnusableError(f"is not a checkpoint (there is no {MANIFEST} in it)") from None
-    except NotADirectoryError:
-        raise _UnusableError("is not a checkpoint (it is no folder)") from None
-    except OSError as error:
-        raise _UnusableError(f"is damaged ({MANIFEST}: {error.strerror})") from None
-    except ValueError:
-        raise _UnusableError(f"is damaged ({MANIFEST}: it does not agree with its own SHA-256)") from None
-    version = manifest.get("format")
-    if type(version) is int and version > FORMAT:
-        raise _UnusableError(f"is of format {version}, newer than the {FORMAT} that this version of tapeless reads")
-    if version != FORMAT or not _is_manifest(manifest):
-        raise _UnusableError(f"is not a checkpoint ({MANIFEST}: it says something else than a manifest does)")
-    return manifest
-
-
-def _is_manifest(manifest: dict[str, Any]) -> bool:
-    files = manifest.get("files")
-    return (
-        type(manifest.get("step")) is int
-        and manifest["step"] >= 0
-        and isinstance(files, dict)
-        and STATE in files
-        and all(FILE.fullmatch(name) for name in files)  # no path that leads out of the folder
-        and all(isinstance(listed, dict) and set(listed) == {"size", "sha256"} for listed in files.values())
-        and all(type(listed["size"]) is int for listed in files.values())
-    )

@@ -19,6 +19,7 @@ from tapeless.inputs import inputs_name
 from tapeless.model import Model
 from tapeless.ops.contract import Array, Shape
 from tapeless.program.call import Argument, Call
+from tapeless.program.precision import largest
 
 PIECE = 1 << 20  # elements examined together
 DEVIATION = 1.4826  # times the median absolute deviation: the standard deviation, if the losses were normal
@@ -73,7 +74,7 @@ class Culprit:
                 "happens again, lower the learning rate."
             )
         sizes = ", ".join(f"{name} up to {size:.3g}" for name, size in self.reads)
-        limit = float(np.finfo(self.dtype).max)
+        limit = largest(self.dtype)
         if any(size * size * SUMMANDS > limit for _, size in self.reads):
             return (
                 f"It read {sizes}, so the result does not fit into {self.dtype}, which ends at {limit:.1e}. Usually "
@@ -109,7 +110,7 @@ def find_nonfinite(model: Model, inputs: Any, targets: Any) -> Culprit | None:
 
 def _nonfinite_results(model: Model, call: Call) -> list[tuple[Argument, tuple[int, ...]]]:
     """Where each result of a call is first not finite, those first that know the token it belongs to."""
-    written = [(argument, _first_nonfinite(model.arena.array(argument.view))) for argument in call.writes]
+    written = [(argument, _first_nonfinite(model.engine.read(argument.view))) for argument in call.writes]
     found = [(argument, index) for argument, index in written if index is not None]
     return sorted(found, key=lambda pair: _position(model, call, *pair) is None)
 
@@ -126,7 +127,7 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
     for kind in ("weight", "frozen", "constant", "state"):
         for buffer in model.program.buffers:
             if buffer.kind == kind and not buffer.members:
-                array = model.arena.array(buffer)
+                array = model.engine.read(buffer)
                 index = _first_nonfinite(array)
                 if index is not None:
                     return Culprit(kind, buffer.name, index, float(array[index]), model.precision.activation)
@@ -135,12 +136,12 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
 
 def _culprit(model: Model, call: Call, argument: Argument, index: tuple[int, ...]) -> Culprit:
     position = _position(model, call, argument, index)
-    arrays = ((each.view.name, model.arena.array(each.view)) for each in call.arguments if each.mode == "read")
+    arrays = ((each.view.name, model.engine.read(each.view)) for each in call.arguments if each.mode == "read")
     return Culprit(
         kind="call",
         buffer=argument.view.name,
         index=index,
-        value=float(model.arena.array(argument.view)[index]),
+        value=float(model.engine.read(argument.view)[index]),
         dtype=model.precision.activation,
         call=call.title,
         layer=call.section,
@@ -173,8 +174,7 @@ def _axes(letters: list[str], shape: Shape) -> tuple[int, int] | None:
 def _token(model: Model, position: tuple[int, int] | None) -> int | None:
     if position is None or model.config.features:
         return None
-    buffer = model.plan.placements[inputs_name(model.config)].buffer
-    return int(model.arena.array(buffer)[position])
+    return int(model.read(inputs_name(model.config))[position])
 
 
 def _first_nonfinite(array: Array) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ import numpy as np
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.ops.contract import Array
+from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
@@ -191,15 +192,21 @@ class Trainer:
         }
 
     def tensors(self) -> dict[str, dict[str, Array]]:
-        found = {"weights": dict(self.model.params), "optimizer": dict(self.model.state)}
-        return found | {"gradients": dict(self.model.grads)} if self.added else found
+        found = {"weights": self.model.weights(), "optimizer": self._optimizer()}
+        return found | {"gradients": self._gradients()} if self.added else found
+
+    def _optimizer(self) -> dict[str, Array]:
+        return {name: self.model.read(name) for name in self.model.state}
+
+    def _gradients(self) -> dict[str, Array]:
+        return {name: self.model.read(gradient_name(name)) for name in self.model.grads}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
         check_state(state, self.settings.accumulate, str(checkpoint.path))
-        for stem, arrays in (("weights", self.model.params), ("optimizer", self.model.state)):
-            if arrays:
-                checkpoint.read(stem, arrays)
+        for stem, values in (("weights", self.model.weights()), ("optimizer", self._optimizer())):
+            if values:
+                checkpoint.read(stem, values, self.model.write)
         self.batches.restore(state["data"])
         self.step, self.model.steps = state["step"], state["updates"]
         self.best, self.without_better = state["best"], state["without_better"]
@@ -207,7 +214,8 @@ class Trainer:
         self.first_spread = state["first_spread"]
         if self.added:
             self._draw()
-            checkpoint.read("gradients", self.model.grads)
+            write = self.model.write
+            checkpoint.read("gradients", self._gradients(), lambda name, array: write(gradient_name(name), array))
 
 
 def _spread(model: Model, aims: Array) -> float | None:
@@ -215,7 +223,7 @@ def _spread(model: Model, aims: Array) -> float | None:
     embeddings could pull them together; words that are never predicted stay where they are and would hide it."""
     if not len(aims):
         return None
-    table = model.params["tokens.weight"][aims]
+    table = model.read("tokens.weight")[aims]
     return float(np.sqrt(np.mean(np.square(table - table.mean(axis=0)))))
 
 

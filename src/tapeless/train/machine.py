@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tapeless.kernels.cpu import blas
+from tapeless.backends.backend import backend_named
 from tapeless.train.settings import Settings
 
 
 def on_its_threads(settings: Settings) -> tuple[Settings, list[str]]:
-    """From here on the cpu backend has the threads that the settings name; where they name none, they are given those
+    """From here on the backend has the threads that the settings name; where they name none, they are given those
     that are in effect, to be recorded. And what the user should know about it."""
-    if settings.backend != "cpu":
-        return settings, []
+    taken = backend_named(settings.backend).threads(settings.threads, lower=True)
     if settings.threads is None:
-        return replace(settings, threads=blas.threads()), []
-    most = blas.cores()
-    blas.set_threads(min(settings.threads, most))
-    if settings.threads <= most:
+        return replace(settings, threads=taken), []
+    if taken in (None, settings.threads):
         return settings, []
     return settings, [
-        f"the run is set to {settings.threads} threads and this machine has {most}: it goes on with {most}, and may "
+        f"the run is set to {settings.threads} threads and this machine has {taken}: it goes on with {taken}, and may "
         f"round differently from here on."
     ]

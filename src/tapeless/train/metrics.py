@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import bind, execute
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
@@ -43,8 +42,7 @@ def update_ratios(model: Model) -> dict[str, float]:
 
 def _by_section(model: Model, name: str) -> dict[str, float]:
     weights = model.program.phase("update")[0]["weights"].buffer
-    values = model.arena.array(model.plan.placements[name].buffer)
-    return dict(zip(sections(weights), values.tolist(), strict=True))
+    return dict(zip(sections(weights), model.read(name).tolist(), strict=True))
 
 
 def dead_units(model: Model, inputs: Any) -> dict[str, float]:
@@ -60,14 +58,13 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
         raise TapelessError(
             f"dead units are counted over whole batches of {model.batch}, not over inputs of shape {inputs.shape}."
         )
-    bound = bind(calls, model.arena, model.backend_module)
     targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
     active: dict[str, Array] = {}
     for start in range(0, len(inputs), model.batch):
         model.feed(inputs[start : start + model.batch], targets)
-        for call in execute(bound):
+        for call in model.engine.walk("forward"):
             if call.op == "relu":
-                rows = model.arena.array(call["y"]).reshape(-1, call["y"].shape[-1])
+                rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])
                 awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
                 awake |= (rows > 0).any(axis=0)
     return {layer: float(1 - awake.mean()) for layer, awake in active.items()}

@@ -11,26 +11,26 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Config
-from tapeless.models.presets import preset
+from tapeless.models.config import Preset, checked_class_weights
 from tapeless.program.call import Program
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
-from tapeless.train.settings import Request, as_toml, request_from
+from tapeless.train.settings import Request, as_toml, request_from, upgraded
 
 CONFIGURATION, CHECKPOINTS = "config.toml", "checkpoints"
 NEVER_BEGAN = "is what a training left that was killed before it began: remove it and start again."
 
 
 @dataclass(frozen=True)
-class Numbered:
+class NumberedFolder:
     """The first free of `name-001`, `name-002`, …: which one, the making of it decides, as others may make one too."""
 
     parent: Path
@@ -57,20 +57,22 @@ class Run:
     def request(self) -> Request:
         return _read(self.folder)[0]
 
-    def config(self) -> Config:
+    def preset(self) -> Preset:
         return _read(self.folder)[1]
 
     def window(self) -> int:
         """The positions it was trained on. Of any beyond them the model knows nothing, so sampling slides here."""
-        request, config = _read(self.folder)
-        return min(request.settings.time or config.context, config.context)
+        request, preset = _read(self.folder)
+        return min(request.settings.time or preset.architecture.context, preset.architecture.context)
 
     def program(self) -> Program:
         """The training step, call by call, as the run was given it; nothing is allocated for it."""
-        request, config = _read(self.folder)
-        settings = request.settings
-        batch, time = settings.batch or 1, settings.time or config.context
-        return transformer.training(config, batch, time, settings.optimizer(config.optimizer))
+        request, preset = _read(self.folder)
+        settings, weighted = request.settings, request.class_weights is not None
+        batch, time = settings.batch or 1, settings.time or preset.architecture.context
+        master = precision_for(backend_named(settings.backend), settings.precision).has_master
+        optimizer = settings.optimizer(preset.optimizer)
+        return transformer.training(preset, batch, time, optimizer, master=master, weighted=weighted)
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
@@ -98,7 +100,8 @@ class Run:
     def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
         """A model with the weights of a checkpoint, for reading out or sampling; it cannot be trained further."""
         found, messages = self.checkpoint(which)
-        model = Model(self.config(), optimizer=None, **how)
+        request, preset = _read(self.folder)
+        model = Model(preset, optimizer=None, class_weights=request.class_weights, **how)
         read_weights(found, model)
         return model, found, messages
 
@@ -109,11 +112,11 @@ def read_weights(found: Checkpoint, model: Model) -> None:
     if {name: array.shape for name, array in stored.items()} != {n: a.shape for n, a in model.params.items()}:
         raise TapelessError(f"the weights in {found.path} do not belong to this model: names or shapes differ.")
     for name, array in stored.items():
-        model.params[name][...] = array
+        model.write(name, array)
 
 
 @contextmanager
-def making(folder: Path | Numbered) -> Iterator[Run]:
+def making(folder: Path | NumberedFolder) -> Iterator[Run]:
     """A new folder, locked; one that is there already is never written into. Of a run that never began nothing stays
     behind."""
     missing = [parent for parent in (folder.parent, *folder.parent.parents) if not parent.exists()]
@@ -128,8 +131,8 @@ def making(folder: Path | Numbered) -> Iterator[Run]:
         raise
 
 
-def _made(wanted: Path | Numbered) -> Path:
-    for folder in wanted.candidates() if isinstance(wanted, Numbered) else [wanted]:
+def _made(wanted: Path | NumberedFolder) -> Path:
+    for folder in wanted.candidates() if isinstance(wanted, NumberedFolder) else [wanted]:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -142,8 +145,8 @@ def _made(wanted: Path | Numbered) -> Path:
     raise TapelessError(f"{folder} exists already: choose another folder with --out, or --resume it.")
 
 
-def write_configuration(made: Run, request: Request, config: Config) -> None:
-    write_whole(made.folder / CONFIGURATION, as_toml(request, config).encode())
+def write_configuration(made: Run, request: Request, preset: Preset) -> None:
+    write_whole(made.folder / CONFIGURATION, as_toml(request, preset).encode())
 
 
 def open_run(folder: Path, locked: bool = False) -> Run:
@@ -169,15 +172,15 @@ def _check_places(folder: Path) -> None:
             raise TapelessError(f"{path} is no {kind}, so this run could not be recorded: move it out of the way.")
 
 
-def _read(folder: Path) -> tuple[Request, Config]:
+def _read(folder: Path) -> tuple[Request, Preset]:
     path = folder / CONFIGURATION
     document = read_toml(path)
     if "preset" not in document:
         raise TapelessError(f"{path} names no preset, so it is not what the run was given: put it back as it was.")
-    if "dtype" in document:  # its name in runs of before
-        document["precision"] = document.pop("dtype")
-    request = request_from(document, str(path))
+    request = request_from(upgraded(document), str(path))
     try:
-        return request, preset(request.preset).override(**request.model)
+        preset = request.resolved()
+        checked_class_weights(preset.architecture, request.class_weights)
+        return request, preset
     except TapelessError as error:
         raise TapelessError(f"{path}: {error}") from None

@@ -12,17 +12,16 @@ from typing import Any
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
-from tapeless.models.config import OVERRIDABLE, Config
-from tapeless.models.presets import preset
+from tapeless.models.config import RENAMED, Preset
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
-from tapeless.tasks.task import Asked, Kind, Progress, Task
+from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
-from tapeless.train.run import Numbered, Run, read_weights
-from tapeless.train.settings import Request, Settings
+from tapeless.train.run import NumberedFolder, Run, read_weights
+from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
@@ -130,7 +129,7 @@ class Session:
         """A checkpoint, then what there is to record: the weights come first, whatever ails the metrics."""
         trainer = self.trainer
         with trainer.phases("save"):
-            identity = _identity(self.request, self.model.config, trainer.task)
+            identity = _identity(self.request, self.model.preset, trainer.task)
             path = checkpoint.save(
                 self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | {"run": identity},
                 keep=trainer.settings.keep, best=best,
@@ -163,12 +162,12 @@ class Session:
 
 
 def start(
-    request: Request, folder: Path | Numbered, *, base: Run | None = None, progress: Progress | None = None
+    request: Request, folder: Path | NumberedFolder, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
     found: checkpoint.Checkpoint | None = None
     if base is None:
-        _check_reads_tokens(preset(request.preset).override(**request.model))
+        _check_reads_tokens(request.resolved())
         request = _with_data(request)
         kind = kind_of(request.settings.data)
         request, messages = _trained_on_all_it_reads(request, kind)
@@ -176,35 +175,38 @@ def start(
         request, found, messages = _based_on(request, base)
         request = _with_data(request)
         kind = kind_of(request.settings.data)
-    config = preset(request.preset).override(**request.model)
-    _check_reads_tokens(config)
-    request = replace(request, settings=request.settings.suited(config, kind))
-    check_shape(config, request.settings.batch or 1, _length(kind, request.settings))
+    preset = request.resolved()
+    _check_reads_tokens(preset)
+    request = replace(request, settings=request.settings.suited(preset.architecture, kind))
+    check_shape(preset.architecture, request.settings.batch or 1, _length(kind, request.settings))
     with run.making(folder) as made:
         inherited = base.tokenizer_spec() if base else None
-        session = begin(made, request, config, kind, weights=found, inherited=inherited, progress=progress)
+        session = begin(made, request, preset, kind, weights=found, inherited=inherited, progress=progress)
     session.messages[:0] = messages
     return session
 
 
 def begin(
-    made: Run, request: Request, config: Config, kind: Kind, *, weights: checkpoint.Checkpoint | None = None,
+    made: Run, request: Request, preset: Preset, kind: TaskKind, *, weights: checkpoint.Checkpoint | None = None,
     inherited: str | Path | None = None, progress: Progress | None = None,
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
     settings, messages = on_its_threads(request.settings)
     request = replace(request, settings=settings)
-    task, config = kind.open(_asked(request, config, kind, made, inherited, progress))
+    task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
-    request = replace(request, model={**request.model, "vocab": config.vocab}, settings=settings)
-    trainer = Trainer(make_model(request, config, kind), task, settings)
+    model = {**request.model, "vocab": preset.architecture.vocab}
+    request = replace(
+        request, model=model, settings=settings, class_weights=task.class_weights or request.class_weights
+    )
+    trainer = Trainer(make_model(request, preset, kind), task, settings)
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
     session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
     if weights is not None:
         read_weights(weights, session.model)
         session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
-    run.write_configuration(made, request, config)
+    run.write_configuration(made, request, preset)
     return session
 
 
@@ -221,7 +223,7 @@ def _with_data(request: Request) -> Request:
 
 
 def resume(
-    folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind] = KINDS
+    folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind] = KINDS
 ) -> Session:
     """Go on where the newest whole checkpoint stands, with what may be changed in the middle of a run. `kinds`: of
     which its task is one."""
@@ -233,7 +235,7 @@ def resume(
         raise
 
 
-def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[Kind]) -> Session:
+def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind]) -> Session:
     folder, before = opened.folder, opened.request()
     request = before.override({}, settings)
     for name in (*model, *(name for name in settings if name in FIXED)):
@@ -241,7 +243,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
             raise TapelessError(
                 f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
             )
-    config = opened.config()
+    preset = opened.preset()
     threaded, told = on_its_threads(request.settings)
     request = replace(request, settings=threaded)
     found, messages = opened.newest()
@@ -254,36 +256,36 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     for name in ("data", "batch") if kind.length is not None else ("data", "batch", "time"):
         if getattr(request.settings, name) is None:
             raise TapelessError(f"{folder / run.CONFIGURATION} no longer says what {name} is: put it back as it was.")
-    task, _ = kind.open(_asked(request, config, kind, opened, None, None))
+    task, _ = kind.open(_asked(request, preset, kind, opened, None, None))
     if found is not None:
-        _check_same(found, folder, _identity(request, config, task))
-    trainer = Trainer(make_model(request, config, kind), task, request.settings)
+        _check_same(found, folder, _identity(request, preset, task))
+    trainer = Trainer(make_model(request, preset, kind), task, request.settings)
     if found is not None:
         trainer.restore(found)
     if trainer.step >= trainer.steps and not trainer.added:
         made = f"it has made {trainer.step:,} updates of {trainer.steps:,}"
         raise TapelessError(f"{folder} is done: {made}; go on by giving more with --steps.")
-    run.write_configuration(opened, request, config)
+    run.write_configuration(opened, request, preset)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
     begun = trainer.step > 0 or trainer.added > 0
     messages += [*_lock_messages(opened), *recorder.cut_after(trainer.step if begun else -1)]
     return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
 
 
-def _identity(request: Request, config: Config, task: Task) -> dict[str, Any]:
+def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
     """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
     Its data may move, and must stay what they were."""
     found = {name: getattr(request.settings, name) for name in FIXED if name != "data"}
-    found |= {name: getattr(config, name) for name in OVERRIDABLE}
-    if config.class_weights is not None:
-        found["class_weights"] = [float(weight) for weight in config.class_weights]
-    return found | task.identity()
+    found |= preset.values() | {"class_weights": request.class_weights}
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}  # as in JSON
+    return listed | task.identity()
 
 
 def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
     recorded = found.state.get("run")
     if not isinstance(recorded, dict):  # a checkpoint of an earlier version
         return
+    recorded = {(RENAMED | EARLIER).get(name, name): value for name, value in recorded.items()}
     for name, value in identity.items():
         if recorded.get(name, value) != value:
             where = "what data names has the SHA-256" if name == "data" else f"{name} is"
@@ -299,17 +301,17 @@ def _lock_messages(opened: Run) -> list[str]:
     return [f"the file system of {opened.folder} knows no locks: see to it that nothing else trains this run."]
 
 
-def _check_reads_tokens(config: Config) -> None:
-    if config.features:
+def _check_reads_tokens(preset: Preset) -> None:
+    if preset.architecture.features:
         raise TapelessError(
-            f"{config.name} reads features, and train knows text and the operations task: choose a preset that reads "
+            f"{preset.name} reads features, and train knows text and the operations task: choose a preset that reads "
             f"tokens, such as ops-102k."
         )
 
 
-def _trained_on_all_it_reads(request: Request, kind: Kind) -> tuple[Request, list[str]]:
+def _trained_on_all_it_reads(request: Request, kind: TaskKind) -> tuple[Request, list[str]]:
     """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
-    settings, config = request.settings, preset(request.preset).override(**request.model)
+    settings, config = request.settings, request.resolved().architecture
     if "context" in request.model and settings.time is None:
         settings = replace(settings, time=config.context)
     settings = settings.suited(config, kind)
@@ -327,10 +329,10 @@ def _trained_on_all_it_reads(request: Request, kind: Kind) -> tuple[Request, lis
 def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoint, list[str]]:
     """The model is the base's; its width or depth cannot change, as its weights must fit."""
     for name in request.model:
-        if name not in ("optimizer", "recompute", "chunk"):
+        if name not in ("optimizer", "recompute", "chunk", "frozen"):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
-    theirs, context = base.request(), base.config().context
+    theirs, context = base.request(), base.preset().architecture.context
     settings = request.settings
     if kind_of(settings.data).length is None:
         time = settings.time or base.window()
@@ -339,18 +341,19 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
                 f"time={time} is longer than the {context} positions that {base.folder} brings: use at most {context}."
             )
         settings = replace(settings, time=time)
-    model = {**theirs.model, **request.model}
+    model = {**theirs.model, "frozen": (), **request.model}  # what is frozen belongs to a training, not to its weights
     return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
 
 
 def _asked(
-    request: Request, config: Config, kind: Kind, made: Run, inherited: str | Path | None, progress: Progress | None
+    request: Request, preset: Preset, kind: TaskKind, made: Run, inherited: str | Path | None, progress: Progress | None
 ) -> Asked:
     settings = request.settings
     return Asked(
-        config, request.preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
+        preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
         validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
         vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
+        class_weights=request.class_weights,
     )  # fmt: skip
 
 
@@ -360,17 +363,17 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
-def _length(kind: Kind, settings: Settings) -> int:
+def _length(kind: TaskKind, settings: Settings) -> int:
     """Of the sequences it is trained on."""
     length = kind.length or settings.time
     assert length is not None  # the kind's defaults have seen to it
     return length
 
 
-def make_model(request: Request, config: Config, kind: Kind) -> Model:
+def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     settings = request.settings
     return Model(
-        config, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
+        preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
         precision=settings.precision,
-        optimizer=settings.optimizer(config.optimizer), seed=settings.seed,
+        optimizer=settings.optimizer(preset.optimizer), class_weights=request.class_weights, seed=settings.seed,
     )  # fmt: skip

@@ -12,12 +12,15 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
-from tapeless.models.config import OVERRIDABLE, Config, Optimizer, check_size
-from tapeless.models.presets import PRESETS
+from tapeless.models.config import RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
+from tapeless.models.presets import PRESETS, preset
 from tapeless.tasks.kinds import KINDS, kind_of
-from tapeless.tasks.task import Kind
+from tapeless.tasks.task import TaskKind
 from tapeless.train.schedules import Schedule
 
+FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what the loss is given beside it
+EARLIER = {"dtype": "precision"}  # what settings were called before it
+BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
 HIGHEST_LR = 1e6
 
@@ -60,7 +63,7 @@ class Settings:
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
     backend: str = option("cpu", "Machine", "cpu or reference.")
-    precision: str | None = option(None, "Machine", "float32 or float64; the backend's own by default.")
+    precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 
     def validate(self) -> None:
@@ -88,7 +91,7 @@ class Settings:
             )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
-    def suited(self, config: Config, kind: Kind | None = None) -> Settings:
+    def suited(self, config: Architecture, kind: TaskKind | None = None) -> Settings:
         """With every None that has a value for this kind of task filled in; without one, for what `data` names."""
         defaults = (kind or kind_of(self.data)).defaults
         missing: dict[str, Any] = {name: value for name, value in defaults.items() if getattr(self, name) is None}
@@ -116,7 +119,7 @@ class Settings:
         return Optimizer(name, **{key: value for key, value in chosen.items() if value is not None})
 
 
-def usual_settings(name: str, kinds: Sequence[Kind] = KINDS) -> dict[str, Any]:
+def usual_settings(name: str, kinds: Sequence[TaskKind] = KINDS) -> dict[str, Any]:
     """What a setting is where nobody says, by kind of task."""
     return {kind.name: kind.defaults.get(name, getattr(Settings(), name)) for kind in kinds}
 
@@ -137,18 +140,25 @@ def _check_types(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """A preset's name, the model's fields that differ from it, and the settings."""
+    """A preset's name, the model's fields that differ from it, and the settings. Of a run the fields are all there are,
+    and the name says no more than where they came from."""
 
     preset: str
     model: Mapping[str, Any]
     settings: Settings
+    class_weights: tuple[float, ...] | None = None  # that its task has given it
+
+    def resolved(self) -> Preset:
+        if self.preset in PRESETS:
+            return preset(self.preset).override(**self.model)
+        return Preset.of(self.preset, **self.model)
 
     def override(self, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Request:
         if "steps" in settings and self.settings.epochs is not None:
             settings = {"epochs": None, **settings}
         if "epochs" in settings and self.settings.steps is not None:
             settings = {"steps": None, **settings}
-        changed = Request(self.preset, {**self.model, **model}, replace(self.settings, **settings))
+        changed = replace(self, model={**self.model, **model}, settings=replace(self.settings, **settings))
         changed.settings.validate()
         return changed
 
@@ -166,39 +176,55 @@ def read_request(name: str) -> Request:
 
 
 def request_from(document: Mapping[str, Any], where: str) -> Request:
-    settings = {key: value for key, value in document.items() if key not in ("preset", "model")}
+    settings = {key: value for key, value in document.items() if key not in BESIDES}
     known = [each.name for each in fields(Settings)]
     for key in settings:
         if key not in known:
-            raise TapelessError(f"{where}: {unknown('key', key, [*known, 'preset', 'model'])}")
-    name, model = document.get("preset", "ops-102k"), document.get("model", {})
-    if not isinstance(name, str) or name not in PRESETS:
+            raise TapelessError(f"{where}: {unknown('key', key, [*known, *BESIDES])}")
+    name, model, loss = document.get("preset", "ops-102k"), document.get("model", {}), document.get("loss", {})
+    if document.get("format", FORMAT) != FORMAT:
+        raise TapelessError(
+            f"{where} has format {document['format']!r}, and this version reads {FORMAT}: use a newer one."
+        )
+    if not isinstance(name, str) or (name not in PRESETS and "format" not in document):
         raise TapelessError(f"{where}: {unknown('preset', name, PRESETS)}")
     if not isinstance(model, dict):
         raise TapelessError(f"{where}: model must be a table of preset fields, not {model!r}.")
-    for key in model:
-        if key not in OVERRIDABLE:
-            raise TapelessError(f"{where}: {unknown('field', key, OVERRIDABLE)}")
-    request = Request(name, model, Settings(**settings))
+    weights = loss.get("class_weights") if isinstance(loss, dict) else loss
+    if not isinstance(loss, dict) or not isinstance(weights, list | None) or loss.keys() - {"class_weights"}:
+        raise TapelessError(f"{where}: loss must be a table with class_weights in it, not {loss!r}.")
     try:
+        check_fields(model)
+        request = Request(name, model, Settings(**settings), None if weights is None else tuple(weights))
         request.settings.validate()
     except TapelessError as error:
         raise TapelessError(f"{where}: {error}") from None
     return request
 
 
-def as_toml(request: Request, config: Config) -> str:
+def upgraded(document: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a run that an earlier version wrote, as this one would have written it."""
+    model = document.get("model", {})
+    if "format" in document or not isinstance(model, dict):
+        return document
+    model = {RENAMED.get(name, name): value for name, value in model.items()}
+    loss = {"class_weights": model.pop("class_weights")} if "class_weights" in model else {}
+    return {EARLIER.get(name, name): value for name, value in document.items()} | {"model": model, "loss": loss}
+
+
+def as_toml(request: Request, chosen: Preset) -> str:
     """The resolved request, every field of the model included: a run does not change when a preset does."""
-    lines = [f"preset = {json.dumps(request.preset)}"]
+    lines = [f"format = {FORMAT}", f"preset = {json.dumps(request.preset)}"]
     for each in fields(Settings):
         value = getattr(request.settings, each.name)
         if value is not None:
             lines.append(f"{each.name} = {_toml(value)}")
     lines += ["", "[model]"]
-    for key in OVERRIDABLE:
-        value = getattr(config, key)
+    for key, value in chosen.values().items():
         if value is not None:
             lines.append(f"{key} = {_toml(value)}")
+    if request.class_weights is not None:
+        lines += ["", "[loss]", f"class_weights = {_toml(request.class_weights)}"]
     return "\n".join(lines) + "\n"
 
 

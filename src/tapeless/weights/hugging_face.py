@@ -19,9 +19,10 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import fsync_folder, make_folder, remove_folder, rename, write_file
 from tapeless.files.plain import read_plain
+from tapeless.files.safetensors import write_safetensors
 from tapeless.inputs import spelled
 from tapeless.models import transformer
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.tasks.data.files import LARGEST_JSON
 from tapeless.tasks.data.tokenizer import ByteTokenizer
@@ -42,7 +43,7 @@ PARTS = {
 }
 HEAD = "lm_head.weight"
 BLOCK_TENSORS = 12
-PIECE = 2**18  # elements checked or converted at a time
+PIECE = 2**18  # elements checked at a time
 
 ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
 THEIR_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
@@ -50,7 +51,7 @@ THEIR_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
 FIXED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 # What a model must be to be a GPT-2.
 GPT2 = {
-    "norm": "pre",
+    "placement": "pre",
     "positions": "learned",
     "causal": True,
     "attention_bias": True,
@@ -62,8 +63,8 @@ GPT2 = {
 END_OF_TEXT = "<|endoftext|>"
 
 
-def read_config(folder: Path) -> Config:
-    """The model that a folder describes, named after it, once the tensors beside it are seen to fit.
+def read_config(folder: Path) -> Architecture:
+    """The model that a folder describes, once the tensors beside it are seen to fit.
 
     Dropout is not read: we train without.
     """
@@ -81,8 +82,7 @@ def read_config(folder: Path) -> Config:
         raise TapelessError(f"{where} has tie_word_embeddings={show(tied)}: it must be true or false.")
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise TapelessError(f"{where} has layer_norm_epsilon={show(eps)}: it must be a number between 0 and 1.")
-    config = Config(
-        folder.resolve().name or "gpt2",
+    config = Architecture(
         layers=_size(where, fields, "n_layer"),
         channels=_size(where, fields, "n_embd"),
         heads=_size(where, fields, "n_head"),
@@ -123,7 +123,7 @@ def tokenizer_of(folder: Path) -> Path | None:
     return path if is_file(path) else None
 
 
-def write_folder(folder: Path, config: Config, params: Mapping[str, Array], tokenizer: str | Path | None) -> None:
+def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array], tokenizer: str | Path | None) -> None:
     """A folder that transformers loads as it is, in float32; written beside and renamed, so it is whole or not there.
 
     `tokenizer` is a tokenizer.json, or "bytes". Dropout is written as 0, which is how the model was trained.
@@ -138,7 +138,8 @@ def write_folder(folder: Path, config: Config, params: Mapping[str, Array], toke
         make_folder(target.parent)
         beside.mkdir()
         _write_json(beside / "config.json", _their_config(config, end))
-        write_file(beside / "model.safetensors", _their_file(params))
+        theirs = {their_name(name): array for name, array in params.items()}
+        write_safetensors(beside / "model.safetensors", theirs, dtype="<f4", metadata={"format": "pt"})
         if described is not None:
             write_file(beside / "tokenizer.json", [described])
             about = _tokenizer_config(config, end)
@@ -179,11 +180,13 @@ def _activation(where: Path, name: Any) -> str:
     return ACTIVATIONS[name]
 
 
-def _shapes(config: Config) -> dict[str, Shape]:
-    return {weight.name: weight.shape for weight in transformer.evaluation(config, batch=1, time=1).weights}
+def _shapes(config: Architecture) -> dict[str, Shape]:
+    return {
+        weight.name: weight.shape for weight in transformer.evaluation(Preset("gpt2", config), batch=1, time=1).weights
+    }
 
 
-def _check_described(folder: Path, config: Config) -> None:
+def _check_described(folder: Path, config: Architecture) -> None:
     """A configuration alone could ask for any amount of memory: it must have the tensors to show for it."""
     stored = stored_tensors(folder)
     if BLOCK_TENSORS * config.layers > len(stored):
@@ -242,26 +245,26 @@ def _check_tied(folder: Path, head: Stored, tokens: Stored) -> None:
             )
 
 
-def _check_gpt2(config: Config) -> None:
+def _check_gpt2(config: Architecture) -> None:
     for name, value in GPT2.items():
         if getattr(config, name) != value:
             raise TapelessError(
-                f"{config.name} has {name}={getattr(config, name)!r}, and a GPT-2 has {name}={value!r}: "
+                f"this model has {name}={getattr(config, name)!r}, and a GPT-2 has {name}={value!r}: "
                 f"the Hugging Face layout has no place for this model."
             )
 
 
-def _check_params(config: Config, params: Mapping[str, Array]) -> None:
+def _check_params(config: Architecture, params: Mapping[str, Array]) -> None:
     config.validate()
     shapes = _shapes(config)
     strange = sorted(shapes.keys() ^ params.keys())
     if strange:
         problem = "lack" if strange[0] in shapes else "hold"
-        raise TapelessError(f"the weights to export {problem} {strange[0]}: they are not those of {config.name}.")
+        raise TapelessError(f"the weights to export {problem} {strange[0]}: they are not those of this model.")
     for name, array in params.items():
         if array.shape != shapes[name]:
             raise TapelessError(
-                f"{name} has shape {spelled(array.shape)}, but {config.name} needs {spelled(shapes[name])}."
+                f"{name} has shape {spelled(array.shape)}, but this model needs {spelled(shapes[name])}."
             )
         for values in _rows(array):
             _check_finite(name, values, "<f4")
@@ -282,7 +285,7 @@ def _described(tokenizer: str | Path) -> bytes:
         raise TapelessError(f"cannot read {tokenizer}: {error.strerror}.") from None
 
 
-def _end_of_text(origin: str, described: bytes, config: Config) -> int | None:
+def _end_of_text(origin: str, described: bytes, config: Architecture) -> int | None:
     """The id of the end-of-text token, if the tokenizer has one."""
     try:
         from tokenizers import Tokenizer
@@ -296,7 +299,7 @@ def _end_of_text(origin: str, described: bytes, config: Config) -> int | None:
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab:
         raise TapelessError(
-            f"{origin} has the token id {largest}, but {config.name} knows {config.vocab} words: "
+            f"{origin} has the token id {largest}, but this model knows {config.vocab} words: "
             f"it is not the tokenizer this model was trained with."
         )
     end: int | None = tokenizer.token_to_id(END_OF_TEXT)
@@ -315,7 +318,7 @@ def _free(folder: Path) -> Path:
     return target
 
 
-def _their_config(config: Config, end: int | None) -> dict[str, Any]:
+def _their_config(config: Architecture, end: int | None) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -333,7 +336,7 @@ def _their_config(config: Config, end: int | None) -> dict[str, Any]:
     }
 
 
-def _tokenizer_config(config: Config, end: int | None) -> dict[str, Any]:
+def _tokenizer_config(config: Architecture, end: int | None) -> dict[str, Any]:
     """PreTrainedTokenizerFast takes tokenizer.json as it is, where GPT-2's own class would take parts of it."""
     special: dict[str, Any] = {} if end is None else dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
     return {
@@ -346,19 +349,3 @@ def _tokenizer_config(config: Config, end: int | None) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_file(path, [json.dumps(value, indent=2).encode() + b"\n"])
-
-
-def _their_file(params: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    """A safetensors file in float32: the header, then some rows at a time, so that no second model is in memory."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    start = 0
-    for name, array in params.items():
-        stop = start + 4 * array.size
-        header[their_name(name)] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, stop]}
-        start = stop
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the format wants the tensors aligned
-    yield len(text).to_bytes(8, "little") + text
-    for array in params.values():
-        for values in _rows(array):
-            yield np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).data

@@ -11,7 +11,7 @@ import typer
 
 import tapeless.generate as generating
 from tapeless import Model
-from tapeless.backends import cpu
+from tapeless.backends.backend import backend_named
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
@@ -34,6 +34,8 @@ from tapeless.program.builder import Builder
 from tapeless.tasks.data import batches
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import Schedule
+
+cpu = backend_named("cpu")
 
 NAMED = 0.95  # the least share that the report names rightly
 PATCHED = (
@@ -164,10 +166,10 @@ def test_every_configuration_walks(configuration):
 
 
 def test_what_is_walked_has_every_choice():
-    configs = [configuration.model("float64").config for configuration in WALKED]
-    for field in ("norm", "activation", "positions", "readout", "loss", "causal", "recompute", "tied"):
-        assert len({getattr(config, field) for config in configs}) > 1, field
-    assert {config.activation for config in configs} == {"gelu", "relu", "tanh"}
+    made = [configuration.model("float64").preset.values() for configuration in WALKED]
+    for field in ("placement", "activation", "positions", "readout", "loss", "causal", "recompute", "tied"):
+        assert len({values[field] for values in made}) > 1, field
+    assert {values["activation"] for values in made} == {"gelu", "relu", "tanh"}
 
 
 def test_every_op_has_a_definition_and_every_example_is_of_an_op():

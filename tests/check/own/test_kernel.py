@@ -163,9 +163,9 @@ def test_what_a_call_reads_is_what_the_reference_computed():
 
 
 def test_an_optimizer_is_a_kernel_too():
-    def late(weights, m, v, step, *rest):
+    def late(weights, m, v, master, step, *rest):
         step += 1
-        OPS["adamw"].forward(weights, m, v, step, *rest)
+        OPS["adamw"].forward(weights, m, v, master, step, *rest)
         step -= 1
 
     report = check("adamw", forward=late)
@@ -174,8 +174,8 @@ def test_an_optimizer_is_a_kernel_too():
 
 
 def test_an_optimizer_that_clears_the_gradients_changes_its_input():
-    def clears(weights, m, v, step, moved, norms, gradients, *rest):
-        OPS["adamw"].forward(weights, m, v, step, moved, norms, gradients, *rest)
+    def clears(weights, m, v, master, step, moved, norms, gradients, *rest):
+        OPS["adamw"].forward(weights, m, v, master, step, moved, norms, gradients, *rest)
         gradients[...] = 0
 
     assert "changes its input gradients" in check("adamw", forward=clears).faults[0]
@@ -380,4 +380,4 @@ def test_the_preset_is_one_that_uses_the_op_and_fields_can_change_it():
     assert all(report.ok for report in found)
     assert norms == ["blocks.0.mlp.act", "blocks.0.mlp.act"]
     assert len(found[0].differences) > 1
-    assert PRESETS["ops-102k"].activation == "relu"
+    assert PRESETS["ops-102k"].architecture.activation == "relu"

@@ -9,7 +9,7 @@ from tapeless.labelling.genome.codons import codon_indices, codons_in_frame, pha
 from tapeless.labelling.genome.dna import opposite_bases
 from tapeless.labelling.genome.fasta import read_records
 from tapeless.labelling.genome.gff import labels, read_annotation
-from tapeless.labelling.genome.output import Cut, Kind, writing
+from tapeless.labelling.genome.output import Cut, FeatureKind, writing
 from tapeless.labelling.genome.synthetic import Synthetic
 
 LENGTH = 60_000
@@ -39,7 +39,7 @@ def test_coding_stretches_come_with_the_frame_they_were_made_in(tmp_path, genome
     records, known, lines = genome
     learned = fit({"chr1": records["chr1"]}, known)
     assert learned is not None
-    found = written_lines(tmp_path, {"chr2": records["chr2"]}, known, Kind("CDS", learned.odds), moved)
+    found = written_lines(tmp_path, {"chr2": records["chr2"]}, known, FeatureKind("CDS", learned.odds), moved)
     truth = {(line[3], line[4], line[6]): int(line[7]) for line in lines if line[0] == "chr2"}
     assert len(found) == len(truth) > 20
     right = 0
@@ -54,7 +54,7 @@ def test_coding_stretches_come_with_the_frame_they_were_made_in(tmp_path, genome
 
 def test_without_statistics_stop_codons_tell(tmp_path, genome):
     records, known, lines = genome
-    found = written_lines(tmp_path, records, known, Kind("CDS"))
+    found = written_lines(tmp_path, records, known, FeatureKind("CDS"))
     right = sum(line[7] == true[7] for line, true in zip(found, sorted_like(lines), strict=True))
     assert right > 0.8 * len(found)
 
@@ -65,7 +65,7 @@ def sorted_like(lines):
 
 def test_other_features_have_no_frame_and_their_own_name(tmp_path, genome):
     records, known, _ = genome
-    for kind in (Kind(), Kind("tRNA")):
+    for kind in (FeatureKind(), FeatureKind("tRNA")):
         found = written_lines(tmp_path, records, known, kind)
         assert {(line[2], line[7]) for line in found} == {(kind.feature, ".")}
         assert found[0][8].startswith(f"ID={kind.feature}1;")
@@ -75,7 +75,7 @@ def test_gffutils_reads_coding_stretches_with_their_frame(tmp_path, genome):
     import gffutils
 
     records, known, _ = genome
-    found = written_lines(tmp_path, records, known, Kind("CDS"))
+    found = written_lines(tmp_path, records, known, FeatureKind("CDS"))
     database = gffutils.create_db(str(tmp_path / "out.gff3"), ":memory:")
     try:
         read = {(each.seqid, each.start, each.end, each.strand): each.frame for each in database.all_features()}
@@ -91,7 +91,7 @@ def test_the_frame_of_one_stretch_by_hand():
     assert phase(open_frame[1:]) == 2
     assert phase(open_frame[2:]) == 1
     assert codons_in_frame(codon_indices(open_frame), np.array([[0, 15]]), stop_odds()).sum() == 5
-    assert Kind("CDS").phase(opposite_bases(open_frame[1:]), "-") == "2"
+    assert FeatureKind("CDS").phase(opposite_bases(open_frame[1:]), "-") == "2"
     for short in (b"", b"A", b"AC"):
         assert phase(np.frombuffer(short, np.uint8)) == 0
 
@@ -99,7 +99,7 @@ def test_the_frame_of_one_stretch_by_hand():
 @pytest.mark.parametrize("feature", ["", " ", "a\tb", "a\n"])
 def test_names_that_are_none(feature):
     with pytest.raises(TapelessError, match="no type of feature"):
-        Kind(feature)
+        FeatureKind(feature)
 
 
 def test_letters_and_length_must_agree(tmp_path):

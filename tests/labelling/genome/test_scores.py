@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.scores import Score, base_score, stretch_scores
+from tapeless.labelling.genome.scores import Matched, base_score, stretch_scores
 from tests.random_cases import cases
 
 
@@ -17,7 +17,7 @@ def plain(truth, predicted, agree):
     right = sum(any(agree(each, true) for true in truth) for each in predicted)
     found = sum(any(agree(each, true) for each in predicted) for true in truth)
     assert right == found
-    return Score(right, len(predicted), len(truth))
+    return Matched(right, len(predicted), len(truth))
 
 
 def half(one, other):
@@ -47,11 +47,11 @@ def test_an_example_by_hand():
     truth = {("a", "+"): intervals((0, 100), (200, 300), (400, 500))}
     predicted = {("a", "+"): intervals((0, 100), (210, 290), (390, 420), (600, 700)), ("a", "-"): intervals((0, 100))}
     scores = stretch_scores(truth, predicted)
-    assert scores["+"].exact == Score(1, 4, 3)
-    assert scores["+"].half == Score(2, 4, 3)
-    assert scores["-"].exact == Score(0, 1, 0)
+    assert scores["+"].exact == Matched(1, 4, 3)
+    assert scores["+"].half == Matched(2, 4, 3)
+    assert scores["-"].exact == Matched(0, 1, 0)
     both = scores["both"].half
-    assert both == Score(2, 5, 3)
+    assert both == Matched(2, 5, 3)
     assert (both.precision, both.recall, both.f1) == (2 / 5, 2 / 3, 0.5)
 
 
@@ -70,5 +70,5 @@ def test_nothing_predicted_and_nothing_true():
 
 def test_per_base():
     score = base_score(np.array([1, 1, 0, 0, 1]), np.array([1, 0, 1, 0, 1]))
-    assert score == Score(2, 3, 3)
+    assert score == Matched(2, 3, 3)
     assert score.f1 == 2 / 3

@@ -99,7 +99,7 @@ def refused(action, says: str) -> None:
 
 def small_task(**changes: Any) -> Labelled:
     given: dict[str, Any] = {"training": [bursts(200, 0)], "validation": [bursts(50, 1)], "time": 32, "seed": 0}
-    return Labelled(preset("sunfish"), **(given | changes))
+    return Labelled(preset("sunfish").architecture, **(given | changes))
 
 
 @pytest.mark.parametrize("name", SIGNALS)
@@ -202,11 +202,11 @@ def test_batches_larger_than_the_data():
 @pytest.mark.parametrize("name", ["gpt2-124m", "cllm", "ops-102k"])
 def test_models_that_read_tokens(name):
     recordings = [bursts(100, 0)]
-    refused(lambda: Labelled(preset(name), recordings, recordings, time=8, seed=0), "reads tokens")
+    refused(lambda: Labelled(preset(name).architecture, recordings, recordings, time=8, seed=0), "reads tokens")
 
 
 def test_models_that_answer_once():
-    config, recordings = preset("sunfish").override(readout="last"), [bursts(100, 0)]
+    config, recordings = preset("sunfish").override(readout="last").architecture, [bursts(100, 0)]
     refused(lambda: Labelled(config, recordings, recordings, time=8, seed=0), "answers once per sequence")
 
 

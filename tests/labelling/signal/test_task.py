@@ -29,7 +29,7 @@ def small_model(**more: Any) -> Model:
 
 
 def task(training, validation, **more: Any) -> Labelled:
-    config = preset("sunfish").override(**SMALL)
+    config = preset("sunfish").override(**SMALL).architecture
     return Labelled(config, training, validation, time=32, features=WAVELETS, **({"seed": 0} | more))
 
 

@@ -22,8 +22,9 @@ def _binder(op: str, direction: str, wrong: Callable[..., None]) -> Plant:
 
     def make(right: Any) -> Any:
         def bind(*args: Any, **options: Any) -> list[Callable[[], None]]:
-            runs: list[Callable[[], None]] = right(*args, **options)
-            return [*runs, lambda: wrong(*args, **options)]
+            natives: list[Callable[[], None]] = right(*args, **options)
+            options.pop("scratch", None)
+            return [*natives, lambda: wrong(*args, **options)]
 
         return bind
 
@@ -43,7 +44,7 @@ def _patched(op: str, name: str, make: Callable[[Any], Any]) -> Plant:
 
 def _instead(op: str, direction: str, wrong: Callable[..., None]) -> Plant:
     def make(right: Any) -> Any:
-        return lambda *args, **options: [lambda: wrong(*args, **options)]
+        return lambda *args, scratch=(), **options: [lambda: wrong(*args, **options)]
 
     return _patched(op, direction, make)
 
@@ -117,7 +118,7 @@ def _whole_chunks(right: Any) -> Any:
 
 
 def _always_written(right: Any) -> Any:
-    return lambda *args, add=NONE: right(*args, add=add - {"dweight"})
+    return lambda *args, add=NONE, **options: right(*args, add=add - {"dweight"}, **options)
 
 
 def _rough_tanh(y: Array, x: Array) -> None:

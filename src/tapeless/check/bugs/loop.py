@@ -40,7 +40,7 @@ class _Through:
     def step(self, inputs: Any, targets: Any, *, lr: float, clip: float | None, **added: Any) -> Stepped:
         self.forward_backward(inputs, targets, **added)
         self._model.prepare_update(lr, clip)
-        return self._model._ran(self._model._clip, self._model._update)
+        return self._model._ran("clip", "update")
 
 
 def _loop_calls(change: Any) -> Plant:
@@ -133,9 +133,9 @@ class _Partial:
     def __init__(self, checkpoint: Any, state: dict[str, Any], forgotten: tuple[str, ...]) -> None:
         self._checkpoint, self.state, self._forgotten = checkpoint, state, forgotten
 
-    def read(self, stem: str, into: Any) -> None:
+    def read(self, stem: str, like: Any, write: Any) -> None:
         if stem not in self._forgotten:
-            self._checkpoint.read(stem, into)
+            self._checkpoint.read(stem, like, write)
 
 
 def _all_targets_counted(right: Any, self: Model, inputs: Any, targets: Any, count: int | None = None) -> None:

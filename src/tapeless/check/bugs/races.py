@@ -55,7 +55,7 @@ def lost_additions(dweight, dy, tokens, add):  # type: ignore[no-untyped-def]
 
 
 def _shared_sums(
-    dx: Any, dweight: Any, dbias: Any, dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, add: Any = NONE
+    dx: Any, dweight: Any, dbias: Any, dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, scratch: Any, add: Any = NONE
 ) -> Any:
     adds = ("dx" in add, "dweight" in add, "dbias" in add)
     return [_kernel(shared_sums).bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, *adds)]
@@ -81,9 +81,9 @@ def shared_sums(dx, dweight, dbias, dy, x, weight, mean, rstd, add_dx, add_dweig
             dbias[c] += dy[r, c]
 
 
-def _shared_scratch(loss: Any, dx: Any, x: Any, table: Any, targets: Any, count: Any) -> Any:
+def _shared_scratch(loss: Any, dx: Any, x: Any, table: Any, targets: Any, count: Any, scratch: Any) -> Any:
     row = np.empty(x.shape[1], np.float32)
-    return [_kernel(shared_scratch).bind(x.size, loss, dx, np.empty(len(x)), row, x, table, targets, count)]
+    return [_kernel(shared_scratch).bind(x.size, loss, dx, *scratch, row, x, table, targets, count)]
 
 
 def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):  # type: ignore[no-untyped-def]
@@ -99,10 +99,10 @@ def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):  # type: 
     loss[0] = np.float32(row_loss.sum() / (count[0] * width))
 
 
-def _not_reset(norm: Any, norms: Any, gradients: Any, sections: Any) -> Any:
+def _not_reset(norm: Any, norms: Any, gradients: Any, sections: Any, scratch: Any) -> Any:
     from tapeless.ops.global_norm import cpu
 
-    right = cpu.forward(norm, norms, gradients, sections)  # the sections at least
+    right = cpu.forward(norm, norms, gradients, sections, scratch)  # the sections at least
     return [*right, _kernel(not_reset).bind(gradients.size, norm, gradients, np.zeros(-(-gradients.size // 65536)))]
 
 
@@ -114,8 +114,8 @@ def not_reset(norm, gradients, partial):  # type: ignore[no-untyped-def]
     norm[0] = sqrt(partial.sum())
 
 
-def _too_early(loss: Any, x: Any, table: Any, targets: Any, count: Any) -> Any:
-    return [_kernel(too_early).bind(x.size, loss, np.zeros(len(x)), x, table, targets, count)]
+def _too_early(loss: Any, x: Any, table: Any, targets: Any, count: Any, scratch: Any) -> Any:
+    return [_kernel(too_early).bind(x.size, loss, *scratch, x, table, targets, count)]
 
 
 def too_early(loss, row_loss, x, table, targets, count):  # type: ignore[no-untyped-def]
@@ -134,7 +134,7 @@ def too_early(loss, row_loss, x, table, targets, count):  # type: ignore[no-unty
             loss[0] = np.float32(total / (count[0] * width))
 
 
-def _overlapping(weights: Any, *rest: Any) -> Any:
+def _overlapping(weights: Any, master: Any, *rest: Any, scratch: Any) -> Any:
     *others, sections = rest
     edges = np.array([*sections, weights.size])
     return [_kernel(overlapping).bind(weights.size, weights, *others, edges)]

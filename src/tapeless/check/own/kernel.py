@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import backend_named
+from tapeless.backends.backend import backend_named
 from tapeless.check.configurations import Configuration
 from tapeless.check.lockstep import Difference
-from tapeless.check.own.walk import Kernel, Speed, Swap, drift, losses, swapped, walk
+from tapeless.check.own.walk import OwnKernel, Speed, Swap, Swapped, drift, losses, walk
 from tapeless.check.tolerances import LOCKSTEP_INHERENT, TOLERANCES
 from tapeless.errors import TapelessError, unknown
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Config, Optimizer
+from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.models.presets import preset as preset_named
 from tapeless.ops import OPS
@@ -98,8 +98,8 @@ def _place(difference: Difference) -> str:
 def kernel(
     name: str,
     *,
-    forward: Kernel | None = None,
-    backward: Kernel | None = None,
+    forward: OwnKernel | None = None,
+    backward: OwnKernel | None = None,
     backend: str = "cpu",
     preset: str | None = None,
     batch: int = 2,
@@ -127,7 +127,7 @@ def kernel(
     made = Configuration(config.name, config.name, batch=batch, time=time, spread=SPREAD)
     batches = [made.batch_of(rng, model) for _ in range(BATCHES)]
     made.scramble(rng, model)
-    yours = swapped(ours, swap)
+    yours = Swapped(ours, swap)
     with np.errstate(all="ignore"):  # what a wrong kernel leads to is part of the report
         faults, differences, speeds = walk(model, swap, yours, ours, batches[0], repeats)
         off, allowed = nan, DRIFT[model.precision.name]
@@ -139,12 +139,13 @@ def kernel(
     return KernelReport(name, faults, differences, speeds, steps, off, allowed)
 
 
-def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Config:
+def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Preset:
     """The preset asked for, else the first that uses the op, made small."""
     names = ("gpt2-4x256", "ops-102k", "cllm", "sunfish") if preset is None else (preset_named(preset).name,)
     lacking = set(swap.kernels)
     for name in names:
-        kept = {"features": 6, "vocab": PRESETS[name].vocab} if PRESETS[name].features else {}
+        usual = PRESETS[name].architecture
+        kept = {"features": 6, "vocab": usual.vocab} if usual.features else {}
         config = PRESETS[name].override(**SMALL | kept | fields)
         calls = transformer.training(config, 1, 1, Optimizer(config.optimizer)).calls
         missing = set(swap.kernels) - {call.direction for call in calls if swap.has(call)}
@@ -157,7 +158,7 @@ def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Conf
     )
 
 
-def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, Kernel]:
+def _checked_kernels(name: str, forward: Any, backward: Any) -> dict[str, OwnKernel]:
     if name not in OPS:
         raise unknown("op", name, OPS)
     kernels = {"forward": forward, "backward": backward}

@@ -8,20 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf, isfinite
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tapeless.backends.execute import Bound, Run, arguments_of, bind, bind_call, execute
+from tapeless.backends.backend import Backend, bind_call, run_call
+from tapeless.backends.engine import Arena, Engine
 from tapeless.check.lockstep import Difference, compare
 from tapeless.errors import TapelessError
+from tapeless.kernels.native import Native
 from tapeless.model import Model
 from tapeless.ops.contract import NONE, Array
-from tapeless.program.arena import ALIGNMENT, Arena
+from tapeless.program.arena import ALIGNMENT
 from tapeless.program.call import Call
 
-Kernel = Callable[..., Any]
+OwnKernel = Callable[..., Any]
 Batch = tuple[Array, Array]
 
 TURNS, TURN_SECONDS = 9, 0.005  # of the race beside our own kernel
@@ -35,7 +36,7 @@ class Swap:
     """The kernels under test, by direction, and the op they are for."""
 
     name: str
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, OwnKernel]
 
     def has(self, call: Call) -> bool:
         return call.op == self.name and call.direction in self.kernels
@@ -57,7 +58,7 @@ class Speed:
         )
 
 
-def torch_kernel(function: Kernel) -> Kernel:
+def torch_kernel(function: OwnKernel) -> OwnKernel:
     """A kernel written for torch tensors: it sees the same memory as tensors, and writes into them."""
     import torch
 
@@ -68,23 +69,22 @@ def torch_kernel(function: Kernel) -> Kernel:
     return on_arrays
 
 
-def swapped(ours: ModuleType, swap: Swap) -> ModuleType:
-    """A backend that is ours but for the kernels under test."""
-    backend = ModuleType(f"{ours.__name__} with another {swap.name}")
+class Swapped:
+    """A backend that is another one but for the kernels under test."""
 
-    def bind_yours(call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Run]:
-        if not swap.has(call):
-            runs: list[Run] = ours.bind(call, arguments, options)
-            return runs
-        return [partial(_run_yours, swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
+    def __init__(self, ours: Backend, swap: Swap) -> None:
+        self._ours, self._swap = ours, swap
 
-    backend.__dict__.update(
-        DEFAULT_PRECISION=ours.DEFAULT_PRECISION, PRECISIONS=ours.PRECISIONS, bind=bind_yours, begin=ours.begin
-    )
-    return backend
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ours, name)
+
+    def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        if not self._swap.has(call):
+            return self._ours.bind(call, arguments, options)
+        return [partial(_run_yours, self._swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
 
 
-def _run_yours(function: Kernel, call: Call, arguments: list[Any], add: frozenset[str]) -> Any:
+def _run_yours(function: OwnKernel, call: Call, arguments: list[Any], add: frozenset[str]) -> Any:
     """Call the kernel; if it cannot add, let it overwrite something else and add that."""
     takes_add = _takes_add(function)
     places = [call.signature.arguments.index(name) for name in add]
@@ -106,7 +106,7 @@ def _run_yours(function: Kernel, call: Call, arguments: list[Any], add: frozense
     return returned
 
 
-def _takes_add(function: Kernel) -> bool:
+def _takes_add(function: OwnKernel) -> bool:
     try:
         return "add" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled: nobody wrote a signature
@@ -122,39 +122,39 @@ class _Ground:
 
     @classmethod
     def like(cls, arena: Arena) -> _Ground:
-        whole = np.zeros(arena.block.size + 2 * MARGIN + ALIGNMENT, np.uint8)
+        whole = np.zeros(arena.memory.size + 2 * MARGIN + ALIGNMENT, np.uint8)
         start = MARGIN + -(whole.ctypes.data + MARGIN) % ALIGNMENT
-        block = whole[start : start + arena.block.size]
-        block[...] = arena.block
-        return cls(whole, Arena(arena.plan, block=block))
+        memory = whole[start : start + arena.memory.size]
+        memory[...] = arena.memory
+        return cls(whole, Arena(arena.plan, arena.backend, memory=memory))
 
     @property
     def start(self) -> int:
-        return int(self.arena.block.ctypes.data - self.whole.ctypes.data)
+        return int(self.arena.memory.ctypes.data - self.whole.ctypes.data)
 
 
 def walk(
-    model: Model, swap: Swap, yours: ModuleType, ours: ModuleType, batch: Batch, repeats: int
+    model: Model, swap: Swap, yours: Backend, ours: Backend, batch: Batch, repeats: int
 ) -> tuple[tuple[str, ...], tuple[Difference, ...], tuple[Speed, ...]]:
     """One step, call by call. After a call of the kernel the reference's result goes on, so each is judged alone."""
     model.feed(*batch)
     model.prepare_update(LEARNING_RATE, CLIP)
-    ground = _Ground.like(model.arena)
+    ground = _Ground.like(model.engine)
     faults: dict[str, list[str]] = {}
     differences: list[Difference] = []
     speeds: dict[str, Speed] = {}
     for number, call in enumerate(model.program.calls):
-        arrays = arguments_of(call, ground.arena)
+        arrays = ground.arena.arguments(call)
         # What writes where it should not is not run again: who knows where it writes next.
         if not swap.has(call) or call.direction in faults:
-            _run(bind_call(call, arrays, ours))
+            run_call(call, arrays, ours)
             continue
         before = ground.whole.copy()
         found = _faults(ground, number, call, swap.kernels[call.direction], repeats)
         ground.whole[...] = before
         if found:
             faults[call.direction] = found
-            _run(bind_call(call, arrays, ours))
+            run_call(call, arrays, ours)
             continue
         exact = {name: _widened(array) for name, array in arrays.items()}
         differences += compare(call, arrays, exact, yours, number)
@@ -170,14 +170,9 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()
 
 
-def _run(bound: Bound) -> None:
-    for _ in execute([bound]):
-        pass
-
-
-def _faults(ground: _Ground, number: int, call: Call, kernel: Kernel, repeats: int) -> list[str]:
+def _faults(ground: _Ground, number: int, call: Call, kernel: OwnKernel, repeats: int) -> list[str]:
     """What is wrong with the way it writes: past its outputs, not all of them, or not the same every time."""
-    arrays = arguments_of(call, ground.arena)
+    arrays = ground.arena.arguments(call)
     arguments = [arrays.get(name) for name in call.signature.arguments] + [value for _, value in call.scalars]
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
     add = added if _takes_add(kernel) else NONE  # a kernel that only overwrites is watched while it overwrites
@@ -208,9 +203,9 @@ def _strays(ground: _Ground, before: Array, number: int, call: Call) -> Iterator
     """Every byte of the model that is not an output must be as it was."""
     plan = ground.arena.plan
     marked = np.zeros_like(ground.whole)
-    outputs = Arena(plan, block=marked[ground.start : ground.start + ground.arena.block.size])
+    outputs = Arena(plan, ground.arena.backend, memory=marked[ground.start : ground.start + ground.arena.memory.size])
     for argument in call.writes:
-        _bits(outputs.array(argument.view))[...] = -1
+        _bits(outputs.view(argument.view))[...] = -1
     changed = np.flatnonzero((ground.whole != before) & (marked == 0))
     if not changed.size:
         return
@@ -263,21 +258,22 @@ def _where(places: Array) -> str:
     return f"{np.count_nonzero(places):,} of {places.size:,} places, first {first}"
 
 
-def _race(call: Call, yours: Bound, ours: Bound) -> Speed:
+def _race(call: Call, yours: list[Native], ours: list[Native]) -> Speed:
     """Turn by turn, so that a busy machine is busy for both; what the calls write does not matter here."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(TURNS + 1):
-        for own, bound in ((True, yours), (False, ours)):
-            taken = _turn(bound)
+        for own, natives in ((True, yours), (False, ours)):
+            taken = _turn(natives)
             if turn:  # the first warms up
                 seconds[own].append(taken)
     return Speed(call, float(np.median(seconds[True])), float(np.median(seconds[False])))
 
 
-def _turn(bound: Bound) -> float:
+def _turn(natives: list[Native]) -> float:
     count, start = 0, time.perf_counter()
     while not count or time.perf_counter() - start < TURN_SECONDS:
-        _run(bound)
+        for native in natives:
+            native()
         count += 1
     return (time.perf_counter() - start) / count
 
@@ -292,9 +288,9 @@ def drift(with_it: list[float], without: list[float]) -> float:
     return max(abs(one - other) for one, other in zip(with_it, without, strict=True)) / abs(without[0])
 
 
-def losses(model: Model, backend: ModuleType, batches: list[Batch], steps: int, shaken: bool = False) -> list[float]:
+def losses(model: Model, backend: Backend, batches: list[Batch], steps: int, shaken: bool = False) -> list[float]:
     """The loss of each training step; with `shaken`, every weight is off by one rounding before every step."""
-    bound = bind(model.program.calls, model.arena, backend)
+    engine = Engine(model.plan, backend, memory=model.engine.memory)
     rng, rounding = np.random.default_rng(0), float(np.finfo(model.precision.weight).eps) / 2
     found = []
     for step in range(steps):
@@ -303,7 +299,7 @@ def losses(model: Model, backend: ModuleType, batches: list[Batch], steps: int, 
                 weight *= 1 + 2 * rounding * rng.integers(-1, 2, weight.shape)
         model.feed(*batches[step % len(batches)])
         model.prepare_update(LEARNING_RATE, CLIP)
-        for _ in execute(bound):
-            pass
-        found.append(float(model.arena.array(model.plan.placements["loss"].buffer)[0]))
+        engine.run()
+        # What is not finite is not updated with, and the next loss would be none the worse for it.
+        found.append(float(engine.read("loss")[0]) if engine.read("finite")[0] else inf)
     return found

@@ -12,8 +12,9 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapeless.errors import TapelessError
+from tapeless.kernels.native import Native, Scratch
 
 Array = NDArray[Any]
 
-Run = Callable[[], None]
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
 # Under which names an OpenBLAS lets its number of threads be set: NumPy's wheels, then everyone else's.
@@ -169,7 +170,7 @@ def refuse_after_fork(count: int) -> None:
         )
 
 
-def alone(runs: list[Run]) -> list[Run]:
+def alone(runs: list[Native]) -> list[Native]:
     """Native calls as whoever else is in the process allows. Numba's `workqueue` ends a process in which two threads
     call it at once, and the number of OpenBLAS's threads is everybody's: there, one call runs at a time."""
     import numba
@@ -179,7 +180,7 @@ def alone(runs: list[Run]) -> list[Run]:
     return [partial(_run_alone, runs)]
 
 
-def _run_alone(runs: list[Run]) -> None:
+def _run_alone(runs: list[Native]) -> None:
     with _one_at_a_time:
         for run in runs:
             run()
@@ -192,7 +193,7 @@ class Product(partial[None]):
     flops: int
 
 
-def on_one_thread(runs: list[Run]) -> list[Run]:
+def on_one_thread(runs: list[Native]) -> list[Native]:
     """Native calls during which MKL stays on the calling thread. Switching costs a fifth of a microsecond."""
     library = mkl()
     if library is None or threads() == 1:
@@ -202,9 +203,16 @@ def on_one_thread(runs: list[Run]) -> list[Run]:
 
 
 def bound_gemm(
-    c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0
+    c: Array,
+    a: Array,
+    b: Array,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    beta: float = 0.0,
+    scratch: Sequence[Array] = (),
 ) -> Product:
-    """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add."""
+    """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add, for which
+    `adding_scratch` says what is needed."""
     for matrix in (c, a, b):
         if matrix.dtype != np.float32 or matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
             raise ValueError(f"a product takes row-major float32 matrices, not {matrix.dtype} {matrix.shape}")
@@ -214,8 +222,8 @@ def bound_gemm(
         raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
     library = mkl()
     if library is None:
-        scratch = () if beta == 0 else (np.empty(c.shape, c.dtype),)
-        product = Product(_matmul_add if beta else np.matmul, left, right, c, *scratch)
+        room = (scratch[0][: m * n].reshape(m, n),) if beta else ()
+        product = Product(_matmul_add if beta else np.matmul, left, right, c, *room)
         product.flops = 2 * m * n * k
         return product
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
@@ -240,6 +248,11 @@ def bound_gemm(
     return product
 
 
+def adding_scratch(*shapes: tuple[int, ...]) -> list[Scratch]:
+    """For products that are added to matrices of these shapes, one after the other: NumPy's BLAS only writes."""
+    return [Scratch((max(map(prod, shapes)),))] if shapes and mkl() is None else []
+
+
 def _row_stride(matrix: Array) -> int:
     """Elements from one row to the next; BLAS wants at least the row's own length, also where there is one row."""
     return max(int(matrix.strides[0]) // 4, int(matrix.shape[1]), 1)
@@ -258,7 +271,7 @@ def sgemm_address() -> int | None:
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-def on_each_thread(run: Run) -> list[Run]:
+def on_each_thread(run: Native) -> list[Native]:
     """A kernel that calls sgemm on each of its own threads. MKL sees that and stays on one; OpenBLAS is told."""
     if mkl() is not None:
         return [run]

@@ -12,9 +12,9 @@ from typing import Any
 import numba
 
 from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.vector import EXACT
+from tapeless.kernels.native import Native
 
 OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
 THREADED = 65536  # elements; below, waking the other threads costs more than they save
@@ -61,7 +61,7 @@ class Kernel:
         keep_on_disk(form)
         return form
 
-    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Run:
+    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Native:
         """Compiled for these arguments (or read from the cache), ready to be called with none."""
         form = self._threaded if size >= threaded_from and blas.threads() > 1 else self._serial
         types = tuple(numba.typeof(argument) for argument in arguments)
@@ -73,7 +73,7 @@ class Kernel:
             form.compile(types)
             cached = sum(form.stats.cache_hits.values()) > hits
             compiled.append(Compiled(name, time.perf_counter() - begin, cached))
-        run: Run = partial(form, *arguments)
+        run: Native = partial(form, *arguments)
         return run
 
 

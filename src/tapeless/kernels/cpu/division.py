@@ -6,7 +6,7 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.blas import Run
+from tapeless.kernels.native import Native
 
 
 @register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
@@ -26,6 +26,6 @@ def parts(rows: int, fewest: int, most: int) -> int:
     return max(1, min(most, rows // fewest))
 
 
-def calling_blas(run: Run, workers: int) -> list[Run]:
+def calling_blas(run: Native, workers: int) -> list[Native]:
     """A kernel that calls the BLAS by itself, from every thread that works on it."""
     return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])

@@ -4,11 +4,13 @@ and the sums of the pieces are added in order, so that no number depends on thre
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from numba import float64
 
 from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Scratch
 
 BLOCK = 65536  # elements of a piece, at most
 # Squares that an update adds up in float32 before the sum goes on in float64: converting each would cost more than all
@@ -21,6 +23,12 @@ def cut(size, sections, *edges):
     stops = sorted({size, *sections, *edges, *range(0, size, BLOCK)})
     pieces = np.array([stops[:-1], stops[1:]], np.int64).T.copy()
     return pieces, np.searchsorted(pieces[:, 0], (*sections, size))
+
+
+def piece_sums(call: Any, *edges: int) -> list[Scratch]:
+    """The scratch of an update: how far each piece was moved, and how large it was."""
+    pieces, _ = cut(call.dims["N"], dict(call.scalars)["sections"], *edges)
+    return [Scratch((2, len(pieces)), "float64")]
 
 
 @inlined

@@ -14,7 +14,7 @@ import numpy as np
 from tapeless.labelling.genome.codons import FRAMES, codon_indices, learned_odds, strided_sums
 from tapeless.labelling.genome.dna import opposite_bases
 from tapeless.labelling.genome.gff import Key
-from tapeless.labelling.genome.scores import Score, strands_score
+from tapeless.labelling.genome.scores import Matched, strands_score
 from tapeless.ops.contract import Array
 
 WINDOWS = (60, 90, 120, 180, 240)
@@ -50,7 +50,7 @@ def predict(baseline: Baseline, bases: Array, strand: str) -> Array:
     return found if strand == "+" else found[::-1]
 
 
-def score(baseline: Baseline, bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Score:
+def score(baseline: Baseline, bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Matched:
     """Per base, over both strands of all sequences, where it is known what they are."""
     return strands_score(lambda letters, strand: predict(baseline, letters, strand), bases, labels)
 

@@ -13,7 +13,7 @@ import numpy as np
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal
 from tapeless.labelling.genome.gff import Key
 from tapeless.labelling.genome.neighbourhood import READING, Frames, digits_around
-from tapeless.labelling.genome.scores import Score, strands_score
+from tapeless.labelling.genome.scores import Matched, strands_score
 from tapeless.ops.contract import Array
 
 SHORTEST = range(60, 1501, 30)  # least lengths tried
@@ -50,7 +50,7 @@ def predict(shortest: int, bases: Array, strand: str) -> Array:
     return found if strand == "+" else found[::-1]
 
 
-def score(shortest: int, bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Score:
+def score(shortest: int, bases: Mapping[str, Array], labels: Mapping[Key, Array]) -> Matched:
     """Per base, over both strands of all sequences, where it is known what they are."""
     return strands_score(lambda letters, strand: predict(shortest, letters, strand), bases, labels)
 

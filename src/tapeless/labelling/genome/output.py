@@ -106,7 +106,7 @@ def bedgraph(name: str, pieces: Iterable[Array], file: BinaryIO) -> Iterator[Arr
 
 
 @dataclass(frozen=True)
-class Kind:
+class FeatureKind:
     """What stretches are called; and, of coding ones, the log-odds of codons that tell their frame."""
 
     feature: str = "exon"
@@ -127,7 +127,7 @@ class Writer:
     """Takes the predictions of one sequence after the other; made by `writing`."""
 
     def __init__(
-        self, lengths: Mapping[str, int], cut: Cut, kind: Kind, gff: BinaryIO, tracks: Mapping[str, BinaryIO]
+        self, lengths: Mapping[str, int], cut: Cut, kind: FeatureKind, gff: BinaryIO, tracks: Mapping[str, BinaryIO]
     ) -> None:
         self.missing = dict(lengths)
         self.stretches = 0
@@ -174,7 +174,7 @@ def output_paths(prefix: Path) -> tuple[Path, Path, Path]:
 
 @contextmanager
 def writing(
-    prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None, kind: Kind | None = None
+    prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None, kind: FeatureKind | None = None
 ) -> Iterator[Writer]:
     """A Writer of PREFIX.gff3, PREFIX.plus.bedgraph and PREFIX.minus.bedgraph, which appear when the block is done."""
     _check_names(lengths)
@@ -188,7 +188,7 @@ def writing(
     try:
         with ExitStack() as opened:
             gff, plus, minus = (opened.enter_context(part.open("wb")) for part in parts)
-            writer = Writer(lengths, cut or Cut(), kind or Kind(), gff, {"+": plus, "-": minus})
+            writer = Writer(lengths, cut or Cut(), kind or FeatureKind(), gff, {"+": plus, "-": minus})
             yield writer
             if writer.missing:
                 raise TapelessError(f"{len(writer.missing)} of {len(lengths)} sequences were not labelled.")

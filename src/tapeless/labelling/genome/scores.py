@@ -13,7 +13,7 @@ from tapeless.ops.contract import Array
 
 
 @dataclass(frozen=True)
-class Score:
+class Matched:
     """Of so many predicted things and so many true ones, how many are both."""
 
     right: int
@@ -35,14 +35,14 @@ class Score:
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
 
-    def __add__(self, other: Score) -> Score:
-        return Score(self.right + other.right, self.predicted + other.predicted, self.true + other.true)
+    def __add__(self, other: Matched) -> Matched:
+        return Matched(self.right + other.right, self.predicted + other.predicted, self.true + other.true)
 
 
 @dataclass(frozen=True)
 class StretchScores:
-    exact: Score  # both ends are the true ones
-    half: Score  # what two stretches share is at least half of either
+    exact: Matched  # both ends are the true ones
+    half: Matched  # what two stretches share is at least half of either
 
 
 def stretch_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -> dict[str, StretchScores]:
@@ -60,15 +60,15 @@ def stretch_scores(truth: Mapping[Key, Array], predicted: Mapping[Key, Array]) -
     return {**scores, "both": StretchScores(plus.exact + minus.exact, plus.half + minus.half)}
 
 
-def base_score(truth: Array, predicted: Array) -> Score:
+def base_score(truth: Array, predicted: Array) -> Matched:
     """Of two masks of the same bases."""
     right = int(np.count_nonzero((truth != 0) & (predicted != 0)))
-    return Score(right, int(np.count_nonzero(predicted)), int(np.count_nonzero(truth)))
+    return Matched(right, int(np.count_nonzero(predicted)), int(np.count_nonzero(truth)))
 
 
 def strands_score(
     predict: Callable[[Array, str], Array], bases: Mapping[str, Array], labels: Mapping[Key, Array]
-) -> Score:
+) -> Matched:
     """Per base, over both strands of all sequences, where it is known what they are; `predict` takes the + strand's
     letters and a strand, and answers in the + strand's coordinates."""
     return total(
@@ -79,24 +79,24 @@ def strands_score(
     )
 
 
-def total(scores: Iterable[Score]) -> Score:
+def total(scores: Iterable[Matched]) -> Matched:
     """The score of everything together, each thing counted once."""
-    return sum(scores, Score(0, 0, 0))
+    return sum(scores, Matched(0, 0, 0))
 
 
-def _exact(truth: Array, predicted: Array) -> Score:
+def _exact(truth: Array, predicted: Array) -> Matched:
     both = len({tuple(pair) for pair in truth.tolist()} & {tuple(pair) for pair in predicted.tolist()})
-    return Score(both, len(predicted), len(truth))
+    return Matched(both, len(predicted), len(truth))
 
 
-def half_in_common(truth: Array, predicted: Array) -> Score:
+def half_in_common(truth: Array, predicted: Array) -> Matched:
     """Of stretches on one strand: found where what two share is at least half of either."""
     mine, theirs = _meeting(truth, predicted)
     starts = np.maximum(truth[theirs, 0], predicted[mine, 0])
     shared = np.minimum(truth[theirs, 1], predicted[mine, 1]) - starts
     longer = np.maximum(np.diff(truth[theirs], axis=1), np.diff(predicted[mine], axis=1)).ravel()
     # Stretches on a strand do not touch, so none has a half in common with two others: pairs can be counted.
-    return Score(int(np.count_nonzero(2 * shared >= longer)), len(predicted), len(truth))
+    return Matched(int(np.count_nonzero(2 * shared >= longer)), len(predicted), len(truth))
 
 
 def _meeting(truth: Array, predicted: Array) -> tuple[Array, Array]:

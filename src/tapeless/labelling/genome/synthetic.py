@@ -60,7 +60,7 @@ class Chromosome:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenGenome:
     fasta: Path
     gff: Path
 
@@ -91,11 +91,11 @@ class Synthetic:
             at = gene.exons[-1][1] + _drawn_length(random, *BETWEEN)
         return Chromosome(f"chr{number}", bases, tuple(genes))
 
-    def write(self, folder: Path, chromosomes: int, length: int) -> Written:
+    def write(self, folder: Path, chromosomes: int, length: int) -> WrittenGenome:
         """genome.fa and genes.gff3 in `folder`: chr1, chr2, … of `length` bases each."""
         check_size("chromosomes", chromosomes)
         drawn = [self.chromosome(number, length) for number in range(1, chromosomes + 1)]
-        written = Written(folder / "genome.fa", folder / "genes.gff3")
+        written = WrittenGenome(folder / "genome.fa", folder / "genes.gff3")
         try:
             make_folder(folder)
             for path, pieces in ((written.fasta, map(_fasta, drawn)), (written.gff, _gff(drawn))):

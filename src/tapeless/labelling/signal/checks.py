@@ -10,7 +10,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.inputs import spelled
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 
 PIECE = 1 << 18  # positions that are looked at at a time
@@ -92,13 +92,13 @@ def checked_scales(scales: Any) -> tuple[float, ...]:
     return tuple(float(scale) for scale in scales)
 
 
-def check_fits(config: Config, given: int, described: str) -> None:
+def check_fits(config: Architecture, given: int, described: str) -> None:
     """A model that can label a signal reads as many features as there are, and answers at every position."""
     if config.features != given:
         reads = f"{config.features} features" if config.features else "tokens"
         raise TapelessError(
-            f"{config.name} reads {reads} at each position, and {described} give {given} features: "
+            f"this model reads {reads} at each position, and {described} give {given} features: "
             f"use a model with features={given}, or other features."
         )
     if config.readout != "all":
-        raise TapelessError(f"{config.name} answers once per sequence and not at every position: set readout='all'.")
+        raise TapelessError("this model answers once per sequence and not at every position: set readout='all'.")

@@ -16,7 +16,7 @@ from tapeless.model import Model
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
 
-Progress = Callable[[int, int], None]  # positions that are done, positions in all
+Passed = Callable[[int, int], None]  # positions that are done, positions in all
 
 
 def predict(
@@ -27,7 +27,7 @@ def predict(
     window: int | None = None,
     step: int | None = None,
     batch: int = 16,
-    progress: Progress | None = None,
+    progress: Passed | None = None,
 ) -> Iterator[tuple[int, Array]]:
     """The probability of each class at every position, as (first position, probabilities (n, classes)), in order.
 
@@ -46,7 +46,7 @@ def predict(
 
 
 def _predict(
-    model: Model, blocks: Iterator[tuple[int, Array]], windows: Windows, batch: int, progress: Progress | None
+    model: Model, blocks: Iterator[tuple[int, Array]], windows: Windows, batch: int, progress: Passed | None
 ) -> Iterator[tuple[int, Array]]:
     predictions = (
         probabilities

@@ -19,7 +19,7 @@ from tapeless.ops.contract import Array
 
 BINS = 1 << 14
 ROUNDING = 1e-6  # how far beyond 0 … 1 a probability may lie: so little of a bin that it is counted as 0 or 1
-MOST_CLASSES = 1 << 10  # each takes 256 KiB of counts
+MOST_SCORED = 1 << 10  # each takes 256 KiB of counts
 WIDTH, HEIGHT, MARGIN = 380, 380, 50
 
 
@@ -57,8 +57,8 @@ class Scores:
 
     def __init__(self, classes: int) -> None:
         check_size("classes", classes)
-        if classes > MOST_CLASSES:
-            raise TapelessError(f"scores are kept for up to {MOST_CLASSES:,} classes, not for {classes:,}.")
+        if classes > MOST_SCORED:
+            raise TapelessError(f"scores are kept for up to {MOST_SCORED:,} classes, not for {classes:,}.")
         self.classes = int(classes)
         self.confusion = np.zeros((classes, classes), np.int64)  # rows: what it is; columns: what was said
         self._yes = np.zeros((classes, BINS + 1), np.int64)  # probabilities of a class where it is right

@@ -15,13 +15,13 @@ from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.store import IN_MEMORY, MOST_CLASSES, Recording, Store, checked_recording, make_store
 from tapeless.labelling.signal.windows import Windows
 from tapeless.model import Model
-from tapeless.models.config import Config, check_size
+from tapeless.models.config import Architecture, check_size
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.batches import IGNORED
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 from tapeless.tasks.task import Ended, Farewell, Measured, Task
 
-IGNORED = -1  # the target that counts for nothing
 MOST_TIMES = 100.0  # no class weighs more than so many times another: a few odd labels must not drown the rest
 
 
@@ -74,7 +74,7 @@ class Labelled(Task):
 
     def __init__(
         self,
-        config: Config,
+        config: Architecture,
         training: Sequence[Recording],
         validation: Sequence[Recording],
         *,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.program.builder import Builder
@@ -73,7 +73,7 @@ def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
 
 
 def declare_attention(
-    p: Builder, name: str, c: Config, scheme: Scheme, batch: int, time: int, last: bool, position: Buffer | None
+    p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int, last: bool, position: Buffer | None
 ) -> Attention:
     """`last`: queries of the last position alone. `position`: keys and values are cached, and this many are there."""
     width, one = c.channels, 1 if last else time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapeless.models.config import Config
+from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.program.builder import Builder
@@ -23,7 +23,7 @@ class FeedForward:
     dact: Buffer
 
 
-def declare_feed_forward(p: Builder, name: str, c: Config, scheme: Scheme, batch: int, time: int) -> FeedForward:
+def declare_feed_forward(p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int) -> FeedForward:
     return FeedForward(
         activation=c.activation,
         w_up=declare_affine(p, f"{name}.up", c.channels, c.width, scheme.matrix),

@@ -7,19 +7,28 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
 from tapeless.kernels.cpu.vector import fused, inlined, plus
+from tapeless.kernels.native import Native, Scratch
+
+
+def forward_scratch(call) -> list[Scratch]:
+    return piece_sums(call, *_edges(dict(call.scalars)["decayed"]))
 
 
 def forward(
-    weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay, decayed, sections
-) -> list[Run]:
-    pieces, firsts = cut(weights.size, sections, *(edge for span in decayed for edge in span))
+    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
+    beta1, beta2, eps, decay, decayed, sections, scratch,
+) -> list[Native]:  # fmt: skip
+    pieces, firsts = cut(weights.size, sections, *_edges(decayed))
     written, read = (weights, m, v, step, moved, norms), (gradients, scale, finite, lr)
-    scratch = (pieces, firsts, _inside(pieces, decayed), np.empty((2, len(pieces))))
-    return [ADAMW.bind(weights.size, *written, *read, beta1, beta2, eps, decay, *scratch)]
+    decays = _inside(pieces, decayed)
+    return [ADAMW.bind(weights.size, *written, *read, beta1, beta2, eps, decay, pieces, firsts, decays, *scratch)]
+
+
+def _edges(decayed):
+    return [edge for span in decayed for edge in span]
 
 
 def _inside(pieces, decayed):

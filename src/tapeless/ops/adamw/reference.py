@@ -12,6 +12,8 @@ Decay shrinks the weights directly, not through the gradient, and before (2):
 
 (3)  weights ← weights − lr · decay · weights        on the spans `decayed` only
 
+Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
+
 `decayed` names the matrices. Norms, biases and positions are never decayed: pulling them to zero does not
 make a simpler model, only a worse one. Where `finite` is 0 nothing is changed. On the way it is told how far each
 section of the model was moved, by what (2) and (3) take away together, and how large it was before:
@@ -23,70 +25,58 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import (
+    UPDATE_READS,
+    UPDATE_ROLES,
+    UPDATE_SHAPES,
+    Array,
+    Dims,
+    Scalars,
+    Signature,
+    Spec,
+    norms_by_section,
+    refuse_sections,
+)
 
 SPEC = Spec(
     name="adamw",
-    shapes={
-        "weights": "N",
-        "m": "N",
-        "v": "N",
-        "step": "1",
-        "moved": "L",
-        "norms": "L",
-        "gradients": "N",
-        "scale": "1",
-        "finite": "1",
-        "lr": "1",
-    },
-    roles={
-        **dict.fromkeys(("step", "finite"), "index"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
-    },
+    shapes={"weights": "N", "m": "N", "v": "N", "master": "N", **UPDATE_SHAPES},
+    rounded={"weights": "master"},
+    roles=UPDATE_ROLES,
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
             "m": "β₁·m + (1 − β₁)·scale·gradients",
             "v": "β₂·v + (1 − β₂)·(scale·gradients)²",
+            "master": "the same as weights, which are its rounding",
             "step": "step + finite",
             "moved": "√(Σ (lr·decay·weights + lr·m̂ / (√v̂ + eps))²) by section",
             "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "finite", "lr"),
+        reads=UPDATE_READS,
         scalars=("beta1", "beta2", "eps", "decay", "decayed", "sections"),
-        updates=("weights", "m", "v", "step"),
+        updates=("weights", "m", "v", "master", "step"),
+        optional=("master",),
     ),
     refuse=refuse_sections,
 )
 
 
 def forward(
-    weights: Array,
-    m: Array,
-    v: Array,
-    step: Array,
-    moved: Array,
-    norms: Array,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...],
-) -> None:
-    norms[...] = norms_by_section(weights, sections)  # (4)
+    weights: Array, m: Array, v: Array, master: Array | None, step: Array, moved: Array, norms: Array,
+    gradients: Array, scale: Array, finite: Array, lr: Array, beta1: float, beta2: float, eps: float, decay: float,
+    decayed: tuple[tuple[int, int], ...], sections: tuple[int, ...],
+) -> None:  # fmt: skip
+    full = weights if master is None else master
+    norms[...] = norms_by_section(full, sections)  # (4)
     moved[...] = 0
     if not finite[0]:
         return
     step += 1
-    change = np.zeros_like(weights)
+    change = np.zeros_like(full)
     for start, stop in decayed:
-        change[start:stop] = lr[0] * decay * weights[start:stop]
-        weights[start:stop] *= 1 - lr[0] * decay  # (3)
+        change[start:stop] = lr[0] * decay * full[start:stop]
+        full[start:stop] *= 1 - lr[0] * decay  # (3)
     g = scale[0] * gradients
     m += (1 - beta1) * (g - m)  # (1)
     v *= beta2
@@ -94,8 +84,10 @@ def forward(
     correction = 1 - beta1 ** int(step[0])
     size = np.sqrt(v) / np.sqrt(1 - beta2 ** int(step[0])) + eps
     away = lr[0] / correction * m / size
-    weights -= away  # (2)
+    full -= away  # (2)
     moved[...] = norms_by_section(change + away, sections)
+    if master is not None:
+        weights[...] = master
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

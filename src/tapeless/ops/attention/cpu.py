@@ -15,10 +15,10 @@ from numba import float32, intp, prange, types, uintp
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, division
-from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
+from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.scratch import borrowed
 from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
+from tapeless.kernels.native import Native, Scratch
 
 # Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
 SYMBOL = "tapeless_sgemm"
@@ -31,25 +31,34 @@ STRIP = 64  # queries
 THREADED_WORK = 100_000  # multiplications, below which one thread does it all
 
 
-def forward(y, lse, q, k, v, causal) -> list[Run]:
-    _link()
-    batch, heads, queries = lse.shape
-    work = q.size * k.shape[1]
-    workers = division.workers(work, THREADED_WORK, batch * heads * division.blocks(queries, STRIP))
-    scratch = borrowed(workers, min(STRIP, queries), _row_length(k.shape[1]))
-    run = ATTENTION.bind(work, y, lse, q, k, v, scratch, causal, threaded_from=THREADED_WORK)
-    return division.calling_blas(run, workers)
+def forward_scratch(call) -> list[Scratch]:
+    """A strip of scores for every thread."""
+    batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
+    most = batch * heads * division.blocks(queries, STRIP)
+    workers = division.workers(call["q"].elements * keys, THREADED_WORK, most)
+    return [Scratch((workers, min(STRIP, queries), _row_length(keys)))]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Run]:
+def forward(y, lse, q, k, v, causal, scratch) -> list[Native]:
     _link()
-    batch, heads, queries = lse.shape
-    work = 2 * q.size * k.shape[1]
-    workers = division.workers(work, THREADED_WORK, batch * heads)
-    scratch = borrowed(workers, 2, min(STRIP, queries), _row_length(k.shape[1]))
-    arguments = (dq, dk, dv, dy, q, k, v, heads, scratch, causal)
-    run = ATTENTION_BACKWARD.bind(work, *arguments, threaded_from=THREADED_WORK)
-    return division.calling_blas(run, workers)
+    (strips,) = scratch
+    native = ATTENTION.bind(q.size * k.shape[1], y, lse, q, k, v, strips, causal, threaded_from=THREADED_WORK)
+    return division.calling_blas(native, len(strips))
+
+
+def backward_scratch(call) -> list[Scratch]:
+    """A strip of weights and one of slopes for every thread."""
+    batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
+    workers = division.workers(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
+    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys)))]
+
+
+def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, scratch) -> list[Native]:
+    _link()
+    (strips,) = scratch
+    arguments = (dq, dk, dv, dy, q, k, v, lse.shape[1], strips, causal)
+    native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
+    return division.calling_blas(native, len(strips))
 
 
 @cache

@@ -10,26 +10,31 @@ from math import sqrt
 from numba import float32, intp, prange, uintp
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED, Run
+from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.scratch import borrowed
 from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 
 
-def forward(y, q, keys, values, position) -> list[Run]:
-    batch, heads, held, _ = keys.shape
+def forward_scratch(call) -> list[Scratch]:
+    """The scores of all queries of a head, for every thread."""
+    batch, heads, queries, held = (call.dims[letter] for letter in "BHTP")
+    workers = division.workers(queries * call["keys"].elements, THREADED_WORK, batch * heads)
+    return [Scratch((workers, queries, _row_length(held)))]
+
+
+def forward(y, q, keys, values, position, scratch) -> list[Native]:
+    (strips,) = scratch
     work = q.shape[1] * keys.size
-    workers = division.workers(work, THREADED_WORK, batch * heads)
-    scratch = borrowed(workers, q.shape[1], _row_length(held))
-    arguments = (y, q, keys, values, position, scratch)
+    arguments = (y, q, keys, values, position, strips)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
     _link()
-    run = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
-    return division.calling_blas(run, workers)
+    native = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
+    return division.calling_blas(native, len(strips))
 
 
 def one_query(y, q, keys, values, position, scratch):

@@ -13,9 +13,10 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import exp, inlined, larger, largest, plus
+from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
 TRANSPOSED_FROM = 1024  # words
@@ -24,51 +25,67 @@ WORDS = 64  # of a block of the gradient
 BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, whatever the threads
 
 
-def forward(loss, logits, x, weight, targets, count, class_weights=None) -> list[Run]:
-    runs: list[Run] = []
-    for rows, first in _chunks(len(x), len(logits)):
-        given = (targets[rows], count, class_weights)
-        runs += _scores_and_loss(loss, logits, x[rows], weight, given, first, gradient=False)[1]
-    return runs
+def forward_scratch(call) -> list[Scratch]:
+    """What the passes over a chunk hand to each other: the loss of every row, or what a column's bands have found."""
+    rows, vocab = min(call.dims["R"], call.dims["K"]), call.dims["V"]
+    if vocab < TRANSPOSED_FROM:
+        return [Scratch((rows,), "float64")]
+    bands = division.parts(vocab, 256, BANDS)
+    return [Scratch((bands * 3 * rows,)), Scratch((bands * rows,), "float64"), Scratch((rows,)), Scratch((rows,))]
 
 
-def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights=None, add=NONE) -> list[Run]:
-    runs: list[Run] = []
+def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scratch) -> list[Native]:
+    natives: list[Native] = []
     for rows, first in _chunks(len(x), len(logits)):
         given = (targets[rows], count, class_weights)
-        z, made = _scores_and_loss(loss, logits, x[rows], weight, given, first, gradient=True)
+        natives += _scores_and_loss(loss, logits, x[rows], weight, given, first, scratch, gradient=False)[1]
+    return natives
+
+
+def backward_scratch(call) -> list[Scratch]:
+    return [*forward_scratch(call), *adding_scratch((call.dims["V"], call.dims["C"]))]
+
+
+def backward(
+    loss, dx, dweight, logits, x, weight, targets, count, class_weights=None, add=NONE, *, scratch
+) -> list[Native]:
+    natives: list[Native] = []
+    for rows, first in _chunks(len(x), len(logits)):
+        given = (targets[rows], count, class_weights)
+        z, made = _scores_and_loss(loss, logits, x[rows], weight, given, first, scratch, gradient=True)
         transposed = len(weight) >= TRANSPOSED_FROM
-        adds = "dweight" in add or not first
-        runs += made
+        beta = float("dweight" in add or not first)
+        natives += made
         if dx is not None:
-            runs.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+            natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
         if dweight is not None:
-            runs.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=float(adds)))
-    return runs
+            natives.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=scratch[-1:]))
+    return natives
 
 
 def _chunks(rows, chunk):
     return [(slice(at, min(at + chunk, rows)), at == 0) for at in range(0, rows, chunk)]
 
 
-def _scores_and_loss(loss, logits, x, weight, given, first, gradient):
+def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     """The chunk as it will hold dz, and the native calls that fill it."""
     rows, vocab = len(x), len(weight)
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
-        arguments = (loss, np.empty(rows), z, *given, first, gradient)
+        arguments = (loss, scratch[0][:rows], z, *given, first, gradient)
         return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = division.parts(vocab, 256, BANDS)
-    tops, totals = np.empty((bands, 3, rows), np.float32), np.empty((bands, rows))
-    shift, share = np.empty(rows, np.float32), np.empty(rows, np.float32)
-    runs: list[Run] = [
+    tops = scratch[0][: bands * 3 * rows].reshape(bands, 3, rows)
+    totals = scratch[1][: bands * rows].reshape(bands, rows)
+    shift, share = scratch[2][:rows], scratch[3][:rows]
+    natives: list[Native] = [
         bound_gemm(z, weight, x, transpose_b=True),
         BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:
-        runs.append(COLUMN_GRADIENT.bind(z.size, z, shift, share, *given))
-    return z, runs
+        natives.append(COLUMN_GRADIENT.bind(z.size, z, shift, share, *given))
+    return z, natives
 
 
 @inlined

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import isfinite
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 
 
-def forward(scale, finite, loss, norm, limit, largest) -> list[Run]:
+def forward(scale, finite, loss, norm, limit, largest) -> list[Native]:
     return [CLIP.bind(1, scale, finite, loss, norm, limit, largest)]
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from numba import float32, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import THREADED, Kernel
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 
-def forward(y, tokens, weight) -> list[Run]:
+def forward(y, tokens, weight) -> list[Native]:
     return [EMBEDDING.bind(y.size, y, tokens, weight)]
 
 
-def backward(dweight, dy, tokens, add=NONE) -> list[Run]:
+def backward(dweight, dy, tokens, add=NONE) -> list[Native]:
     adds = "dweight" in add
     size = dy.size if adds else dweight.size
     bands = division.workers(size, THREADED, dy.shape[1] // 16)

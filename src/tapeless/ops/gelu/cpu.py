@@ -6,10 +6,10 @@ from math import pi, sqrt
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel, flat
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import exp, inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 16384
 SCALE = float32(2 * sqrt(2 / pi))
@@ -19,11 +19,11 @@ CUBIC = float32(2 * sqrt(2 / pi) * 0.044715)
 FAR = float32(10.04)
 
 
-def forward(y, x) -> list[Run]:
+def forward(y, x) -> list[Native]:
     return [GELU.bind(x.size, *flat(y, x))]
 
 
-def backward(dx, dy, x) -> list[Run]:
+def backward(dx, dy, x) -> list[Native]:
     return [GELU_BACKWARD.bind(x.size, *flat(dx, dy, x))]
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from math import sqrt
 
-import numpy as np
 from numba import prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.sections import cut, roots, square_sum
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(norm, norms, gradients, sections) -> list[Run]:
+def forward_scratch(call) -> list[Scratch]:
+    """The sum of every piece."""
+    pieces, _ = cut(call.dims["N"], dict(call.scalars)["sections"])
+    return [Scratch((len(pieces),), "float64")]
+
+
+def forward(norm, norms, gradients, sections, scratch) -> list[Native]:
     pieces, firsts = cut(gradients.size, sections)
-    return [GLOBAL_NORM.bind(gradients.size, norm, norms, gradients, pieces, firsts, np.empty(len(pieces)))]
+    return [GLOBAL_NORM.bind(gradients.size, norm, norms, gradients, pieces, firsts, *scratch)]
 
 
 def global_norm(norm, norms, gradients, pieces, firsts, squares):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 
-def forward(y, x) -> list[Run]:
+def forward(y, x) -> list[Native]:
     return [LAST.bind(y.size, y, x)]
 
 
-def backward(dx, dy, add=NONE) -> list[Run]:
+def backward(dx, dy, add=NONE) -> list[Native]:
     return [LAST_BACKWARD.bind(dx.size, dx, dy, "dx" in add)]
 
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from math import sqrt
 
-import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
+from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
 BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
 
 
-def forward(y, mean, rstd, x, weight, bias, eps) -> list[Run]:
+def forward(y, mean, rstd, x, weight, bias, eps) -> list[Native]:
     return [LAYERNORM.bind(x.size, y, mean, rstd, x, weight, bias, eps)]
 
 
-def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE) -> list[Run]:
-    rows, width = x.shape
-    partial = np.empty((division.parts(rows, 16, BLOCKS), 2, width), np.float32)
+def backward_scratch(call) -> list[Scratch]:
+    """dweight and dbias of every block of rows."""
+    return [Scratch((division.parts(call.dims["R"], 16, BLOCKS), 2, call.dims["C"]))]
+
+
+def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, scratch, add=NONE) -> list[Native]:
     adds = ("dx" in add, "dweight" in add, "dbias" in add)
-    return [LAYERNORM_BACKWARD.bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, partial, *adds)]
+    return [LAYERNORM_BACKWARD.bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, *scratch, *adds)]
 
 
 def layernorm(y, mean, rstd, x, weight, bias, eps):

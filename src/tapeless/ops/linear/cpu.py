@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import float32, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
 COLUMNS = 64  # summed by one thread
 BLOCKS = 16  # of a matrix's rows, when there is one row to multiply: a fixed number, whatever the threads
 
 
-def forward(y, x, weight, bias) -> list[Run]:
-    if len(x) == 1 and weight.flags.c_contiguous:  # then all the time goes into reading the weights
-        partial = np.empty((division.parts(len(weight), 32, BLOCKS), weight.shape[1]), np.float32)
-        return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, partial)]
-    runs: list[Run] = [bound_gemm(y, x, weight)]
+def forward_scratch(call) -> list[Scratch]:
+    """For one row, all the time goes into reading the weights: y once for every block of them."""
+    rows, width = call.dims["C"], call.dims["F"]
+    one_row = call.dims["R"] == 1 and call["weight"].whole
+    return [Scratch((division.parts(rows, 32, BLOCKS), width))] if one_row else []
+
+
+def forward(y, x, weight, bias, scratch=()) -> list[Native]:
+    if scratch:
+        return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
+    natives: list[Native] = [bound_gemm(y, x, weight)]
     if bias is not None:
-        runs.append(BIAS_ADD.bind(y.size, y, bias))
-    return runs
+        natives.append(BIAS_ADD.bind(y.size, y, bias))
+    return natives
 
 
-def backward(dx, dweight, dbias, dy, x, weight, add=NONE) -> list[Run]:
-    runs: list[Run] = []
+def backward_scratch(call) -> list[Scratch]:
+    return adding_scratch(*(a.view.shape for a in call.writes if a.mode == "add" and a.name in ("dx", "dweight")))
+
+
+def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Native]:
+    natives: list[Native] = []
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
-        runs.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
+        natives.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
     if dweight is not None:
-        runs.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add)))
+        natives.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch))
     if dx is not None:
-        runs.append(bound_gemm(dx, dy, weight, transpose_b=True, beta=float("dx" in add)))
-    return runs
+        natives.append(bound_gemm(dx, dy, weight, transpose_b=True, beta=float("dx" in add), scratch=scratch))
+    return natives
 
 
 def one_row(y, x, weight, bias, partial):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
 from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, sections) -> list[Run]:
+def forward_scratch(call) -> list[Scratch]:
+    return piece_sums(call)
+
+
+def forward(
+    weights, m, master, step, moved, norms, gradients, scale, finite, lr, momentum, sections, scratch
+) -> list[Native]:
     pieces, firsts = cut(weights.size, sections)
-    written = (weights, m, step, moved, norms)
-    scratch = (pieces, firsts, np.empty((2, len(pieces))))
-    return [MOMENTUM.bind(weights.size, *written, gradients, scale, finite, lr, momentum, *scratch)]
+    written, read = (weights, m, step, moved, norms), (gradients, scale, finite, lr)
+    return [MOMENTUM.bind(weights.size, *written, *read, momentum, pieces, firsts, *scratch)]
 
 
 def momentum_step(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, pieces, firsts, squares):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 
-def forward(y, table, add=NONE) -> list[Run]:
+def forward(y, table, add=NONE) -> list[Native]:
     return [POSITIONS.bind(y.size, y, table, "y" in add)]
 
 
-def backward(dtable, dy, add=NONE) -> list[Run]:
+def backward(dtable, dy, add=NONE) -> list[Native]:
     return [POSITIONS_BACKWARD.bind(dy.size, dtable, dy, "dtable" in add)]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from numba import prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 
-def forward(y, table, position, add=NONE) -> list[Run]:
+def forward(y, table, position, add=NONE) -> list[Native]:
     return [POSITIONS_AT.bind(y.size, y, table, position, "y" in add)]
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run, bound_gemm
+from tapeless.kernels.cpu.blas import bound_gemm
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(y, x, weight) -> list[Run]:
-    squares = np.empty(len(weight), np.float32)
-    return [bound_gemm(y, x, weight, transpose_b=True), PROXIMITY.bind(y.size, y, x, weight, squares)]
+def forward_scratch(call) -> list[Scratch]:
+    """The square of every weight."""
+    return [Scratch((call.dims["V"],))]
 
 
-def backward(dx, dweight, dy, x, weight) -> list[Run]:
+def forward(y, x, weight, scratch) -> list[Native]:
+    return [bound_gemm(y, x, weight, transpose_b=True), PROXIMITY.bind(y.size, y, x, weight, *scratch)]
+
+
+def backward(dx, dweight, dy, x, weight) -> list[Native]:
     return [
         bound_gemm(dx, dy, weight),
         PULL_BACK.bind(dx.size, dx, dy, x),

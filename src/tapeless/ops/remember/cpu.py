@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.native import Native
 
 
-def forward(keys, values, k, v, position) -> list[Run]:
+def forward(keys, values, k, v, position) -> list[Native]:
     return [REMEMBER.bind(0, keys, values, k, v, position)]
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from numba import prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel, flat
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 16384
 
 
-def forward(y, x, branch) -> list[Run]:
+def forward(y, x, branch) -> list[Native]:
     return [RESIDUAL.bind(x.size, *flat(y, x, branch))]
 
 

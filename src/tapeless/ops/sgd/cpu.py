@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
 from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(weights, step, moved, norms, gradients, scale, finite, lr, sections) -> list[Run]:
+def forward_scratch(call) -> list[Scratch]:
+    return piece_sums(call)
+
+
+def forward(weights, master, step, moved, norms, gradients, scale, finite, lr, sections, scratch) -> list[Native]:
     pieces, firsts = cut(weights.size, sections)
-    squares = np.empty((2, len(pieces)))
-    return [SGD.bind(weights.size, weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares)]
+    written, read = (weights, step, moved, norms), (gradients, scale, finite, lr)
+    return [SGD.bind(weights.size, *written, *read, pieces, firsts, *scratch)]
 
 
 def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares):

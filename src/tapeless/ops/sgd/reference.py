@@ -3,6 +3,7 @@
 (1)  weights ← weights − lr · scale · gradients
 (2)  step ← step + 1
 
+Where the weights have a master copy in a wider type, it is the one that steps, and the weights are its rounding.
 Where `finite` is 0 none of this is done. On the way it is told how far each section of the model was moved, and how
 large it was before:
 
@@ -13,57 +14,55 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import (
+    UPDATE_READS,
+    UPDATE_ROLES,
+    UPDATE_SHAPES,
+    Array,
+    Dims,
+    Scalars,
+    Signature,
+    Spec,
+    norms_by_section,
+    refuse_sections,
+)
 
 SPEC = Spec(
     name="sgd",
-    shapes={
-        "weights": "N",
-        "step": "1",
-        "moved": "L",
-        "norms": "L",
-        "gradients": "N",
-        "scale": "1",
-        "finite": "1",
-        "lr": "1",
-    },
-    roles={
-        **dict.fromkeys(("step", "finite"), "index"),
-        **dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar"),
-    },
+    shapes={"weights": "N", "master": "N", **UPDATE_SHAPES},
+    rounded={"weights": "master"},
+    roles=UPDATE_ROLES,
     forward=Signature(
         writes={
             "weights": "weights − lr·scale·gradients",
+            "master": "the same, of which weights are the rounding",
             "step": "step + finite",
             "moved": "√(Σ (lr·scale·gradients)²) by section",
             "norms": "√(Σ weights²) by section, before",
         },
-        reads=("gradients", "scale", "finite", "lr"),
+        reads=UPDATE_READS,
         scalars=("sections",),
-        updates=("weights", "step"),
+        updates=("weights", "master", "step"),
+        optional=("master",),
     ),
     refuse=refuse_sections,
 )
 
 
 def forward(
-    weights: Array,
-    step: Array,
-    moved: Array,
-    norms: Array,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    sections: tuple[int, ...],
-) -> None:
-    norms[...] = norms_by_section(weights, sections)  # (3)
+    weights: Array, master: Array | None, step: Array, moved: Array, norms: Array,
+    gradients: Array, scale: Array, finite: Array, lr: Array, sections: tuple[int, ...],
+) -> None:  # fmt: skip
+    full = weights if master is None else master
+    norms[...] = norms_by_section(full, sections)  # (3)
     moved[...] = 0
     if finite[0]:
         change = lr[0] * (scale[0] * gradients)
         moved[...] = norms_by_section(change, sections)
-        weights -= change  # (1)
+        full -= change  # (1)
         step += 1  # (2)
+        if master is not None:
+            weights[...] = master
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:

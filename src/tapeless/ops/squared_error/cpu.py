@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(loss, x, table, targets, count) -> list[Run]:
-    return [SQUARED_ERROR.bind(x.size, loss, None, np.empty(len(x)), x, table, targets, count)]
+def forward_scratch(call) -> list[Scratch]:
+    """The loss of every row."""
+    return [Scratch((call.dims["R"],), "float64")]
 
 
-def backward(loss, dx, x, table, targets, count) -> list[Run]:
-    return [SQUARED_ERROR.bind(x.size, loss, dx, np.empty(len(x)), x, table, targets, count)]
+def forward(loss, x, table, targets, count, scratch) -> list[Native]:
+    return [SQUARED_ERROR.bind(x.size, loss, None, *scratch, x, table, targets, count)]
+
+
+backward_scratch = forward_scratch
+
+
+def backward(loss, dx, x, table, targets, count, scratch) -> list[Native]:
+    return [SQUARED_ERROR.bind(x.size, loss, dx, *scratch, x, table, targets, count)]
 
 
 def squared_error(loss, dx, row_loss, x, table, targets, count):

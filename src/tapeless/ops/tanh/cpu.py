@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel, flat
 from tapeless.kernels.cpu.division import blocks
 from tapeless.kernels.cpu.vector import exp, inlined
+from tapeless.kernels.native import Native
 
 BLOCK = 16384
 
 
-def forward(y, x) -> list[Run]:
+def forward(y, x) -> list[Native]:
     return [TANH.bind(x.size, *flat(y, x))]
 
 
-def backward(dx, dy, x) -> list[Run]:
+def backward(dx, dy, x) -> list[Native]:
     return [TANH_BACKWARD.bind(x.size, *flat(dx, dy, x))]
 
 

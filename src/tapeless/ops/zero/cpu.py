@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import Run
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.native import Native
 
 BLOCK = 65536
 
 
-def forward(y) -> list[Run]:
+def forward(y) -> list[Native]:
     return [ZERO.bind(y.size, y)]
 
 

@@ -61,13 +61,13 @@ class Tokenizer(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """The text; a character cut off becomes �, and an id that stands for no text gives none."""
 
-    def stream(self) -> Stream: ...
+    def stream(self) -> Speller: ...
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json into the folder, where there is anything to write."""
 
 
-class Stream:
+class Speller:
     """Ids in, one at a time; out comes the text that can no longer change."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -117,8 +117,8 @@ class ByteTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(token for token in ids if 0 <= token < 256).decode("utf-8", "replace")
 
-    def stream(self) -> Stream:
-        return Stream(self)
+    def stream(self) -> Speller:
+        return Speller(self)
 
     def save(self, folder: Path) -> None:
         pass
@@ -179,8 +179,8 @@ class JsonTokenizer:
         with _refused_by(self._origin, "cannot decode these ids"):
             return self._model.decode(known, skip_special_tokens=True)
 
-    def stream(self) -> Stream:
-        return Stream(self)
+    def stream(self) -> Speller:
+        return Speller(self)
 
     def save(self, folder: Path) -> None:
         write_whole(folder / FILE, self._model.to_str().encode())

@@ -2,6 +2,6 @@
 
 from tapeless.train.doctor.causes import diagnose
 from tapeless.train.doctor.evidence import Setup, read_setup
-from tapeless.train.doctor.findings import Finding
+from tapeless.train.doctor.findings import Observation
 
-__all__ = ["Finding", "Setup", "diagnose", "read_setup"]
+__all__ = ["Observation", "Setup", "diagnose", "read_setup"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather, number
-from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHING, Finding, findings, share
+from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHING, Observation, findings, share
 
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
@@ -26,20 +26,20 @@ DEEP, FADING, FADED = 6, 0.1, 1e-3  # blocks; the weakest block's gradient besid
 TIGHT = 10.0  # times the clip, that gradients usually are
 OFTEN = 100  # updates to a spike
 FACTORS = (3, 10, 30, 100, 300, 1000)
-Cause = Callable[[Evidence], Finding | None]
+Cause = Callable[[Evidence], Observation | None]
 
 
-def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> list[Finding]:
+def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> list[Observation]:
     """The diagnosis first, the only one with advice; then what it rests on."""
     evidence = gather(metrics, setup)
     diagnosis = next(found for cause in CAUSES if (found := cause(evidence)) is not None)
     return [diagnosis, *findings(evidence)]
 
 
-def _two_writers(evidence: Evidence) -> Finding | None:
+def _two_writers(evidence: Evidence) -> Observation | None:
     if not evidence.repeated:
         return None
-    return Finding(
+    return Observation(
         "two writers",
         "bad",
         f"{evidence.repeated} updates are recorded more than once: two processes trained in this folder at the same "
@@ -48,11 +48,11 @@ def _two_writers(evidence: Evidence) -> Finding | None:
     )
 
 
-def _collapse(evidence: Evidence) -> Finding | None:
+def _collapse(evidence: Evidence) -> Observation | None:
     if evidence.spread is None or evidence.spread[1] >= COLLAPSED:
         return None
     step, spread = evidence.spread
-    return Finding(
+    return Observation(
         "collapse",
         "bad",
         f"The embeddings collapse to one point: at step {step} their spread is {spread:.2g} of what it was at the "
@@ -61,11 +61,11 @@ def _collapse(evidence: Evidence) -> Finding | None:
     )
 
 
-def _exploding(evidence: Evidence) -> Finding | None:
+def _exploding(evidence: Evidence) -> Observation | None:
     """Before the first update, no learning rate has done anything yet."""
     if not evidence.norms or evidence.steps[0]["step"] != 1 or evidence.norms[0] < HUGE or evidence.gain > SOLVED:
         return None
-    return Finding(
+    return Observation(
         "exploding gradients",
         "bad",
         f"Gradients explode from the start: their norm is {evidence.norms[0]:.2g} before any update is made, so the "
@@ -74,13 +74,13 @@ def _exploding(evidence: Evidence) -> Finding | None:
     )
 
 
-def _not_finite(evidence: Evidence) -> Finding | None:
+def _not_finite(evidence: Evidence) -> Observation | None:
     stop = evidence.stop
     if stop is None:
         return None
     grown = bool(evidence.norms) and max(evidence.norms) > HUGE
     if evidence.size is not None and (evidence.size > LARGISH or grown):
-        return Finding(
+        return Observation(
             "learning rate too high",
             "bad",
             f"The learning rate is too high. {stop.ended}, after updates as large as {share(evidence.size)} of "
@@ -88,7 +88,7 @@ def _not_finite(evidence: Evidence) -> Finding | None:
             _lower(evidence),
         )
     small = "updates were not large" if evidence.size is not None else "how large updates were is not recorded"
-    return Finding(
+    return Observation(
         "not finite",
         "bad",
         f"{stop.ended}, and {small}: {stop.reason.rstrip('.')}.",
@@ -96,11 +96,11 @@ def _not_finite(evidence: Evidence) -> Finding | None:
     )
 
 
-def _overwhelmed(evidence: Evidence) -> Finding | None:
+def _overwhelmed(evidence: Evidence) -> Observation | None:
     """Updates larger than the weights need no course to be judged by."""
     if len(evidence.losses) >= ENOUGH or evidence.size is None or evidence.size < WHOLE:
         return None
-    return Finding(
+    return Observation(
         "learning rate too high",
         "bad",
         f"The learning rate is too high: updates were as large as {share(evidence.size)} of the weights, of which "
@@ -109,10 +109,10 @@ def _overwhelmed(evidence: Evidence) -> Finding | None:
     )
 
 
-def _too_little(evidence: Evidence) -> Finding | None:
+def _too_little(evidence: Evidence) -> Observation | None:
     if len(evidence.losses) >= ENOUGH:
         return None
-    return Finding(
+    return Observation(
         "too few updates",
         "look",
         f"Only {len(evidence.losses)} updates were recorded: too few to judge anything.",
@@ -120,7 +120,7 @@ def _too_little(evidence: Evidence) -> Finding | None:
     )
 
 
-def _overfitting(evidence: Evidence) -> Finding | None:
+def _overfitting(evidence: Evidence) -> Observation | None:
     if len(evidence.evaluations) < 2:
         return None
     last, best = evidence.evaluations[-1], min(evidence.evaluations, key=lambda each: each.loss)
@@ -134,7 +134,7 @@ def _overfitting(evidence: Evidence) -> Finding | None:
     if evidence.below(best.loss) < NOTHING and (evidence.examples or 0) >= MANY_EXAMPLES:
         return _nothing_to_learn(evidence, f"{apart}: what it learns by heart says nothing about the rest.")
     risen = last.loss > RISEN * best.loss
-    return Finding(
+    return Observation(
         "overfitting",
         "bad" if risen else "look",
         f"The model learns its training data by heart. {apart}"
@@ -149,7 +149,7 @@ def _less_by_heart(evidence: Evidence, best: Evaluation | None) -> str:
     return f"Get more data{known}, or take a smaller model, fewer updates or more weight decay.{use}"
 
 
-def _too_high(evidence: Evidence) -> Finding | None:
+def _too_high(evidence: Evidence) -> Observation | None:
     size = evidence.size
     if size is None or evidence.gain > SOLVED:
         return None
@@ -159,7 +159,7 @@ def _too_high(evidence: Evidence) -> Finding | None:
     unsettled = size > UNSETTLED and evidence.fall > FALLING
     if size < LARGE and not (stuck or diverged or unsettled):
         return None
-    return Finding(
+    return Observation(
         "learning rate too high",
         "bad" if evidence.gain < LITTLE else "look",
         f"The learning rate is too high: updates were as large as {share(size)} of the weights.{_state(evidence)}",
@@ -167,7 +167,7 @@ def _too_high(evidence: Evidence) -> Finding | None:
     )
 
 
-def _clipping(evidence: Evidence) -> Finding | None:
+def _clipping(evidence: Evidence) -> Observation | None:
     """Adam divides by the gradient's size, so that a clip changes little."""
     clip, setup = evidence.setup.clip, evidence.setup
     if not clip or not evidence.norms or setup.optimizer not in ("sgd", "momentum") or evidence.gain > SOLVED:
@@ -175,7 +175,7 @@ def _clipping(evidence: Evidence) -> Finding | None:
     usual = median(evidence.norms)
     if usual < TIGHT * clip or evidence.size is None or evidence.size > SMALL:
         return None
-    return Finding(
+    return Observation(
         "clipping",
         "bad" if evidence.gain < NOTHING else "look",
         f"Gradients are clipped to next to nothing: their norm is about {usual:.2g}, and --clip is {clip:g}, so "
@@ -184,12 +184,12 @@ def _clipping(evidence: Evidence) -> Finding | None:
     )
 
 
-def _dead_units(evidence: Evidence) -> Finding | None:
+def _dead_units(evidence: Evidence) -> Observation | None:
     layer = max(evidence.dead, key=evidence.dead.__getitem__, default=None)
     if layer is None or evidence.dead[layer] < DEAD or evidence.gain > SOLVED:
         return None
     dead = sorted(name for name, silent in evidence.dead.items() if silent >= DEAD)
-    return Finding(
+    return Observation(
         "dead units",
         "bad",
         f"Units are dead: {share(evidence.dead[layer])} of the ReLU units of {', '.join(dead)} were silent at every "
@@ -198,15 +198,15 @@ def _dead_units(evidence: Evidence) -> Finding | None:
     )
 
 
-def _too_low(evidence: Evidence) -> Finding | None:
+def _too_low(evidence: Evidence) -> Observation | None:
     size = evidence.size
     if size is None or size > SMALL or evidence.gain > SOLVED:
         return None
-    if _deep(evidence) and evidence.setup.norm == "post" and evidence.fall > FALLING:
+    if _deep(evidence) and evidence.setup.placement == "post" and evidence.fall > FALLING:
         return None  # deep post-norm stacks learn with small steps or not at all
     if evidence.gain > NOTHING and evidence.fall < FALLING:
         return None  # small updates that have arrived
-    return Finding(
+    return Observation(
         "learning rate too low",
         "bad" if evidence.gain < NOTHING else "look",
         f"The learning rate is too low: the largest update was {share(size)} of the weights.{_state(evidence)}",
@@ -214,26 +214,26 @@ def _too_low(evidence: Evidence) -> Finding | None:
     )
 
 
-def _vanishing(evidence: Evidence) -> Finding | None:
+def _vanishing(evidence: Evidence) -> Observation | None:
     if evidence.gain > NOTHING or not evidence.profile:
         return None
     weakest = _weakest(evidence)
     if weakest > (FADING if _deep(evidence) else FADED):
         return None
     layer = min(evidence.profile, key=evidence.profile.__getitem__)
-    post = evidence.setup.norm != "pre"
-    return Finding(
+    post = evidence.setup.placement != "pre"
+    return Observation(
         "vanishing gradients",
         "bad",
         f"Gradients vanish on the way down {len(evidence.profile)} layers: {layer} gets {share(weakest)} of what the "
         f"strongest gets.{_state(evidence)}",
-        "Use pre-norm blocks (--norm pre), which let gradients through, or fewer layers."
+        "Use pre-norm blocks (--placement pre), which let gradients through, or fewer layers."
         if post
         else "Use fewer layers, smaller first weights, or GELU instead of tanh.",
     )
 
 
-def _too_few(evidence: Evidence) -> Finding | None:
+def _too_few(evidence: Evidence) -> Observation | None:
     """Still falling when it was stopped; or stopped before anybody could tell. A loss that came down to chance only in
     the second half has not been there for long enough to say that it stays."""
     early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
@@ -244,7 +244,7 @@ def _too_few(evidence: Evidence) -> Finding | None:
     more = 4 * evidence.updates
     fell = f"its loss was still falling, by {share(evidence.fall)} of that of guessing in the last quarter"
     arrived = f"its loss, {evidence.losses[0]:.3g} at first, was still coming down in the second half"
-    return Finding(
+    return Observation(
         "too few updates",
         "look",
         f"The training was stopped too soon, after {evidence.updates:,} updates"
@@ -254,14 +254,14 @@ def _too_few(evidence: Evidence) -> Finding | None:
     )
 
 
-def _nothing_learned(evidence: Evidence) -> Finding | None:
+def _nothing_learned(evidence: Evidence) -> Observation | None:
     if evidence.gain > NOTHING:
         return None
     return _nothing_to_learn(evidence, "Updates and gradients are as they should be.")
 
 
-def _nothing_to_learn(evidence: Evidence, why: str) -> Finding:
-    return Finding(
+def _nothing_to_learn(evidence: Evidence, why: str) -> Observation:
+    return Observation(
         "nothing learned",
         "bad",
         f"The model finds nothing in its inputs that tells the answer.{_state(evidence)} {why}",
@@ -270,10 +270,10 @@ def _nothing_to_learn(evidence: Evidence, why: str) -> Finding:
     )
 
 
-def _spikes(evidence: Evidence) -> Finding | None:
+def _spikes(evidence: Evidence) -> Observation | None:
     if len(evidence.spikes) < 3 or OFTEN * len(evidence.spikes) < evidence.updates:
         return None
-    return Finding(
+    return Observation(
         "spikes",
         "look",
         f"The model learns, but its loss leapt {len(evidence.spikes)} times in {evidence.updates:,} updates.",
@@ -281,8 +281,8 @@ def _spikes(evidence: Evidence) -> Finding | None:
     )
 
 
-def _healthy(evidence: Evidence) -> Finding:
-    return Finding("healthy", "fine", f"The training is healthy.{_state(evidence)}")
+def _healthy(evidence: Evidence) -> Observation:
+    return Observation("healthy", "fine", f"The training is healthy.{_state(evidence)}")
 
 
 # Each explains away what stands below it.

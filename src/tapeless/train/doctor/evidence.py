@@ -25,7 +25,7 @@ class Setup:
     optimizer: str | None = None
     lr: float | None = None
     clip: float | None = None
-    norm: str | None = None
+    placement: str | None = None
 
 
 def read_setup(folder: Path) -> Setup:
@@ -33,8 +33,8 @@ def read_setup(folder: Path) -> Setup:
     if not (folder / CONFIGURATION).is_file():
         return Setup()
     run = open_run(folder)
-    settings, config = run.request().settings, run.config()
-    return Setup(config.optimizer, settings.lr, settings.clip, config.norm)
+    settings, preset = run.request().settings, run.preset()
+    return Setup(preset.optimizer, settings.lr, settings.clip, preset.architecture.placement)
 
 
 @dataclass(frozen=True)

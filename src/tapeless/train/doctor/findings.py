@@ -17,14 +17,14 @@ ALONE = "one update recorded"  # of which no course can be told, and nothing be 
 
 
 @dataclass(frozen=True)
-class Finding:
+class Observation:
     kind: str
     verdict: str  # "fine", "look", "bad"
     sentence: str  # what was found, with the numbers
     remedy: str = ""  # what to do; the diagnosis has one where something is to be done, nothing else has
 
 
-def findings(evidence: Evidence) -> list[Finding]:
+def findings(evidence: Evidence) -> list[Observation]:
     found = [_loss(evidence), _held_out(evidence), _updates(evidence), _gradients(evidence), _units(evidence)]
     found += [_embeddings(evidence), _spikes(evidence), _overcome(evidence)]
     return [finding for finding in found if finding is not None]
@@ -39,7 +39,7 @@ def _learned(gain: float) -> str:
     return "bad" if gain < NOTHING else "look" if gain < LITTLE else "fine"
 
 
-def _loss(evidence: Evidence) -> Finding | None:
+def _loss(evidence: Evidence) -> Observation | None:
     if not evidence.losses:
         return None
     said = f"{evidence.losses[0]:.3g} at first, {median(late(evidence.losses)):.3g} late"
@@ -47,12 +47,12 @@ def _loss(evidence: Evidence) -> Finding | None:
     if alone:
         said = f"{evidence.losses[0]:.3g}; {ALONE}"
     if evidence.chance is None:
-        return Finding("loss", "look" if alone else "fine", f"{said}; what guessing gets was not recorded.")
+        return Observation("loss", "look" if alone else "fine", f"{said}; what guessing gets was not recorded.")
     said += f"; always the same answer gets {evidence.chance:.3g}"
-    return Finding("loss", _learned(evidence.gain), f"{said}.")
+    return Observation("loss", _learned(evidence.gain), f"{said}.")
 
 
-def _held_out(evidence: Evidence) -> Finding | None:
+def _held_out(evidence: Evidence) -> Observation | None:
     if not evidence.evaluations:
         return None
     last, best = evidence.evaluations[-1], min(evidence.evaluations, key=lambda each: each.loss)
@@ -61,10 +61,10 @@ def _held_out(evidence: Evidence) -> Finding | None:
         said += f"; {share(last.accuracy)} right"
         if evidence.commonest is not None:
             said += f", the commonest answer {share(evidence.commonest)}"
-    return Finding("held out", _learned(evidence.below(best.loss)), f"{said}.")
+    return Observation("held out", _learned(evidence.below(best.loss)), f"{said}.")
 
 
-def _updates(evidence: Evidence) -> Finding | None:
+def _updates(evidence: Evidence) -> Observation | None:
     if evidence.size is None:
         return None
     said = f"{share(evidence.size)} of the weights at most, {share(median(evidence.sizes))} usually"
@@ -72,10 +72,10 @@ def _updates(evidence: Evidence) -> Finding | None:
     odd = not low <= evidence.size < high
     if len(evidence.sizes) == 1:
         odd, said = True, f"{share(evidence.size)} of the weights; {ALONE}"
-    return Finding("updates", "look" if odd else "fine", f"{said}; at most 0.1 to 5 % is usual.")
+    return Observation("updates", "look" if odd else "fine", f"{said}; at most 0.1 to 5 % is usual.")
 
 
-def _gradients(evidence: Evidence) -> Finding | None:
+def _gradients(evidence: Evidence) -> Observation | None:
     if not evidence.norms:
         return None
     first, largest = evidence.norms[0], max(evidence.norms)
@@ -87,38 +87,38 @@ def _gradients(evidence: Evidence) -> Finding | None:
         least = min(evidence.profile, key=evidence.profile.__getitem__)
         odd = odd or evidence.profile[least] < FADED
         said += f"; {least} gets {share(evidence.profile[least])} of what the strongest block gets"
-    return Finding("gradients", "look" if odd else "fine", f"{said}.")
+    return Observation("gradients", "look" if odd else "fine", f"{said}.")
 
 
-def _units(evidence: Evidence) -> Finding | None:
+def _units(evidence: Evidence) -> Observation | None:
     if not evidence.dead:
         return None
     layer = max(evidence.dead, key=evidence.dead.__getitem__)
     worst = evidence.dead[layer]
-    return Finding(
+    return Observation(
         "units", "look" if worst >= DEAD else "fine", f"{share(worst)} of those of {layer} stayed silent, the most."
     )
 
 
-def _embeddings(evidence: Evidence) -> Finding | None:
+def _embeddings(evidence: Evidence) -> Observation | None:
     if evidence.spread is None:
         return None
     step, spread = evidence.spread
     said = f"at step {step} their spread is {spread:.2g} of what it was at the start."
-    return Finding("embeddings", "bad" if spread < COLLAPSED else "fine", said)
+    return Observation("embeddings", "bad" if spread < COLLAPSED else "fine", said)
 
 
-def _spikes(evidence: Evidence) -> Finding | None:
+def _spikes(evidence: Evidence) -> Observation | None:
     if not evidence.spikes:
         return None
     often, last = len(evidence.spikes), evidence.spikes[-1]
     said = f"the loss leapt {often} times in {evidence.updates:,} updates, last at step {last}."
-    return Finding("spikes", "look", said)
+    return Observation("spikes", "look", said)
 
 
-def _overcome(evidence: Evidence) -> Finding | None:
+def _overcome(evidence: Evidence) -> Observation | None:
     if evidence.overcome is None:
         return None
-    return Finding(
+    return Observation(
         "stops", "look", f"update {evidence.overcome.step + 1} was stopped, and it went on: {evidence.overcome.reason}"
     )

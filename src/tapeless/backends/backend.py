@@ -1,0 +1,98 @@
+"""What a backend is: it owns a kind of memory, and binds calls to the native calls that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from tapeless.errors import TapelessError, unknown
+from tapeless.kernels.native import Native, Scratch
+from tapeless.ops.contract import Array
+from tapeless.program.arena import Placement, place_scratch
+from tapeless.program.call import Call
+from tapeless.program.precision import PRECISIONS, Precision
+
+BACKENDS = ("cpu", "reference")
+
+
+class Backend(Protocol):
+    """Memory and views are the backend's own; only `read` and `write` speak NumPy."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def precisions(self) -> tuple[str, ...]: ...
+    @property
+    def default_precision(self) -> str: ...
+
+    def allocate(self, size: int) -> Any:
+        """So many bytes, all of them 0."""
+
+    def view(self, memory: Any, placement: Placement) -> Any:
+        """A buffer in this memory, in its own shape and type; cut by [...], folded by reshape."""
+
+    def read(self, view: Any) -> Array:
+        """The values, to be read at once: where the memory is NumPy's own, they change when it does. bfloat16, which
+        NumPy does not have, comes as float32."""
+
+    def write(self, view: Any, values: Any) -> None: ...
+
+    def scratch(self, call: Call) -> Sequence[Scratch]:
+        """What the kernel of a call needs besides its arguments, said before anything is allocated."""
+
+    def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        """The native calls that compute it, each with everything decided. `options`: which outputs it adds to
+        (`add`), and the arrays it has asked for (`scratch`)."""
+
+    def begin(self) -> list[Native]:
+        """What comes before the first call of a list, each time it runs."""
+
+    def capture(self, natives: list[Native]) -> list[Native]:
+        """Calls that always run in this order and with nothing in between, as they are run fastest."""
+
+    def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
+        """On how many threads calls run that are bound from now on: as many as before, or `count`, and where there are
+        not so many, `lower` takes those there are. None where there is nothing to set."""
+
+
+def backend_named(name: str | Backend) -> Backend:
+    if not isinstance(name, str):
+        return name
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    found: Backend = getattr(import_module(f"tapeless.backends.{name}"), name.upper())
+    return found
+
+
+def precision_for(backend: Backend, name: str | None) -> Precision:
+    """The precision a model on this backend has: its own, unless another that it can run is asked for."""
+    if name is not None and name not in PRECISIONS:
+        raise unknown("precision", name, backend.precisions)
+    if name is not None and name not in backend.precisions:
+        raise TapelessError(
+            f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "
+            f"take backend='reference'."
+        )
+    return PRECISIONS[backend.default_precision if name is None else name]
+
+
+def bind_call(
+    call: Call, arrays: dict[str, Any], backend: Backend, scratch: Sequence[Any] | None = None
+) -> list[Native]:
+    """Resolve a call once: its kernel, its arrays, its scalars. Running it then looks nothing up. A call that is bound
+    by itself has scratch of its own."""
+    if scratch is None:
+        placements, size = place_scratch(call, backend.scratch(call))
+        memory = backend.allocate(size)
+        scratch = [backend.view(memory, placement) for placement in placements]
+    arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]
+    arguments += [value for _, value in call.scalars]
+    added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
+    options = {"add": added} if added else {}
+    return backend.bind(call, arguments, options | ({"scratch": scratch} if scratch else {}))
+
+
+def run_call(call: Call, arrays: dict[str, Any], backend: Backend) -> None:
+    for native in bind_call(call, arrays, backend):
+        native()

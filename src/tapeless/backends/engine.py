@@ -1,0 +1,100 @@
+"""Programs on memory: an arena holds what a plan has placed, an engine has the program's calls bound to it besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tapeless.backends.backend import Backend, bind_call
+from tapeless.errors import ProgramError
+from tapeless.kernels.native import Native
+from tapeless.ops.contract import Array
+from tapeless.program.arena import LENT, Plan
+from tapeless.program.call import Buffer, Call, View
+
+Target = str | Buffer | View
+
+
+class Arena:
+    """A plan's memory on one backend. Nothing in it is ever copied or moved."""
+
+    def __init__(self, plan: Plan, backend: Backend, *, memory: Any = None, lender: Arena | None = None) -> None:
+        self.plan, self.program, self.backend = plan, plan.program, backend
+        # Arenas whose programs never run at the same time may have their memory in common.
+        self.memory = backend.allocate(plan.peak_bytes) if memory is None else memory
+        self._lender = lender  # whose weights and constants this arena uses instead of its own
+
+    def view(self, target: Target) -> Any:
+        """A buffer, by itself or by name, or some of its columns, as the backend's kernels see them."""
+        if isinstance(target, View):
+            return self.view(target.buffer)[..., target.start : target.stop]
+        if isinstance(target, Buffer):
+            if self._lender is not None and target.kind in LENT:
+                return self._lender.view(target.name)
+            target = target.name
+        return self.backend.view(self.memory, self.plan.placements[target])
+
+    def read(self, target: Target) -> Array:
+        """The values, as the backend's `read` gives them."""
+        return self.backend.read(self.view(target))
+
+    def write(self, target: Target, values: Any) -> None:
+        self.backend.write(self.view(target), values)
+
+    def arguments(self, call: Call) -> dict[str, Any]:
+        """The views of a call by argument name, in the shapes its kernel sees."""
+        found = {}
+        for argument in call.arguments:
+            view = self.view(argument.view)
+            shape = call.spec.kernel_shape(argument.name, view.shape)
+            if shape[-1] != view.shape[-1] and not argument.view.whole:  # folding what is cut would copy it
+                raise ProgramError(f"{argument.name} of {call.at} takes {argument.view.buffer.name} whole.")
+            found[argument.name] = view.reshape(shape)
+        return found
+
+    def poison(self) -> None:
+        """NaN wherever a program must write before it reads: gradients, outputs and the whole workspace.
+
+        All bits set is NaN in every float type and −1 in integers.
+        """
+        for placement in self.plan.placements.values():
+            if placement.kind in ("gradient", "output"):
+                self.memory[placement.offset : placement.offset + placement.bytes] = 0xFF
+        self.memory[self.plan.workspace_offset :] = 0xFF
+
+
+class Engine(Arena):
+    """A program, its plan, an arena and the bound calls on one backend."""
+
+    def __init__(self, plan: Plan, backend: Backend, *, memory: Any = None, lender: Arena | None = None) -> None:
+        super().__init__(plan, backend, memory=memory, lender=lender)
+        self._begin = backend.begin()
+        self.bound: list[tuple[Call, list[Native]]] = [
+            (call, bind_call(call, self.arguments(call), backend, [backend.view(self.memory, s) for s in scratch]))
+            for call, scratch in zip(self.program.calls, plan.scratch, strict=True)
+        ]
+        self._captured: dict[tuple[str, ...], list[Native]] = {}
+
+    def run(self, *phases: str) -> None:
+        """All calls of these phases, or of the whole program, with nothing between them."""
+        for native in self._captured.get(phases) or self._capture(phases):
+            native()
+
+    def _capture(self, phases: tuple[str, ...]) -> list[Native]:
+        natives = [native for call, bound in self.bound if _is_in(call, phases) for native in bound]
+        self._captured[phases] = [*self._begin, *self.backend.capture(natives)]
+        return self._captured[phases]
+
+    def walk(self, *phases: str) -> Iterator[Call]:
+        """The same calls one by one; each is yielded right after it ran, its values readable in the arena."""
+        for native in self._begin:
+            native()
+        for call, bound in self.bound:
+            if _is_in(call, phases):
+                for native in bound:
+                    native()
+                yield call
+
+
+def _is_in(call: Call, phases: tuple[str, ...]) -> bool:
+    return not phases or call.phase in phases

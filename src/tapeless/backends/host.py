@@ -1,0 +1,69 @@
+"""Memory of this machine: one aligned block, of which every view is a NumPy array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.kernels.native import Native, Scratch
+from tapeless.ops.contract import Array
+from tapeless.program.arena import ALIGNMENT, Placement
+from tapeless.program.call import Call
+from tapeless.program.precision import numpy_type
+
+
+def store_rounded(out: Array, values: Array) -> None:
+    """Rounded once. NumPy's way from float64 to bfloat16 leads through float32, so that is rounded to odd: what the
+    second rounding sees of the digits below is that there are some."""
+    if out.dtype.kind == "V" and values.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            near = values.astype(np.float32)
+        bits = near.view(np.uint32)
+        exact = near == values
+        above = np.abs(near) > np.abs(values)
+        values = np.where(exact | ~np.isfinite(near), near, ((bits - above) | np.uint32(1)).view(np.float32))
+    out[...] = values
+
+
+class Host:
+    def allocate(self, size: int) -> Array:
+        try:
+            raw = np.zeros(size + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError, OverflowError):
+            raise TapelessError(
+                f"this needs {size:,} bytes in one block, which this machine cannot give: "
+                f"take a smaller batch, time or model, or recompute=True."
+            ) from None
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + size]
+
+    def view(self, memory: Array, placement: Placement) -> Array:
+        raw = memory[placement.offset : placement.offset + placement.bytes].view(numpy_type(placement.dtype))
+        shaped: Array = raw.reshape(placement.buffer.shape)
+        return shaped
+
+    def read(self, view: Array) -> Array:
+        if view.dtype.kind == "V":  # bfloat16
+            widened: Array = view.astype(np.float32)
+            return widened
+        values = view.view()
+        values.flags.writeable = False
+        return values
+
+    def write(self, view: Array, values: Any) -> None:
+        store_rounded(view, np.asarray(values))
+
+    def scratch(self, call: Call) -> Sequence[Scratch]:
+        return ()
+
+    def begin(self) -> list[Native]:
+        return []
+
+    def capture(self, natives: list[Native]) -> list[Native]:
+        return natives
+
+    def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
+        return None

@@ -1,0 +1,54 @@
+"""The documents say what the commands say: figures that do not depend on the machine are as they are made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tools.figures.made import FIGURES
+from tools.figures.places import PLACE, ROOT, pages, placed
+
+from tapeless.cli.app import app
+
+STALE = "is stale: `make figures` (or `python -m tools.figures --light`, where nothing is run) makes it again"
+PLACES = [pytest.param(page, name, text, id=f"{page.name}: {name}") for page, name, text in placed()]
+
+
+@pytest.mark.parametrize(("page", "name", "text"), PLACES)
+def test_a_figure_is_what_is_made(page: Path, name: str, text: str) -> None:
+    figure = FIGURES[name]
+    if figure.run:
+        assert text.strip(), f"{name} in {page.name} {STALE}"
+        for part in figure.holds():
+            assert part in " ".join(text.split()), f"{name} in {page.name} {STALE}: {part!r} is not there"
+    else:
+        assert text == figure.make(), f"{name} in {page.name} {STALE}"
+
+
+def test_every_figure_stands_somewhere() -> None:
+    assert {name for _, name, _ in placed()} == set(FIGURES)
+
+
+def test_every_marker_has_its_end() -> None:
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        assert text.count("<!-- figures: ") == len(PLACE.findall(text)), page.name
+
+
+def test_a_figure_that_has_changed_is_noticed() -> None:
+    """One more bug in the catalogue, and the number in the README is no longer that."""
+    page, name, text = next(place for place in placed() if place[1] == "bugs")
+    test_a_figure_is_what_is_made(page, name, text)
+    with pytest.raises(AssertionError, match="is stale"):
+        test_a_figure_is_what_is_made(page, name, str(int(text) + 1))
+    checked = next(place for place in placed() if place[1] == "check")
+    with pytest.raises(AssertionError, match="is stale"):
+        test_a_figure_is_what_is_made(*checked[:2], checked[2].replace("ops", "op"))
+
+
+def test_the_readme_lists_every_command() -> None:
+    listed = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Commands")[2].partition("## ")[0]
+    known = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
+    for name in known:
+        assert re.search(rf"^tapeless .*\b{name}\b", listed, re.MULTILINE), name

@@ -1,0 +1,18 @@
+"""Tests stand where what they test stands."""
+
+from pathlib import Path
+
+TESTS, PACKAGES = Path(__file__).parent, Path(__file__).parents[1] / "src" / "tapeless"
+ACROSS = {"properties"}  # what holds of every op, every model and every kernel
+
+
+def test_every_folder_of_tests_is_one_of_the_source():
+    folders = {file.parent.relative_to(TESTS) for file in TESTS.rglob("test_*.py")}
+    strays = {str(folder) for folder in folders if not (PACKAGES / folder / "__init__.py").is_file()}
+    assert strays == ACROSS
+
+
+def test_every_room_has_tests():
+    rooms = {room.parent.name for room in PACKAGES.glob("*/__init__.py")}
+    tested = {file.relative_to(TESTS).parts[0] for file in TESTS.rglob("test_*.py")}
+    assert rooms <= tested

@@ -1,0 +1,156 @@
+"""Runs of earlier versions still open, go on and write; what a run says of its model is the truth."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tapeless import Model, TapelessError
+from tapeless.cli.app import app
+from tapeless.models.config import Preset
+from tapeless.train.run import Run, open_run, write_configuration
+from tapeless.train.session import resume, start
+from tapeless.train.settings import Request, Settings
+from tapeless.weights.hugging_face import write_folder
+
+# A tiny post-norm GPT after four updates, as the version wrote it that called the placement of the norms `norm`.
+FORMAT_1 = Path(__file__).parent / "format_1"
+TINY = {"layers": 1, "channels": 4, "heads": 2, "hidden": 4}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FORMAT_1, tmp_path / "old"))
+
+
+def test_an_old_run_opens_as_what_it_was(old: Path) -> None:
+    preset = open_run(old).preset()
+    assert preset.architecture.placement == "post"
+    assert (preset.architecture.context, preset.architecture.vocab, preset.layout.chunk) == (8, 257, 256)
+    assert "placement" not in (old / "config.toml").read_text()
+    assert open_run(old).program().parameters == 1196
+    model, found, _ = open_run(old).model("best", backend="reference")
+    assert (found.step, model.generate([111, 110, 101], 6, temperature=0)) == (4, [119] * 6)
+
+
+def test_an_old_run_goes_on_and_is_then_a_new_one(old: Path) -> None:
+    for _ in (session := resume(old, {}, {"steps": 6})).walk(lambda: None):
+        pass
+    assert session.trainer.step == 6
+    document = tomllib.loads((old / "config.toml").read_text())
+    assert document["format"] == 2
+    assert document["model"]["placement"] == "post"
+    assert "norm" not in document["model"]
+    assert open_run(old).preset() == session.model.preset
+
+
+def test_an_old_checkpoint_still_notices_another_placement(old: Path) -> None:
+    text = (old / "config.toml").read_text()
+    (old / "config.toml").write_text(text.replace('norm = "post"', 'norm = "pre"'))
+    with pytest.raises(TapelessError, match=r"placement is 'pre' by .*trained with 'post'"):
+        resume(old, {}, {"steps": 6})
+
+
+def test_the_class_weights_of_an_old_run_belong_to_its_loss(old: Path) -> None:
+    text = (old / "config.toml").read_text() + "class_weights = [" + ", ".join(["0.5"] * 257) + "]\n"
+    (old / "config.toml").write_text(text)
+    run = open_run(old)
+    assert run.request().class_weights == (0.5,) * 257
+    write_configuration(run, run.request(), run.preset())
+    assert tomllib.loads((old / "config.toml").read_text())["loss"] == {"class_weights": [0.5] * 257}
+    assert open_run(old).model("best")[0].class_weights == (0.5,) * 257
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("format = 2", "format = 3", "format 3"),
+        ("format = 2", 'format = "2"', "format '2'"),
+        ("layers = 1\n", "", "layers is missing"),
+        ("[model]", "[loss]\nclass_weights = 3\n[model]", "loss must be a table"),
+        ("[model]", "[loss]\nclass_weights = [1.0]\n[model]", "class_weights must be 257 numbers"),
+    ],
+)
+def test_what_no_version_wrote_is_refused(old: Path, before: str, after: str, says: str) -> None:
+    run = open_run(old)
+    write_configuration(run, Request("somebody's", {}, run.request().settings), run.preset())
+    text = (old / "config.toml").read_text()
+    assert before in text
+    (old / "config.toml").write_text(text.replace(before, after))
+    with pytest.raises(TapelessError, match=says) as refused:
+        open_run(old)
+    assert str(refused.value).endswith(".")
+
+
+def test_a_training_file_with_the_old_name_is_told_the_new(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('preset = "ops-102k"\n[model]\nnorm = "pre"\n')
+    with pytest.raises(TapelessError, match="norm is called placement now"):
+        start(_request(tmp_path / "mine.toml"), tmp_path / "run")
+    with pytest.raises(TapelessError, match="norm is called placement now"):
+        Model("ops-102k", norm="pre")
+    said = CliRunner().invoke(app, ["plan", "ops-102k", "--norm", "pre"])
+    assert "norm is called placement now" in str(said.exception or said.output)
+
+
+def _request(path: Path) -> Request:
+    from tapeless.train.settings import read_request
+
+    return read_request(str(path))
+
+
+def test_what_is_imported_is_called_so(tmp_path: Path) -> None:
+    preset = Preset.of("tiny", vocab=11, context=5, **TINY)
+    model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
+    write_folder(tmp_path / "gpt2", preset.architecture, model.params, None)
+    assert CliRunner().invoke(app, ["import", str(tmp_path / "gpt2"), "--out", str(tmp_path / "run")]).exit_code == 0
+    assert "gpt2-124m" not in (tmp_path / "run" / "config.toml").read_text()
+    opened = open_run(tmp_path / "run")
+    assert (opened.preset().name, opened.preset().architecture) == ("imported", preset.architecture)
+    again, _, _ = opened.model("best", backend="reference", time=1)
+    assert all(np.array_equal(again.params[name], weight) for name, weight in model.params.items())
+    np.arange(200, dtype="<u2").__mod__(11).tofile(tmp_path / "ids.bin")
+    settings = Settings(data=str(tmp_path / "ids.bin"), steps=2, batch=2, backend="reference")
+    further = start(Request("ops-102k", {"frozen": ("tokens.*",)}, settings), tmp_path / "further", base=opened)
+    for _ in further.walk(lambda: None):
+        pass
+    assert open_run(tmp_path / "further").preset().frozen == ("tokens.*",)
+    assert np.array_equal(further.model.params["tokens.weight"], model.params["tokens.weight"])
+    assert not np.array_equal(further.model.params["norm.bias"], model.params["norm.bias"])
+
+
+def test_a_run_keeps_what_is_frozen(tmp_path: Path) -> None:
+    """Stopped and resumed it ends where it ends without a stop, and its checkpoints hold what is frozen, too."""
+    model = {**TINY, "channels": 8, "frozen": ("tokens.*", "blocks.0.attn.*")}
+    settings = Settings(data="operations", steps=6, batch=8, backend="reference", save_every=3)
+    whole = start(Request("ops-102k", model, settings), tmp_path / "whole")
+    first = {name: weight.copy() for name, weight in whole.model.params.items()}
+    for _ in whole.walk(lambda: None):
+        pass
+    half = start(Request("ops-102k", model, settings), tmp_path / "half")
+    for _ in half.walk(lambda: None):
+        if half.last_saved == 3:
+            break
+    half.run.release()
+    again = resume(tmp_path / "half", {}, {})
+    assert again.model.preset.frozen == model["frozen"]
+    assert again.trainer.step == 3
+    for _ in again.walk(lambda: None):
+        pass
+    assert all(np.array_equal(again.model.params[name], weight) for name, weight in whole.model.params.items())
+    moved = {name for name, weight in first.items() if not np.array_equal(weight, whole.model.params[name])}
+    assert moved == set(whole.model.grads)
+    read, _, _ = open_run(tmp_path / "half").model("newest", backend="reference")
+    assert all(np.array_equal(read.params[name], weight) for name, weight in whole.model.params.items())
+
+
+def test_a_run_that_names_no_preset_of_ours_needs_all_its_fields(tmp_path: Path) -> None:
+    made = Run(tmp_path / "run")
+    made.folder.mkdir()
+    preset = Preset.of("mine", vocab=9, context=5, optimizer="sgd", recompute=True, frozen=("norm.*",), **TINY)
+    write_configuration(made, Request(preset.name, {}, Settings(tokenizer="none")), preset)
+    assert open_run(made.folder).preset() == preset

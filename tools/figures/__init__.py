@@ -1,0 +1,1 @@
+"""Figures and blocks of output in the documents, made by commands: python -m tools.figures."""

@@ -1,0 +1,254 @@
+"""Every figure of the documents, and how it is made. Those for which nothing is run or measured are the same on every
+machine, and a test holds the documents to them; of the others it holds what does not depend on the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from math import prod
+
+import numpy as np
+from tests.program.wrong_programs import RULES, WRONG
+
+from tapeless.check.bugs.catalogue import BUGS
+from tapeless.check.complex_step import run_backward
+from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
+from tapeless.check.examples import examples_of
+from tapeless.check.ops import call_alone, forms_of, long_examples
+from tapeless.models import transformer
+from tapeless.models.config import Optimizer
+from tapeless.models.presets import PRESETS
+from tapeless.ops import OPS
+from tapeless.program.call import Program
+from tools.figures.places import ROOT
+
+
+@dataclass(frozen=True)
+class Figure:
+    make: Callable[[], str]
+    run: bool = False  # something is run for it: minutes, or a machine's own numbers
+    holds: Callable[[], list[str]] = list  # of one that is run: what must stand in it on every machine
+
+
+@cache
+def tapeless(*arguments: str) -> str:
+    """What a command prints, 120 columns wide."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tapeless", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines())
+
+
+def _block(*lines: str) -> str:
+    return "\n".join(["", "```", *lines, "```", ""])
+
+
+# Counts.
+
+
+def _program(c: Configuration, optimizer: Optimizer | None = None) -> Program:
+    return transformer.training(PRESETS[c.preset].override(**c.fields), c.batch, c.time, optimizer)
+
+
+@cache
+def _gradients() -> tuple[int, int]:
+    """Of the small models and of the ops, and their elements."""
+    weights = [prod(weight.shape) for c in CONFIGURATIONS for weight in _program(c).trained]
+    for name, op in OPS.items():
+        if op.SPEC.backward:
+            rng = np.random.default_rng(0)
+            found = run_backward(name, op.example(rng), rng)
+            weights += [gradient.size for key, gradient in found.items() if key]
+    return len(weights), sum(weights)
+
+
+def _differentiable() -> int:
+    return sum(op.SPEC.backward is not None for op in OPS.values())
+
+
+def _directions(name: str) -> tuple[str, ...]:
+    return ("forward", "backward") if OPS[name].SPEC.backward else ("forward",)
+
+
+@cache
+def _results() -> tuple[int, int]:
+    """Of single calls beside the reference, and in how many configurations."""
+    models = (*CONFIGURATIONS, *LARGER)
+    found = 0
+    for c in models:
+        calls = _program(c, Optimizer(PRESETS[c.preset].override(**c.fields).optimizer)).calls
+        found += sum(a.name != "logits" for call in calls for a in call.writes)
+    for name, op in OPS.items():
+        for example in (*examples_of(name), *long_examples(name)):
+            for direction in _directions(name):
+                signature = op.SPEC.signature(direction)
+                for without in forms_of(signature, example):
+                    call, _ = call_alone(name, direction, example, without=without)
+                    found += (1 + bool(signature.adds)) * sum(a.name != "logits" for a in call.writes)
+    return found, len(models) + len(OPS)
+
+
+def _kernels() -> int:
+    return sum(len(_directions(name)) for name in OPS)
+
+
+# README.
+
+
+def _bench() -> str:
+    """From the last run of `make bench`."""
+    text = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
+    rows = re.findall(r"`tapeless bench (\S+) .*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
+    ratios = {name: [float(r) for n, r, _ in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
+    above = {name: [float(f) for n, _, f in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
+    gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
+    said = (
+        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2. A step takes "
+        f"{longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the teaching model "
+        f"{longer[2]}"
+    )
+    return said.replace("%–", "–").replace("%", " %")
+
+
+def _plan(*options: str) -> str:
+    said = json.loads(tapeless("plan", "gpt2-124m", "-B", "4", "-T", "256", "--json", *options))
+    return f"{said['peak_bytes'] / 2**30:.1f} GiB"
+
+
+def _backward_of_a_block() -> str:
+    lines = tapeless("explain", "gpt2-4x256", "--layer", "0").splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("BACKWARD"))
+    first = next(n for n in range(start, len(lines)) if " gelu ↻ " in lines[n])
+    shown = [lines[start].partition(")")[0] + ")", lines[start + 1], *lines[first : first + 7]]
+    return _block(*shown)
+
+
+def _check() -> str:
+    said = [line for line in tapeless("check").splitlines() if line and "…" not in line]
+    start = next(n for n, line in enumerate(said) if line.startswith("wiring")) - 1
+    return _block("$ tapeless check", *_joined(said[start:]))
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Sentences that a terminal has broken are whole again; rows of a table stay."""
+    made: list[str] = []
+    for line in lines:
+        if made and made[-1][0].isupper() and not made[-1].endswith(".") and made[-1][0] != " ":
+            made[-1] += " " + line
+        else:
+            made.append(line)
+    return made
+
+
+def _counts_of_check() -> list[str]:
+    gradients, _ = _gradients()
+    return [
+        f"{len(PRESETS)} presets", f"{_differentiable()} ops", f"{len(CONFIGURATIONS)} models",
+        f"All {gradients:,} gradients hold", f"All {len(OPS)} ops",
+    ]  # fmt: skip
+
+
+def _check_on_cpu() -> str:
+    said = tapeless("check", "--backend", "cpu").splitlines()
+    start = next(n for n, line in enumerate(said) if line.startswith("The cpu backend"))
+    return _block("$ tapeless check --backend cpu", *_joined([line for line in said[start:] if line]))
+
+
+def _counts_on_cpu() -> list[str]:
+    results, places = _results()
+    return [
+        f"{results:,} results of single calls in {places} configurations",
+        f"the {_kernels()} kernels of {len(OPS)}",
+    ]
+
+
+def _training() -> str:
+    said = tapeless("train", "--backend", "cpu").splitlines()
+    epochs = [line for line in said if line.startswith("epoch")]
+    answers = [line for line in said if "✓" in line or "✗" in line]
+    return _block(epochs[0], "…", epochs[-1], *answers[:4])
+
+
+def _in_one_file() -> str:
+    return str(len((ROOT / "examples" / "gpt_in_one_file.py").read_text(encoding="utf-8").splitlines()))
+
+
+# What is proven.
+
+
+def _proven() -> str:
+    gradients, elements = _gradients()
+    worst = re.search(r"gradients hold: (.*)\.$", tapeless("check"), re.MULTILINE)
+    assert worst, "check says its worst error"
+    return f"{gradients:,} gradients, {elements:,} elements, {worst[1]}"
+
+
+def _in_lockstep() -> str:
+    results, places = _results()
+    return f"{results:,} results in {places} configurations"
+
+
+def _over_the_range() -> str:
+    values = re.search(r"bounds: ([\d,]+)\s+values", tapeless("check", "--backend", "cpu"))
+    assert values, "check says how many values were tried"
+    return f"{values[1]} values"
+
+
+def _wrong_by_rule() -> str:
+    rules = Counter(wrong.rule for wrong in WRONG)
+    ways = Counter(wrong.how for wrong in WRONG)
+    lines = ["| refused by | programs |", "|---|--:|", *(f"| {rule} | {rules[rule]} |" for rule in RULES)]
+    made = ", ".join(f"{count} by *{how}*" for how, count in ways.items())
+    return "\n".join(["", "", *lines, "", f"{len(WRONG)} programs, made from right ones: {made}.", ""])
+
+
+def _caught() -> str:
+    """As the last run over the catalogue has it, in docs/bugs.md."""
+    page = (ROOT / "docs" / "bugs.md").read_text(encoding="utf-8")
+    caught = re.search(r"\| `tapeless check` \| \*\*(\d+)\*\* ", page)
+    named = re.search(r"names what has the bug for (\d+) of them", page)
+    assert caught and named, "docs/bugs.md has the last run"  # noqa: PT018
+    return f"{caught[1]} of {len(BUGS)} caught, {named[1]} by the name of what has them"
+
+
+def _mutants() -> str:
+    page = (ROOT / "docs" / "mutants.md").read_text(encoding="utf-8")
+    last = re.search(r"(\d+) mutants: (\d+) killed \(([\d.]+)\s?%\), (\d+) survivors", page)
+    assert last, "docs/mutants.md has the last run"
+    return f"{last[2]} of {last[1]} killed ({last[3]} %); the other {last[4]} compute the same as the original"
+
+
+def _today() -> str:
+    return date.today().isoformat()
+
+
+FIGURES: dict[str, Figure] = {
+    "parameters of ops-102k": Figure(lambda: f"{_program(LARGER[0]).parameters:,}"),
+    "bench": Figure(_bench),
+    "memory of gpt2-124m": Figure(_plan),
+    "memory of gpt2-124m recomputed": Figure(lambda: _plan("--recompute")),
+    "backward of a block": Figure(_backward_of_a_block),
+    "bugs": Figure(lambda: str(len(BUGS))),
+    "ops": Figure(lambda: str(len(OPS))),
+    "small models": Figure(lambda: str(len(CONFIGURATIONS))),
+    "lines of the one file": Figure(_in_one_file),
+    "wrong programs": Figure(lambda: str(len(WRONG))),
+    "wrong programs by rule": Figure(_wrong_by_rule),
+    "bugs caught": Figure(_caught),
+    "mutants": Figure(_mutants),
+    "lockstep": Figure(_in_lockstep),
+    "check": Figure(_check, run=True, holds=_counts_of_check),
+    "proven": Figure(_proven, run=True, holds=lambda: ["{:,} gradients, {:,} elements".format(*_gradients())]),
+    "check on cpu": Figure(_check_on_cpu, run=True, holds=_counts_on_cpu),
+    "range": Figure(_over_the_range, run=True),
+    "training": Figure(_training, run=True),
+    "date": Figure(_today, run=True),
+}
