@@ -32,9 +32,9 @@ STREAM = {
     "residual": ("y", "x"),
     "zero": ("y",),
     "global_norm": ("gradients",),
-    "sgd": ("weights", "gradients"),
-    "momentum": ("weights", "m", "gradients"),
-    "adamw": ("weights", "m", "v", "gradients"),
+    "sgd": ("master", "gradients"),
+    "momentum": ("master", "m", "gradients"),
+    "adamw": ("master", "m", "v", "gradients"),
 }
 # ‖difference‖ / ‖truth‖ of a result: bfloat16 has 8 bits, and attention rounds its weights on the way.
 DECODING = ("cached_attention", "remember", "positions_at")
@@ -250,7 +250,7 @@ def step_calls() -> Iterator[Timed]:
     runs = cuda["classifier"].backward(loss, dh, dweight, logits, h, weight, tokens, count, add=into_dweight)
     yield Timed("classifier", 1, runs, 4.0 * R * V, 6.0 * R * C * V)
 
-    weights, m, v_, gradients, working = wide(N), wide(N), wide(N).abs(), wide(N), narrow(N)
+    weights, m, v_, gradients, master = narrow(N), wide(N), wide(N).abs(), wide(N), wide(N)
     norm, scale, lr, limit, largest = (torch.ones(1, device="cuda", dtype=torch.float64) for _ in range(5))
     step, finite = (torch.ones(1, device="cuda", dtype=torch.int64) for _ in range(2))
     starts = (0, *range(N // 3 // 128 * 128, N - N // 20, N // 20 // 128 * 128))
@@ -258,16 +258,16 @@ def step_calls() -> Iterator[Timed]:
     yield Timed("zero", 1, cuda["zero"].forward(gradients), moved(gradients))
     yield Timed("global norm", 1, cuda["global_norm"].forward(norm, norms, gradients, starts), moved(gradients))
     yield Timed("clip", 1, cuda["clip"].forward(scale, finite, loss, norm, limit, largest))
-    written, read = (weights, m, v_, step, moved_by, norms), (gradients, scale, finite, lr)
+    written, read = (weights, m, v_, master, step, moved_by, norms), (gradients, scale, finite, lr)
     numbers = (0.9, 0.999, 1e-8, 0.1, ((0, N // 2 // 128 * 128), (N // 2 // 128 * 128 + 1024, N // 64 * 64)), starts)
-    runs = cuda["adamw"].forward(*written, *read, *numbers, working=working)
-    yield Timed("adamw", 1, runs, moved(weights, weights, m, m, v_, v_, gradients, working))
+    runs = cuda["adamw"].forward(*written, *read, *numbers)
+    yield Timed("adamw", 1, runs, moved(weights, master, master, m, m, v_, v_, gradients))
 
 
 def fused_calls() -> Iterator[tuple[Timed, list[str]]]:
     """Calls that could be bound as one, and those of the table that each would replace."""
     R, C, F, L = 32768, 768, 3072, 12
-    norm, gelu, attention = (import_module(f"tapeless.ops.{name}.cuda") for name in ("layernorm", "gelu", "attention"))
+    norm, gelu = (import_module(f"tapeless.ops.{name}.cuda") for name in ("layernorm", "gelu"))
 
     def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return (torch.randn(shape, device="cuda") * 0.05).to(dtype)
@@ -292,13 +292,6 @@ def fused_calls() -> Iterator[tuple[Timed, list[str]]]:
     yield Timed("gelu backward + sums", L, runs, 6.0 * R * F), ["gelu backward", "sums F"]
     runs = gelu.backward(dup, dact, up, y=act, dbias=dbias, add=frozenset({"dbias"}))
     yield Timed("gelu backward + sums + gelu", L, runs, 8.0 * R * F), ["gelu backward", "sums F", "gelu"]
-    B, T, H = 32, R // 32, 12
-    qkv, dqkv, mix, lse = make(n, B, T, 3 * C), make(n, B, T, 3 * C), make(n, B, T, C), make(f, B, H, T)
-    q, k, v = qkv.split(C, 2)
-    all_of(attention.forward(mix, lse, q, k, v, True))
-    runs = attention.backward(*dqkv.split(C, 2), y.view(B, T, C), q, k, v, mix, lse, True, dbias=make(f, 3 * C))
-    parts = ["attention backward", "sums 3C"]
-    yield Timed("attention backward + sums", L, runs, 0.0, 5.0 * R * (T + 1) * C), parts
 
 
 def sums_calls() -> Iterator[Timed]:

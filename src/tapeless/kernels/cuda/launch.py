@@ -6,18 +6,18 @@ captured in a CUDA graph. Each must have run once before: Triton compiles a kern
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
-Run = Callable[[], object]
+from tapeless.kernels.native import Native
+
 BLOCK = 2048  # elements of a program that goes along flat memory
 
 
-def launch(kernel, grid: int | tuple[int, ...], *arguments, **options) -> Run:
+def launch(kernel, grid: int | tuple[int, ...], *arguments, **options) -> Native:
     return partial(kernel[(grid,) if isinstance(grid, int) else grid], *arguments, **options)
 
 
@@ -25,7 +25,7 @@ def blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def along(kernel, *tensors, **options) -> list[Run]:
+def along(kernel, *tensors, **options) -> list[Native]:
     """A kernel over tensors of one size, which it is given flat, with their number of elements and a BLOCK."""
     size = tensors[0].numel()
     flat = [tensor.view(-1) for tensor in tensors]
@@ -35,11 +35,6 @@ def along(kernel, *tensors, **options) -> list[Run]:
 def width(channels: int) -> int:
     """Of a program that holds a whole row: Triton's blocks are powers of two."""
     return triton.next_power_of_2(channels)
-
-
-def scratch(like, *shape: int, dtype=torch.float32):
-    """Memory that a call needs while it runs and nobody reads afterwards; it holds anything."""
-    return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 def constant(like, array):

@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from tapeless.kernels.cuda.launch import Run, scratch
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 
 
 @contextmanager
@@ -25,10 +26,10 @@ def exact() -> Iterator[None]:
         settings.allow_tf32, settings.allow_bf16_reduced_precision_reduction = before
 
 
-def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Run]:
+def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Native]:
     """out (+)= times · a @ b. Factors of two types are multiplied in the narrower."""
     narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
-    runs: list[Run] = []
+    runs: list[Native] = []
     a, b = (factor(x, narrow, runs) for x in (a, b))
     if out.dtype != narrow:
         wide = torch.ops.aten.addmm.dtype_out
@@ -39,7 +40,7 @@ def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Run]:
     return [*runs, partial(torch.mm, a, b, out=out)]
 
 
-def factor(x, dtype, runs: list[Run]):
+def factor(x, dtype, runs: list[Native]):
     """x in this type: itself, or a copy that the runs make first."""
     if x.dtype == dtype:
         return x

@@ -10,9 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, constant, launch, scratch
+from tapeless.kernels.cuda.launch import constant, launch
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 
-BLOCK = 2048  # elements of a piece, at most
+BLOCK = 4096  # elements of a piece, at most
 PIECES = 4096  # whose sums are added at once
 
 
@@ -32,7 +34,7 @@ class Cut:
         """Room for the sums of as many squares as there are norms."""
         return [scratch(self.pieces, len(self), dtype=torch.float64) for _ in norms]
 
-    def roots(self, norms, squares) -> Run:
+    def roots(self, norms, squares) -> Native:
         return launch(_roots, len(norms), norms, squares, self.firsts, BLOCK=PIECES, num_warps=8)
 
 
@@ -45,6 +47,18 @@ def cut(values, sections, decayed=()) -> Cut:
     firsts = np.searchsorted(starts, (*sections, size)).astype(np.int64)
     grain = 16 if all(edge % 16 == 0 for edge in edges) else 1
     return Cut(constant(values, pieces), constant(values, firsts), {"GRAIN": grain, "BLOCK": BLOCK, "num_warps": 8})
+
+
+def full_and_rounded(weights, master):
+    """What an update steps, and where its rounding goes, if that is another."""
+    return (weights, None) if master is None else (master, weights)
+
+
+@triton.jit
+def step_to(WEIGHTS, ROUNDED, at, value, changes):
+    tl.store(WEIGHTS + at, value, mask=changes)
+    if ROUNDED is not None:
+        tl.store(ROUNDED + at, value, mask=changes)
 
 
 @triton.jit

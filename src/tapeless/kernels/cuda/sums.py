@@ -6,14 +6,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, put, scratch
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, put
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 
 ROWS, COLUMNS = 32, 128  # of a tile
-PROGRAMS = 768  # enough to fill a device
+PROGRAMS = 528  # 4 for each of an H200's 132 multiprocessors
 FOLDED = 16  # columns of a program that adds up parts
 
 
-def column_sums(total, x, add: bool, copy=None) -> list[Run]:
+def column_sums(total, x, add: bool, copy=None) -> list[Native]:
     """total[c] (+)= Σ_r x[r, c], and on the way a copy of x in another type."""
     rows, columns = x.shape
     height = part_height(rows, columns, ROWS, COLUMNS, PROGRAMS)
@@ -29,14 +31,14 @@ def part_height(rows, columns, tile_rows, tile_columns, programs):
     return blocks(blocks(rows, parts), tile_rows) * tile_rows
 
 
-def fold(partial, *totals) -> Run:
+def fold(partial, *totals) -> Native:
     """total[c] (+)= Σ_p partial[n, p, c] for each of up to three (total, add)."""
     _, parts, columns = partial.shape
     grid = (blocks(columns, FOLDED), len(totals))
     given = [*totals, *[(None, False)] * (3 - len(totals))]
     options = {f"ADD{number}": add for number, (_, add) in enumerate(given)}
     tensors = (*(total for total, _ in given), partial)
-    return launch(_fold, grid, *tensors, parts, columns, PARTS=128, COLUMNS=FOLDED, **options)
+    return launch(_fold, grid, *tensors, parts, columns, PARTS=64, COLUMNS=FOLDED, **options)
 
 
 @triton.jit

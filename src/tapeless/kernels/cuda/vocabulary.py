@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from tapeless.kernels.cuda.launch import Run, blocks, scratch
+from tapeless.kernels.cuda.launch import blocks
 from tapeless.kernels.cuda.products import product
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 
 GRAIN = 64
 FROM = 1024  # words: below, a product takes no time to speak of, and padding would waste more than it saves
@@ -26,25 +28,25 @@ class Table:
         self.whole = words // GRAIN * GRAIN if odd else words
         self.width = blocks(words, GRAIN) * GRAIN if odd else words
         self.parts = [(slice(0, self.whole), weight[: self.whole])]
-        self.runs: list[Run] = []
+        self.runs: list[Native] = []
         self.rest = words - self.whole
         if odd:
             last = scratch(weight, GRAIN, channels, dtype=weight.dtype)
             self.runs += [partial(last[: self.rest].copy_, weight[self.whole :]), last[self.rest :].zero_]
             self.parts.append((slice(self.whole, self.width), last))
 
-    def scores(self, z, x) -> list[Run]:
+    def scores(self, z, x) -> list[Native]:
         """z = x @ weightᵀ, and 0 in the columns beyond V."""
         return [run for columns, words in self.parts for run in product(z[:, columns], x, words.T)]
 
-    def back(self, dx, dz) -> list[Run]:
+    def back(self, dx, dz) -> list[Native]:
         """dx = dz @ weight."""
-        runs: list[Run] = []
+        runs: list[Native] = []
         for columns, words in self.parts:
             runs += product(dx, dz[:, columns], words, add=bool(runs))
         return runs
 
-    def gradient(self, dweight, dz, x, add: bool) -> list[Run]:
+    def gradient(self, dweight, dz, x, add: bool) -> list[Native]:
         """dweight (+)= dzᵀ @ x."""
         runs = product(dweight[: self.whole], dz[:, : self.whole].T, x, add)
         if self.rest:

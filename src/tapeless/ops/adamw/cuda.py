@@ -1,4 +1,4 @@
-"""AdamW on the GPU: one pass over the arena, and over the narrower copy that the products read, if there is one."""
+"""AdamW on the GPU: one pass over the arena."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import log
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, numbers
-from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
+from tapeless.kernels.cuda.launch import launch, numbers
+from tapeless.kernels.cuda.sections import cut, full_and_rounded, piece, step_to, sum_of_squares
+from tapeless.kernels.native import Native
 
 
 def forward(
-    weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay, decayed, sections,
-    working=None,
-) -> list[Run]:  # fmt: skip
-    """`working` is a copy of the weights in a narrower type, kept beside them."""
+    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
+    beta1, beta2, eps, decay, decayed, sections,
+) -> list[Native]:  # fmt: skip
     pieces = cut(weights, sections, decayed)
     squares = pieces.squares(moved, norms)
-    tensors = (weights, working, m, v, *squares, gradients, scale, finite, lr, step, pieces.pieces)
+    tensors = (*full_and_rounded(weights, master), m, v, *squares, gradients, scale, finite, lr, step, pieces.pieces)
     betas = (log(beta1), log(beta2), 1 - beta1, beta2, 1 - beta2, eps, decay)
     return [
         partial(step.add_, finite),
@@ -31,7 +31,7 @@ def forward(
 
 @triton.jit
 def _adamw(
-    WEIGHTS, WORKING, M, V, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, STEP, PIECES,
+    WEIGHTS, ROUNDED, M, V, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, STEP, PIECES,
     log_beta1, log_beta2, new1, keep2, new2, eps, decay, GRAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     start, stop = piece(PIECES, GRAIN)
@@ -49,8 +49,6 @@ def _adamw(
     tl.store(M + at, m, mask=changes)
     tl.store(V + at, v, mask=changes)
     change = tl.where(changes, shrink * w + rate * m / (tl.sqrt(v) * root + eps), 0.0)  # (3) (2)
-    tl.store(WEIGHTS + at, w - change, mask=changes)
-    if WORKING is not None:
-        tl.store(WORKING + at, w - change, mask=changes)
+    step_to(WEIGHTS, ROUNDED, at, w - change, changes)
     sum_of_squares(MOVED, change)
     sum_of_squares(NORMS, w)

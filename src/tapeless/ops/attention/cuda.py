@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, scratch
-from tapeless.kernels.cuda.sums import fold
-from tapeless.ops.contract import NONE
+from tapeless.kernels.cuda.launch import blocks, launch
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -23,13 +23,13 @@ LN2 = tl.constexpr(0.6931471805599453)
 FORWARD, QUERIES, KEYS, FLOAT32 = (128, 64, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 32, 4, 1)
 
 
-def forward(y, lse, q, k, v, causal) -> list[Run]:
+def forward(y, lse, q, k, v, causal) -> list[Native]:
     depth = q.shape[2] // lse.shape[1]
     strides = {"k_strides": (k.stride(0), depth, k.stride(1)), "v_strides": (v.stride(0), depth, v.stride(1))}
     return mixed(y, lse, q, k, v, depth, k.shape[1], causal, **strides)
 
 
-def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=None) -> list[Run]:
+def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=None) -> list[Native]:
     """The strides of keys and values: from sequence to sequence, head to head, place to place. Where there is a
     `position`, the first query stands there and sees the keys up to itself, however many there are."""
     batch, queries, channels = q.shape
@@ -43,32 +43,23 @@ def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=N
     return [run]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, dbias=None, add=NONE) -> list[Run]:
-    """With `dbias` also (+)= the column sums of dq, dk and dv, side by side: the gradient of the bias of the product
-    that q, k and v are."""
+def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Native]:
     batch, heads, queries = lse.shape
-    keys, channels = k.shape[1], q.shape[2]
-    pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, sqrt(heads / channels))
-    high, wide, options = _tiles(q, channels // heads, QUERIES)
-    down = batch * blocks(queries, high)
-    query_sums = scratch(lse, 1, down, channels) if dbias is not None else None
+    keys, depth = k.shape[1], q.shape[2] // heads
+    pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, 1 / sqrt(depth))
+    high, wide, options = _tiles(q, depth, QUERIES)
     of_queries = launch(
-        _backward_queries, down * heads,
-        dq, query_sums, pulls, dy, q, k, v, y, lse, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
+        _backward_queries, blocks(queries, high) * batch * heads,
+        dq, pulls, dy, q, k, v, y, lse, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    high, wide, options = _tiles(q, channels // heads, KEYS)
-    across = batch * blocks(keys, wide)
-    key_sums = scratch(lse, 2, across, channels) if dbias is not None else None
+    high, wide, options = _tiles(q, depth, KEYS)
     of_keys = launch(
-        _backward_keys, across * heads,
-        dk, dv, key_sums, dy, q, k, v, lse, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
+        _backward_keys, blocks(keys, wide) * batch * heads,
+        dk, dv, dy, q, k, v, lse, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    if dbias is None:
-        return [of_queries, of_keys]
-    adds, thirds = "dbias" in add, dbias.split(channels)
-    return [of_queries, of_keys, fold(query_sums, (thirds[0], adds)), fold(key_sums, *((t, adds) for t in thirds[1:]))]
+    return [of_queries, of_keys]
 
 
 def _tiles(q, depth, measured):
@@ -100,12 +91,6 @@ def _tile(X, rows, stride, limit, MASKED: tl.constexpr, D: tl.constexpr, DEPTH: 
 def _store(X, rows, stride, limit, value, D: tl.constexpr, DEPTH: tl.constexpr):
     d = tl.arange(0, DEPTH)
     tl.store(X + rows[:, None] * stride + d[None, :], value, mask=(rows < limit)[:, None] & (d < D)[None, :])
-
-
-@triton.jit
-def _store_sums(SUMS, rows, limit, value, D: tl.constexpr, DEPTH: tl.constexpr):
-    d = tl.arange(0, DEPTH)
-    tl.store(SUMS + d, tl.sum(tl.where((rows < limit)[:, None], value, 0.0), 0), mask=d < D)
 
 
 @triton.jit
@@ -197,7 +182,7 @@ def _slopes_of_queries(
 
 @triton.jit
 def _backward_queries(
-    DQ, SUMS, PULLS, DY, Q, K, V, Y, LSE,
+    DQ, PULLS, DY, Q, K, V, Y, LSE,
     dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -229,8 +214,6 @@ def _backward_queries(
         True, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
     _store(DQ + b * dq_batch + h * D, rows, dq_row, T, dq * scale, D, DEPTH)
-    if SUMS is not None:
-        _store_sums(SUMS + (b * down + block) * H * D + h * D, rows, T, dq * scale, D, DEPTH)
 
 
 @triton.jit
@@ -260,7 +243,7 @@ def _slopes_of_keys(
 
 @triton.jit
 def _backward_keys(
-    DK, DV, SUMS, DY, Q, K, V, LSE, PULLS,
+    DK, DV, DY, Q, K, V, LSE, PULLS,
     dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -296,8 +279,3 @@ def _backward_keys(
     )  # fmt: skip
     _store(DK + b * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
     _store(DV + b * dv_batch + h * D, cols, dv_row, S, dv, D, DEPTH)
-    if SUMS is not None:
-        mine = SUMS + (b * across + block) * H * D + h * D
-        _store_sums(mine, cols, S, dk * scale, D, DEPTH)
-        # The sums of dv follow those of dk, one for every block of every sequence.
-        _store_sums(mine + (tl.num_programs(0) // H).to(tl.int64) * H * D, cols, S, dv, D, DEPTH)

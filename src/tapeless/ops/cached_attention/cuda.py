@@ -3,10 +3,10 @@ from that the device reads for itself."""
 
 from __future__ import annotations
 
-from tapeless.kernels.cuda.launch import Run
+from tapeless.kernels.native import Native
 from tapeless.ops.attention.cuda import mixed
 
 
-def forward(y, q, keys, values, position) -> list[Run]:
+def forward(y, q, keys, values, position) -> list[Native]:
     strides = {"k_strides": keys.stride()[:3], "v_strides": values.stride()[:3]}
     return mixed(y, None, q, keys, values, keys.shape[3], keys.shape[2], True, position=position, **strides)

@@ -8,23 +8,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, scratch
+from tapeless.kernels.cuda.launch import blocks, launch, numbers
+from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.vocabulary import Table
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-WORDS = 8192  # of a row, at a time
+WORDS = 2048  # of a row, at a time
 LOSSES = 4096
 
 
-def forward(loss, logits, x, weight, targets, count, class_weights=None) -> list[Run]:
+def forward(loss, logits, x, weight, targets, count, class_weights=None) -> list[Native]:
     return _bound(loss, None, None, logits, x, weight, targets, count, class_weights, False)
 
 
-def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights=None, add=NONE) -> list[Run]:
+def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights=None, add=NONE) -> list[Native]:
     return _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, "dweight" in add)
 
 
-def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, add) -> list[Run]:
+def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, add) -> list[Native]:
     rows, words, table = len(x), len(weight), Table(weight)
     room = _room(logits, table.width)
     if not len(room):  # one row of scores, say, of an odd length
@@ -32,8 +34,8 @@ def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, 
     height = _height(rows, len(room))
     gradient = dx is not None or dweight is not None
     losses = scratch(x, rows)
-    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width)), "num_warps": 8}
-    runs: list[Run] = [*table.runs]
+    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width)), "num_warps": 4}
+    runs: list[Native] = [*table.runs]
     for start in range(0, rows, height):
         chunk = slice(start, min(start + height, rows))
         z = room[: chunk.stop - start]
@@ -83,8 +85,8 @@ def _rows(LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.c
     if GRADIENT:
         share = weight * (1.0 / tl.load(COUNT)).to(tl.float32)
         scale = share / total
-        for at in range(0, W, WORDS):
-            v = at + tl.arange(0, WORDS)
+        for at in range(tl.cdiv(W, WORDS) - 1, -1, -1):  # backwards: what was read last is still in the cache
+            v = at * WORDS + tl.arange(0, WORDS)
             z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
             dz = tl.exp(z - top) * scale - tl.where(v == target, share, 0.0)  # (3)
             tl.store(Z + v, tl.where(counts, dz, 0.0), mask=v < W)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch
+from tapeless.kernels.cuda.launch import launch
+from tapeless.kernels.native import Native
 
 
-def forward(scale, finite, loss, norm, limit, largest) -> list[Run]:
+def forward(scale, finite, loss, norm, limit, largest) -> list[Native]:
     return [launch(_clip, 1, scale, finite, loss, norm, limit, largest, num_warps=1)]
 
 

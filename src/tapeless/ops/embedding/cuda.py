@@ -13,19 +13,21 @@ import torch
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, put, scratch, width
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, put, width
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 ROWS = 32  # of dy that a program sums
 COLUMNS = 256
 
 
-def forward(y, tokens, weight) -> list[Run]:
+def forward(y, tokens, weight) -> list[Native]:
     rows, channels = y.shape
     return [launch(_forward, rows, y, tokens, weight, weight.stride(0), channels, WIDTH=width(channels))]
 
 
-def backward(dweight, dy, tokens, add=NONE) -> list[Run]:
+def backward(dweight, dy, tokens, add=NONE) -> list[Native]:
     rows, channels = dy.shape
     programs, block = blocks(rows, ROWS), min(COLUMNS, width(channels))
     short, words = (scratch(dy, rows, dtype=torch.int32) for _ in range(2))  # half the work of sorting

@@ -7,11 +7,13 @@ from math import pi, sqrt
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, along, blocks, launch, numbers, scratch
+from tapeless.kernels.cuda.launch import along, blocks, launch, numbers
+from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.sums import fold, part_height
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-ROWS, COLUMNS, PROGRAMS = 16, 128, 1024  # of a tile of the backward that also sums, and about how many programs
+ROWS, COLUMNS, PROGRAMS = 16, 128, 2112  # of a tile of the backward that also sums, and about how many programs
 
 SCALE = tl.constexpr(2 * sqrt(2 / pi))
 CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)
@@ -20,11 +22,11 @@ CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)
 FAR = tl.constexpr(10.04)
 
 
-def forward(y, x) -> list[Run]:
+def forward(y, x) -> list[Native]:
     return along(_forward, y, x)
 
 
-def backward(dx, dy, x, y=None, dbias=None, add=NONE) -> list[Run]:
+def backward(dx, dy, x, y=None, dbias=None, add=NONE) -> list[Native]:
     """With `dbias` also (+)= the column sums of dx, the gradient of the bias that x was made with, and with `y` the
     activation once more, for the weights that read it: all from one pass."""
     if dbias is None:

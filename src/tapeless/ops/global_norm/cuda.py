@@ -5,11 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, width
+from tapeless.kernels.cuda.launch import launch, width
 from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
+from tapeless.kernels.native import Native
 
 
-def forward(norm, norms, gradients, sections) -> list[Run]:
+def forward(norm, norms, gradients, sections) -> list[Native]:
     pieces = cut(gradients, sections)
     (squares,) = pieces.squares(norms)
     return [

@@ -9,22 +9,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, scratch, width
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, width
+from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.sums import fold
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-PROGRAMS = 1056  # of the backward: 8 for each of an H200's 132 multiprocessors
-STAGES = 1
+# Of the backward: 4 programs for each of an H200's 132 multiprocessors, with the rows that come next under way.
+PROGRAMS, STAGES = 528, 3
 
 
-def forward(y, mean, rstd, x, weight, bias, eps, total=None, branch=None) -> list[Run]:
+def forward(y, mean, rstd, x, weight, bias, eps, total=None, branch=None) -> list[Native]:
     """With `branch`, of total = x + branch, which is written too: a residual and the norm after it in one pass."""
     rows, channels = x.shape
     arguments = (y, mean, rstd, total, x, branch, weight, bias, channels, eps)
     return [launch(_forward, rows, *arguments, WIDTH=width(channels), num_warps=max(1, width(channels) // 512))]
 
 
-def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None, dbelow=None) -> list[Run]:
+def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None, dbelow=None) -> list[Native]:
     """`copy` is what dx becomes, in another type, and (+)= its column sums go to `dbelow`: what the linear below the
     norm begins with, while dx is at hand."""
     rows, channels = x.shape
@@ -36,7 +38,7 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None,
     parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     run = launch(
         _backward, programs, dx, copy, *parts, dy, x, weight, mean, rstd, rows, channels, height,
-        ADD="dx" in add, WIDTH=width(channels), STAGES=STAGES, num_warps=max(1, width(channels) // 1024),
+        ADD="dx" in add, WIDTH=width(channels), STAGES=STAGES, num_warps=max(1, width(channels) // 512),
     )  # fmt: skip
     return [run, fold(partial, *((sums[name], name in add) for name in asked))] if asked else [run]
 

@@ -12,17 +12,19 @@ import torch
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, put, scratch
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, put
 from tapeless.kernels.cuda.products import factor, product
+from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.sums import column_sums
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 COLUMNS = 1024
 
 
-def forward(y, x, weight, bias) -> list[Run]:
+def forward(y, x, weight, bias) -> list[Native]:
     if bias is not None and y.dtype == weight.dtype == bias.dtype:
-        made: list[Run] = []
+        made: list[Native] = []
         x = factor(x, weight.dtype, made)
         return [*made, partial(torch.addmm, bias, x, weight, out=y)]
     runs = product(y, x, weight)
@@ -33,8 +35,8 @@ def forward(y, x, weight, bias) -> list[Run]:
     return runs
 
 
-def backward(dx, dweight, dbias, dy, x, weight, add=NONE) -> list[Run]:
-    runs: list[Run] = []
+def backward(dx, dweight, dbias, dy, x, weight, add=NONE) -> list[Native]:
+    runs: list[Native] = []
     given, narrow = dy, dy.dtype != weight.dtype and not (dx is None and dweight is None)
     if narrow:
         dy = scratch(dy, *dy.shape, dtype=weight.dtype)

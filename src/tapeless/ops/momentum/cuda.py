@@ -7,14 +7,15 @@ from functools import partial
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, numbers
-from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
+from tapeless.kernels.cuda.launch import launch, numbers
+from tapeless.kernels.cuda.sections import cut, full_and_rounded, piece, step_to, sum_of_squares
+from tapeless.kernels.native import Native
 
 
-def forward(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, sections) -> list[Run]:
+def forward(weights, m, master, step, moved, norms, gradients, scale, finite, lr, momentum, sections) -> list[Native]:
     pieces = cut(weights, sections)
     squares = pieces.squares(moved, norms)
-    arguments = (weights, m, *squares, gradients, scale, finite, lr, pieces.pieces, momentum)
+    arguments = (*full_and_rounded(weights, master), m, *squares, gradients, scale, finite, lr, pieces.pieces, momentum)
     return [
         launch(_momentum, len(pieces), *arguments, **pieces.options),
         partial(step.add_, finite),
@@ -25,8 +26,9 @@ def forward(weights, m, step, moved, norms, gradients, scale, finite, lr, moment
 
 @triton.jit
 def _momentum(
-    WEIGHTS, M, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, momentum, GRAIN: tl.constexpr, BLOCK: tl.constexpr
-):
+    WEIGHTS, ROUNDED, M, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, momentum,
+    GRAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
     changes = at < tl.where(tl.load(FINITE) != 0, stop, start)
@@ -34,6 +36,6 @@ def _momentum(
     m = momentum * numbers(M + at, changes) + tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes)  # (1)
     change = tl.load(LR).to(tl.float32) * m
     tl.store(M + at, m, mask=changes)
-    tl.store(WEIGHTS + at, w - change, mask=changes)  # (2)
+    step_to(WEIGHTS, ROUNDED, at, w - change, changes)  # (2)
     sum_of_squares(MOVED, change)
     sum_of_squares(NORMS, w)

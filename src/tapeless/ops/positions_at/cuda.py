@@ -5,11 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, numbers, put, width
+from tapeless.kernels.cuda.launch import launch, numbers, put, width
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 
-def forward(y, table, position, add=NONE) -> list[Run]:
+def forward(y, table, position, add=NONE) -> list[Native]:
     batch, time, channels = y.shape
     options = {"ADD": "y" in add, "WIDTH": width(channels)}
     return [launch(_forward, batch * time, y, y.stride(0), y.stride(1), table, position, time, channels, **options)]

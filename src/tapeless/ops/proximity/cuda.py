@@ -5,14 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, blocks, launch, numbers, scratch, width
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, width
 from tapeless.kernels.cuda.products import product
+from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.sums import column_sums
+from tapeless.kernels.native import Native
 
 WORDS = 1024
 
 
-def forward(y, x, weight) -> list[Run]:
+def forward(y, x, weight) -> list[Native]:
     rows, words = y.shape
     sizes = [scratch(x, len(each)) for each in (x, weight)]
     inner, wide = scratch(y, rows, words), width(x.shape[1])
@@ -24,7 +26,7 @@ def forward(y, x, weight) -> list[Run]:
     ]
 
 
-def backward(dx, dweight, dy, x, weight) -> list[Run]:
+def backward(dx, dweight, dy, x, weight) -> list[Native]:
     rows, words = dy.shape
     channels = x.shape[1]
     down, across, wide = scratch(dy, words), scratch(dy, rows), width(channels)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, along
+from tapeless.kernels.cuda.launch import along
+from tapeless.kernels.native import Native
 
 
-def forward(y, x) -> list[Run]:
+def forward(y, x) -> list[Native]:
     return along(_forward, y, x)
 
 
-def backward(dx, dy, x) -> list[Run]:
+def backward(dx, dy, x) -> list[Native]:
     return along(_backward, dx, dy, x)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, width
+from tapeless.kernels.cuda.launch import launch, width
+from tapeless.kernels.native import Native
 
 
-def forward(keys, values, k, v, position) -> list[Run]:
+def forward(keys, values, k, v, position) -> list[Native]:
     batch, heads, held, channels = keys.shape
     runs = []
     for cache, new in ((keys, k), (values, v)):

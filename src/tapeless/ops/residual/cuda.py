@@ -5,10 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, along, numbers
+from tapeless.kernels.cuda.launch import along, numbers
+from tapeless.kernels.native import Native
 
 
-def forward(y, x, branch) -> list[Run]:
+def forward(y, x, branch) -> list[Native]:
     return along(_forward, y, x, branch)
 
 

@@ -7,14 +7,15 @@ from functools import partial
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, numbers
-from tapeless.kernels.cuda.sections import cut, piece, sum_of_squares
+from tapeless.kernels.cuda.launch import launch, numbers
+from tapeless.kernels.cuda.sections import cut, full_and_rounded, piece, step_to, sum_of_squares
+from tapeless.kernels.native import Native
 
 
-def forward(weights, step, moved, norms, gradients, scale, finite, lr, sections) -> list[Run]:
+def forward(weights, master, step, moved, norms, gradients, scale, finite, lr, sections) -> list[Native]:
     pieces = cut(weights, sections)
     squares = pieces.squares(moved, norms)
-    arguments = (weights, *squares, gradients, scale, finite, lr, pieces.pieces)
+    arguments = (*full_and_rounded(weights, master), *squares, gradients, scale, finite, lr, pieces.pieces)
     return [
         launch(_sgd, len(pieces), *arguments, **pieces.options),
         partial(step.add_, finite),  # (2)
@@ -24,12 +25,14 @@ def forward(weights, step, moved, norms, gradients, scale, finite, lr, sections)
 
 
 @triton.jit
-def _sgd(WEIGHTS, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, GRAIN: tl.constexpr, BLOCK: tl.constexpr):
+def _sgd(
+    WEIGHTS, ROUNDED, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, GRAIN: tl.constexpr, BLOCK: tl.constexpr
+):
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
     changes = at < tl.where(tl.load(FINITE) != 0, stop, start)
     w = numbers(WEIGHTS + at, at < stop)
     change = tl.load(LR).to(tl.float32) * (tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes))
-    tl.store(WEIGHTS + at, w - change, mask=changes)  # (1)
+    step_to(WEIGHTS, ROUNDED, at, w - change, changes)  # (1)
     sum_of_squares(MOVED, change)
     sum_of_squares(NORMS, w)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import Run, launch, numbers, scratch, width
+from tapeless.kernels.cuda.launch import launch, numbers, width
+from tapeless.kernels.cuda.scratch import scratch
+from tapeless.kernels.native import Native
 from tapeless.ops.classifier.cuda import LOSSES, _total
 
 
-def forward(loss, x, table, targets, count) -> list[Run]:
+def forward(loss, x, table, targets, count) -> list[Native]:
     return backward(loss, None, x, table, targets, count)
 
 
-def backward(loss, dx, x, table, targets, count) -> list[Run]:
+def backward(loss, dx, x, table, targets, count) -> list[Native]:
     rows, channels = x.shape
     losses = scratch(x, rows)
     return [
