@@ -262,7 +262,7 @@ def test_bytes_by_kind() -> None:
     assert kinds["state"] == 2 * plan.placements["weights"].bytes
     assert kinds["workspace"] == plan.peak_bytes - plan.workspace_offset
     assert sum(kinds.values()) <= plan.peak_bytes
-    assert set(kinds) == {*PERSISTENT, "workspace"} - {"constant"}
+    assert set(kinds) == {*PERSISTENT, "workspace"} - {"constant", "frozen", "master"}
 
 
 def test_saved_and_scratch() -> None:

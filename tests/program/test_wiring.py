@@ -106,11 +106,17 @@ def test_the_scale_of_the_update_is_that_of_the_clip() -> None:
 
 
 def two_steps(
-    *, dx: tuple[int, ...] = (2, 3, 2), again: tuple[int, ...] | None = None, losses: int = 1, rows: int = 6
+    *,
+    dx: tuple[int, ...] = (2, 3, 2),
+    dy: tuple[int, ...] = (2, 3, 2),
+    again: tuple[int, ...] | None = None,
+    losses: int = 1,
+    rows: int = 6,
+    unused: bool = False,
 ) -> Program:
-    """Words and positions through a linear. `dx`: the shape in which the gradient comes back; `again`: the shape in
+    """Words and positions through a linear. `dx`, `dy`: the shapes in which gradients come back; `again`: the shape in
     which what the linear read is computed once more; `losses`: how many are written to one place; `rows`: of the
-    gradient of the positions."""
+    gradient of the positions; `unused`: two more calls, one after the other, of which nobody takes anything."""
     p = Builder()
     words, table, w = p.weight("words", 5, 2), p.weight("table", 6, 2), p.weight("w", 2, 2)
     p.gradient(words), p.buffer("gradient", "dtable", (rows, 2)), p.gradient(w)
@@ -121,13 +127,17 @@ def two_steps(
         (5, 2),
     )
     goals = p.buffer("constant", "goals", goal)
-    x, y, dy, other = (p.workspace(name, 2, 3, 2) for name in ("x", "y", "dy", "other"))
-    back = p.workspace("back", *dx)
+    x, y, other = (p.workspace(name, 2, 3, 2) for name in ("x", "y", "other"))
+    back, judged = p.workspace("back", *dx), p.workspace("judged", *dy)
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))
     p.embedding.forward(y=write(x), tokens=tokens, weight=words)
     p.positions.forward(y=add(x), table=table)
     p.linear.forward(y=write(y), x=x, weight=w)
+    if unused:
+        first, second = (p.workspace(name, 2, 3, 2) for name in ("first", "second"))
+        p.relu.forward(y=write(first), x=y)
+        p.relu.forward(y=write(second), x=first)
     read = x
     if again is not None:
         read = p.workspace("again", *again)
@@ -135,16 +145,106 @@ def two_steps(
             p.embedding.forward(y=write(read), tokens=tokens, weight=words)
             p.positions.forward(y=add(read), table=table)
     with p.phase("backward"):
-        for place in (dy, other)[:losses]:
+        for place in (judged, other)[:losses]:
             p.squared_error.backward(loss=write(loss), dx=write(place), x=y, table=goals, targets=targets, count=count)
-        p.linear.backward(dx=write(back), dweight=add(p.gradient(w)), dy=dy, x=read, weight=w)
+        p.linear.backward(dx=write(back), dweight=add(p.gradient(w)), dy=judged, x=read, weight=w)
         p.positions.backward(dtable=add(p.gradient(table)), dy=back)
         p.embedding.backward(dweight=add(p.gradient(words)), dy=back, tokens=tokens)
     return p.build()
 
 
+def judge(p: Builder, state: Buffer, dstate: Buffer) -> None:
+    """A squared error of three rows, as the first backward call."""
+    targets, count = p.buffer("input", "targets", state.shape[:1], "index"), p.buffer("input", "count", (1,), "scalar")
+    loss, goals = p.buffer("output", "loss", (1,), "statistic"), p.buffer("constant", "goals", (5, state.shape[-1]))
+    p.squared_error.backward(
+        loss=write(loss), dx=write(dstate), x=state, table=goals, targets=targets, count=count
+    )  # fmt: skip
+
+
+def by_columns() -> Program:
+    """Every third of a product goes its own way into its third of one buffer; a norm's two statistics share one."""
+    p = Builder()
+    w, weight, bias = p.weight("w", 2, 6), p.weight("norm.weight", 6), p.weight("norm.bias", 6)
+    dw, dweight, dbias = (p.gradient(each) for each in (w, weight, bias))
+    x, stats = p.buffer("input", "x", (3, 2)), p.workspace("stats", 6, role="statistic")
+    h, a, y, dy, da, dh = (p.workspace(name, 3, 6) for name in ("h", "a", "y", "dy", "da", "dh"))
+    mean, rstd = stats.columns(0, 3), stats.columns(3, 6)
+    thirds = ((p.relu, 0), (p.gelu, 2), (p.relu, 4))
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    p.linear.forward(y=write(h), x=x, weight=w)
+    for op, at in thirds:
+        op.forward(y=write(a.columns(at, at + 2)), x=h.columns(at, at + 2))
+    p.layernorm.forward(y=write(y), mean=write(mean), rstd=write(rstd), x=a, weight=weight, bias=bias, eps=1e-5)
+    with p.phase("backward"):
+        judge(p, y, dy)
+        p.layernorm.backward(
+            dx=write(da), dweight=add(dweight), dbias=add(dbias), dy=dy, x=a, weight=weight, mean=mean, rstd=rstd
+        )  # fmt: skip
+        for op, at in reversed(thirds):
+            span = (at, at + 2)
+            op.backward(dx=write(dh.columns(*span)), dy=da.columns(*span), x=h.columns(*span))
+        p.linear.backward(dweight=add(dw), dy=dh, x=x, weight=w)
+    return p.build()
+
+
+def the_same_twice() -> Program:
+    """Two products that are the same in all but where they lie, both computed again."""
+    p = Builder()
+    w, one, two = p.weight("w", 2, 2), p.weight("one", 2, 2), p.weight("two", 2, 2)
+    dw, done, dtwo = (p.gradient(each) for each in (w, one, two))
+    x = p.buffer("input", "x", (3, 2))
+    h, a, b, y, z = (p.workspace(name, 3, 2) for name in "habyz")
+    s, ds, da, db, dh = (p.workspace(name, 3, 2) for name in ("s", "ds", "da", "db", "dh"))
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    p.linear.forward(y=write(h), x=x, weight=w)
+    for same in (a, b):
+        p.linear.forward(y=write(same), x=h, weight=w)
+    p.linear.forward(y=write(y), x=a, weight=one)
+    p.linear.forward(y=write(z), x=b, weight=two)
+    p.residual.forward(y=write(s), x=y, branch=z)
+    with p.phase("backward"):
+        judge(p, s, ds)
+    with p.phase("recompute"):
+        for same in (a, b):
+            p.linear.forward(y=write(same), x=h, weight=w)
+    with p.phase("backward"):
+        p.linear.backward(dx=write(db), dweight=add(dtwo), dy=ds, x=b, weight=two)
+        p.linear.backward(dx=write(da), dweight=add(done), dy=ds, x=a, weight=one)
+        p.linear.backward(dx=write(dh), dweight=add(dw), dy=db, x=h, weight=w)
+        p.linear.backward(dx=add(dh), dweight=add(dw), dy=da, x=h, weight=w)
+        p.linear.backward(dweight=add(dw), dy=dh, x=x, weight=w)
+    return p.build()
+
+
+@pytest.mark.parametrize("read", [4, 0])
+def test_how_much_of_a_weight_has_no_gradient_is_said(read: int) -> None:
+    p = Builder()
+    w, other = p.weight("w", 3, 6), p.weight("other", 3, 4)
+    dw, dother = p.gradient(w), p.gradient(other)
+    assert dw
+    assert dother
+    x, y, dy = p.buffer("input", "x", (3, 3)), p.workspace("y", 3, 4), p.workspace("dy", 3, 4)
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    used, dused = (w.columns(0, 4), dw.columns(0, 4)) if read else (other.all, dother.all)
+    p.linear.forward(y=write(y), x=x, weight=used)
+    with p.phase("backward"):
+        judge(p, y, dy)
+        p.linear.backward(dweight=add(dused), dy=dy, x=x, weight=used)
+    why = (
+        r" in 2 of 6 columns has none, as w, which linear\.forward at "
+        if read
+        else r" has none, as w is read by no call"
+    )
+    with pytest.raises(ProgramError, match=rf"^no gradient: dw{why}"):
+        verify(p.build())
+
+
 def test_small_lists_are_right() -> None:
-    for program in (two_steps(), two_steps(again=(2, 3, 2))):
+    for program in (two_steps(), two_steps(again=(2, 3, 2)), by_columns(), the_same_twice()):
         verify(program)
         assert is_derivative(program)
 
@@ -157,9 +257,14 @@ def test_small_lists_are_right() -> None:
         (two_steps(again=(1, 6, 2)), "not computed before"),
         (two_steps(losses=2), "loss is overwritten after"),
         (two_steps(rows=3), "wrong shape: dtable is 3×2"),
+        (two_steps(dy=(1, 6, 2)), r"wrong shape: judged is 1×6×2, but dx of squared_error\.backward"),
+        (two_steps(unused=True), "no loss depends on second,"),
     ],
-    ids=["gradient by other rows", "exchanged axes", "recomputed by other rows", "two losses in one", "fewer rows"],
-)
+    ids=[
+        "gradient by other rows", "exchanged axes", "recomputed by other rows", "two losses in one", "fewer rows",
+        "of a loss by other rows", "the last of what is not used",
+    ],
+)  # fmt: skip
 def test_rows_count_as_columns_do(program: Program, words: str) -> None:
     """Kernels that fold leading axes take any of them; positions, heads and the rows of a weight are then others."""
     with pytest.raises(ProgramError, match=words):
@@ -172,3 +277,30 @@ def test_a_buffer_that_only_has_the_name_of_one() -> None:
     impostor = replace(linear["dweight"].buffer, kind="workspace")
     with pytest.raises(ProgramError, match=r"dw, which linear\.backward at .* is not a buffer of this program"):
         verify(changed(program, linear, taking(linear, "write", dweight=impostor)))
+
+
+def test_of_several_parts_that_lack_the_first_is_named() -> None:
+    program = right("gpt")
+    embedding = call_of(program, "embedding.backward")
+    wrong = taking(embedding, dy=buffer(program, "blocks.0.dnorm1"))
+    with pytest.raises(ProgramError, match=r"lacks what comes back through x \(x\) of layernorm\.forward"):
+        verify(changed(program, embedding, wrong))
+
+
+def test_the_phase_that_zeroes_does_nothing_else() -> None:
+    """A gradient is set to zero once, and only gradients are: a step that adds leaves out this phase, and no more."""
+    program = right("gpt")
+    zero = call_of(program, "zero.forward")
+    with pytest.raises(ProgramError, match=r"tokens\.dweight is written by zero\.forward at .* once, and does nothing"):
+        verify(changed(program, zero, zero, zero))
+    other = taking(zero, y=Buffer("scratch", "workspace", zero["y"].shape, zero["y"].buffer.role))
+    with pytest.raises(ProgramError, match=r"scratch is written by zero\.forward at .* in phase 'zero'"):
+        verify(Program((zero, other, *program.calls[1:]), (*program.buffers, other["y"].buffer)))
+
+
+def test_columns_before_the_first() -> None:
+    program = right("gpt")
+    gelu = call_of(program, "gelu.forward")
+    before = tuple(replace(a, view=a.view.buffer.columns(-1, 4)) for a in gelu.arguments)
+    with pytest.raises(ProgramError, match=r"wrong columns: y of gelu\.forward .* takes columns -1 to 4"):
+        verify(changed(program, gelu, replace(gelu, arguments=before)))

@@ -10,14 +10,14 @@ from typing import Any
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.program.builder import Builder
-from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, update, write
+from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, write
 from tests.program.wiring import BASE, BATCH, CHANGES, TIME
 
 Change = Callable[[Program], Program]
 
 # By rule, what the sentence of its refusal says.
 RULES = {
-    "overlap": r"writes \w+ over \w+, which it reads",
+    "overlap": r"writes (dx over dy|y over x), which it reads",
     "read too early": r"is read before it is written",
     "not initialised": r"is added to before it is initialised",
     "recomputation": r"not computed before",
@@ -66,13 +66,9 @@ def shared_bias() -> Program:
     done, dtwo, dbias, dother = (p.gradient(weight) for weight in (one, two, bias, other))
     x, goals = p.buffer("input", "x", (3, 2)), p.buffer("constant", "goals", (3, 2))
     targets, count = p.buffer("input", "targets", (3,), "index"), p.buffer("input", "count", (1,), "scalar")
-    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
-    loss, norm, scale = (
-        p.buffer("output", "loss", (1,), "statistic"),
-        *(p.buffer("output", name, (1,), "scalar") for name in ("norm", "scale")),
-    )
+    loss = p.buffer("output", "loss", (1,), "statistic")
     h, a, y, z, dz, dy, da, dh = (p.workspace(name, 3, 2) for name in ("h", "a", "y", "z", "dz", "dy", "da", "dh"))
-    gradients, weights = p.region("gradient", "gradients"), p.region("weight", "weights")
+    gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
     p.linear.forward(y=write(h), x=x, weight=one, bias=bias)
@@ -85,11 +81,7 @@ def shared_bias() -> Program:
         p.linear.backward(dx=write(da), dweight=add(dtwo), dbias=add(dbias), dy=dy, x=a, weight=two)
         p.relu.backward(dx=write(dh), dy=da, x=h)
         p.linear.backward(dweight=add(done), dbias=add(dbias), dy=dh, x=x, weight=one)
-    with p.phase("clip"):
-        p.global_norm.forward(norm=write(norm), gradients=gradients)
-        p.clip.forward(scale=write(scale), norm=norm, limit=limit)
-    with p.phase("update"):
-        p.sgd.forward(weights=update(weights), gradients=gradients, scale=scale, lr=lr)
+    transformer.write_update(p, Optimizer("sgd"), gradients, loss, master=False)
     return p.build()
 
 

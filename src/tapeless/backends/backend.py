@@ -57,7 +57,7 @@ class Backend(Protocol):
 
 
 def backend_named(name: str | Backend) -> Backend:
-    if not isinstance(name, str):
+    if not isinstance(name, str) and hasattr(name, "bind"):  # one that is no part of this package
         return name
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)

@@ -4,7 +4,7 @@ been none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import cos, pi
 from pathlib import Path
 from typing import Any, cast
@@ -158,9 +158,9 @@ class _Kept:
         self.state = trainer.state()
         self._tensors = {stem: _copied(arrays) for stem, arrays in trainer.tensors().items()}
 
-    def read(self, stem: str, into: Mapping[str, Array]) -> None:
-        for name, array in into.items():
-            array[...] = self._tensors[stem][name]
+    def read(self, stem: str, like: Mapping[str, Array], write: Callable[[str, Array], None]) -> None:
+        for name in like:
+            write(name, self._tensors[stem][name])
 
 
 def _copied(arrays: Mapping[str, Array]) -> Tensors:

@@ -389,7 +389,7 @@ def _check_shapes(backward: Call, forward: Call) -> None:
     those that do not would read it by other rows."""
     wanted = {argument.name: argument.view.shape for argument in forward.arguments}
     for argument in backward.arguments:
-        shape = wanted.get(argument.name, wanted.get(argument.name[1:], argument.view.shape))
+        shape = wanted.get(argument.name[1:], wanted.get(argument.name, argument.view.shape))
         if argument.view.shape != shape:
             found, due = ("×".join(map(str, each)) for each in (argument.view.shape, shape))
             raise ProgramError(

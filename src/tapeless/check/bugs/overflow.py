@@ -90,13 +90,13 @@ def _variance_overflows(y: Array, mean: Array, rstd: Array, x: Array, weight: Ar
     y[...] = centred * rstd[:, None] * weight + bias
 
 
-def _norm_overflows(norm: Array, norms: Array, gradients: Array, sections: object) -> None:
+def _norm_overflows(norm: Array, norms: Array, gradients: Array, *rest: object, **options: object) -> None:
     norm[0] = np.sqrt((gradients * gradients).sum())
 
 
-def _squares_first(*args: Any) -> None:
+def _squares_first(*args: Any, **options: Any) -> None:
     """As the kernel, but that g² is computed before it is made a thousandth."""
-    a = dict(zip(("weights", "m", "v", "step", "moved", "norms", "gradients", "scale"), args, strict=False))
+    a = dict(zip(("weights", "m", "v", "master", "step", "moved", "norms", "gradients", "scale"), args, strict=False))
     v, g = a["v"], np.float32(a["scale"][0]) * a["gradients"]
     v[np.isinf(g * g)] = np.inf
 

@@ -100,14 +100,17 @@ def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):  # type: 
 
 
 def _not_reset(norm: Any, norms: Any, gradients: Any, sections: Any, scratch: Any) -> Any:
-    from tapeless.ops.global_norm import cpu
-
-    right = cpu.forward(norm, norms, gradients, sections, scratch)  # the sections at least
-    return [*right, _kernel(not_reset).bind(gradients.size, norm, gradients, np.zeros(-(-gradients.size // 65536)))]
+    edges, partial = np.array([*sections, gradients.size]), np.zeros(-(-gradients.size // 65536))
+    return [_kernel(not_reset).bind(gradients.size, norm, norms, gradients, edges, partial)]
 
 
-def not_reset(norm, gradients, partial):  # type: ignore[no-untyped-def]
+def not_reset(norm, norms, gradients, edges, partial):  # type: ignore[no-untyped-def]
     """The sums of the blocks start from what the last run left."""
+    for section in range(norms.size):
+        total = 0.0
+        for i in range(edges[section], edges[section + 1]):
+            total += np.float64(gradients[i]) ** 2
+        norms[section] = sqrt(total)
     for block in prange(partial.size):
         for i in range(block * 65536, min(gradients.size, block * 65536 + 65536)):
             partial[block] += np.float64(gradients[i]) * np.float64(gradients[i])

@@ -35,7 +35,7 @@ SPEC = Spec(
     forward=Signature(
         writes={
             "weights": "weights − lr·scale·gradients",
-            "master": "the same, of which weights are the rounding",
+            "master": "the same as weights, which are its rounding",
             "step": "step + finite",
             "moved": "√(Σ (lr·scale·gradients)²) by section",
             "norms": "√(Σ weights²) by section, before",

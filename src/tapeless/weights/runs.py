@@ -1,0 +1,72 @@
+"""A run made of a folder in the Hugging Face layout, and such a folder made of a run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tapeless.errors import TapelessError
+from tapeless.model import Model
+from tapeless.models.config import Architecture, Preset
+from tapeless.ops.contract import Array
+from tapeless.tasks.data.tokenizer import load_tokenizer
+from tapeless.train import checkpoint
+from tapeless.train.run import NumberedFolder, Run, making, write_configuration
+from tapeless.train.settings import Request, Settings
+from tapeless.weights import hugging_face
+
+IMPORTED = "imported"  # in the place of a preset: it is none of ours
+
+
+@dataclass(frozen=True)
+class Imported:
+    run: Run
+    parameters: int
+    has_tokenizer: bool
+
+
+def import_folder(folder: Path, out: Path | NumberedFolder) -> Imported:
+    """A new run, to sample from or to train further."""
+    config = hugging_face.read_config(folder)
+    preset = Preset(IMPORTED, config)
+    model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
+    hugging_face.read_weights(folder, model.params)
+    tokenizer = hugging_face.tokenizer_of(folder)
+    if tokenizer is not None:
+        known = load_tokenizer(tokenizer).vocab
+        if known > config.vocab:
+            raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
+    with making(out) as made:
+        request = Request(preset.name, {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
+        write_configuration(made, request, preset)
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+        state = {"step": 0, "from": str(folder)}
+        checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
+    return Imported(made, model.parameters, tokenizer is not None)
+
+
+@dataclass(frozen=True)
+class Exported:
+    step: int  # of the weights
+    tokenizer: bool  # whether there is one
+    messages: list[str]
+
+
+def export_run(opened: Run, folder: Path, which: str) -> Exported:
+    """Write the weights of the `best` or `newest` checkpoint as a folder that transformers loads as it is."""
+    model, found, messages = opened.model(which, backend="reference", precision="float32", time=1)
+    spec = opened.tokenizer_spec()
+    config, params = _trained(model, opened.window())
+    hugging_face.write_folder(folder, config, params, spec)
+    return Exported(found.step, spec is not None, messages)
+
+
+def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:
+    """Without the positions that it was never trained on: whoever loads it would write there."""
+    params = model.weights()
+    if "positions.weight" in params:
+        params["positions.weight"] = params["positions.weight"][:positions]
+    return replace(model.config, context=positions), params
