@@ -250,11 +250,29 @@ def fusions() -> Iterator[str]:
     yield from same("gelu and sums", (dx, plain[0]), (y, plain[1]), (dbias, plain[0].sum(0)))
 
 
+def far_from_zero() -> Iterator[str]:
+    """Rows whose mean is a thousand times their spread: its rounding must not show."""
+    rng, norm = np.random.default_rng(0), OPS["layernorm"]
+    x, dy = (1000 + rng.normal(size=(9, 17))).astype(np.float32), rng.normal(size=(9, 17)).astype(np.float32)
+    w, b = (rng.normal(size=17).astype(np.float32) for _ in range(2))
+    true, found = [np.empty((9, 17)), np.empty(9), np.empty(9)], [torch.empty(9, 17), torch.empty(9), torch.empty(9)]
+    norm.forward(*true, *(precise(array) for array in (x, w, b)), 1e-5)
+    run_all(CUDA["layernorm"].forward(*found, *map(torch.from_numpy, (x, w, b)), 1e-5))
+    yield from difference("norm far from zero", found[0], true[0], {"C": 17})
+    statistics = [array.astype(np.float32) for array in true[1:]]
+    slopes = [np.empty((9, 17)), np.empty(17), np.empty(17)]
+    norm.backward(*slopes, *map(precise, (dy, x, w)), *true[1:])
+    found = [torch.empty(9, 17), torch.empty(17), torch.empty(17)]
+    run_all(CUDA["layernorm"].backward(*found, *map(torch.from_numpy, (dy, x, w, *statistics))))
+    for mine, theirs in zip(found, slopes, strict=True):
+        yield from difference("norm's backward far from zero", mine, theirs, {"C": 17})
+
+
 def main(part: int, parts: int) -> int:
     mine = list(cases())[part::parts]
     with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
         wrong = [found for case in mine for found in judge(case)]
-        wrong += fusions() if part == 0 else ()
+        wrong += [*fusions(), *far_from_zero()] if part == 0 else []
     print(*wrong, f"{len(mine)} cases, {len(wrong)} wrong", sep="\n")
     return bool(wrong)
 

@@ -11,7 +11,7 @@ from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
 
 ROWS, COLUMNS = 32, 128  # of a tile
-PROGRAMS = 528  # 4 for each of an H200's 132 multiprocessors
+PROGRAMS = 1024  # enough to fill a device
 FOLDED = 16  # columns of a program that adds up parts
 
 

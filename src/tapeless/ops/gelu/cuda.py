@@ -13,7 +13,7 @@ from tapeless.kernels.cuda.sums import fold, part_height
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-ROWS, COLUMNS, PROGRAMS = 16, 128, 2112  # of a tile of the backward that also sums, and about how many programs
+ROWS, COLUMNS, PROGRAMS = 16, 128, 2048  # of a tile of the backward that also sums, and about how many programs
 
 SCALE = tl.constexpr(2 * sqrt(2 / pi))
 CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)
