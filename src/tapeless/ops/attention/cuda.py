@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.launch import blocks, launch
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
@@ -72,6 +73,8 @@ def _tiles(q, depth, measured):
 
 def _rows(x):
     """From sequence to sequence, and from place to place; heads stand side by side in the channels."""
+    if x.shape[1] * x.stride(1) >= 2**31:  # within a sequence the kernels count in 32 bits, which is faster
+        raise TapelessError(f"attention on a GPU cannot reach across {x.shape[1]:,} positions: take a shorter time.")
     return x.stride(0), x.stride(1)
 
 
