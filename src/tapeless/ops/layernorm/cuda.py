@@ -34,7 +34,7 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None,
     programs = blocks(rows, height)
     sums = {"dweight": dweight, "dbias": dbias, "dbelow": dbelow}
     asked = [name for name, total in sums.items() if total is not None]
-    partial = scratch(x, len(asked), programs, channels) if asked else None
+    partial = scratch(x, len(asked), programs, channels) if asked else ()
     parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     run = launch(
         _backward, programs, dx, copy, *parts, dy, x, weight, mean, rstd, rows, channels, height,
