@@ -108,7 +108,7 @@ def test_memory_is_planned_to_the_byte(name: str) -> None:
     region = model.plan.placements["weights"].buffer
     assert model.plan.placements["weights"].bytes == 2 * region.elements
     assert kinds["master"] == model.plan.placements["gradients"].bytes == 4 * region.elements
-    assert kinds["state"] == kinds["master"] * len(model.state)
+    assert kinds["state"] == kinds["master"] * len(model.state) + model.plan.placements["step"].bytes
     for placement in model.plan.placements.values():
         assert placement.dtype == BFLOAT16.dtype(placement.buffer.role)
         assert model.engine.view(placement.buffer).dtype == numpy_type(placement.dtype)

@@ -54,10 +54,10 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr("tapeless.generate.CHUNK", CHUNK)
 
 
-def small_model(name, backend, dtype=None, **changes):
+def small_model(name, backend, precision=None, **changes):
     """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
     base, fields = CONFIGURATIONS[name]
-    model = Model(base, backend=backend, precision=dtype, time=1, optimizer=None, **(SMALL | fields | changes))
+    model = Model(base, backend=backend, precision=precision, time=1, optimizer=None, **(SMALL | fields | changes))
     rng = np.random.default_rng(3)
     for weight in model.params.values():
         weight[...] = rng.normal(0.2, 0.5, weight.shape)
@@ -133,7 +133,7 @@ def test_nothing_beyond_the_position_is_ever_seen(backend):
 
 def caches(decoder):
     placements = decoder.decoding.plan.placements.values()
-    return [decoder.decoding.array(p.buffer) for p in placements if p.kind == "state"]
+    return [decoder.decoding.view(p.buffer) for p in placements if p.kind == "state"]
 
 
 def test_reading_again_forgets():
@@ -172,9 +172,9 @@ def test_a_full_context_is_refused_before_anything_is_read():
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("gpt2-4x256", {"causal": False}, "gpt2-4x256 sees the future"),
-        ("ops-102k", {"causal": True}, "ops-102k answers once per sequence"),
-        ("sunfish", {"causal": True}, "sunfish reads features"),
+        ("gpt2-4x256", {"causal": False}, "this model sees the future"),
+        ("ops-102k", {"causal": True}, "this model answers once per sequence"),
+        ("sunfish", {"causal": True}, "this model reads features"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused(name, fields, message):

@@ -76,16 +76,16 @@ class Driver:
         if "targets" in self.plan.placements:  # a readout has none
             self.array("targets")[...] = targets
             self.array("count")[0] = np.count_nonzero(targets >= 0)
+        for name, value in (("lr", 0.05), ("limit", 0.5), ("largest", np.inf)):
+            if name in self.plan.placements:
+                self.array(name)[0] = value
 
     def array(self, name: str) -> Array:
         view: Array = self.engine.view(name)
         return view
 
-    def run(self, step: int = 1) -> dict[str, bytes]:
+    def run(self) -> dict[str, bytes]:
         """One run through the list; what it leaves in everything that persists, bit for bit."""
-        for name, value in (("lr", 0.05), ("limit", 0.5), ("step", step)):
-            if name in self.plan.placements:
-                self.array(name)[0] = value
         if self.poisoned:
             self.engine.poison()
         assert list(self.engine.walk()) == list(self.program.calls)
@@ -93,7 +93,7 @@ class Driver:
         return {b.name: self.engine.view(b).tobytes() for b in persistent if not b.members}
 
     def training(self) -> list[dict[str, bytes]]:
-        return [self.run(step) for step in (1, 2, 3)]
+        return [self.run() for _ in range(3)]
 
 
 def leaves(plan: Plan) -> list[Placement]:
@@ -259,10 +259,10 @@ def test_bytes_by_kind() -> None:
     plan = make_plan(training(SMALL_MODELS["gpt2-124m"], "adamw"), PRECISIONS["float32"])
     kinds = plan.bytes_by_kind()
     assert kinds["weight"] == kinds["gradient"] == 4 * plan.parameters
-    assert kinds["state"] == 2 * plan.placements["weights"].bytes
+    assert kinds["state"] == 2 * plan.placements["weights"].bytes + plan.placements["step"].bytes
     assert kinds["workspace"] == plan.peak_bytes - plan.workspace_offset
     assert sum(kinds.values()) <= plan.peak_bytes
-    assert set(kinds) == {*PERSISTENT, "workspace"} - {"constant", "frozen", "master"}
+    assert set(kinds) == {*PERSISTENT, "workspace"} - {"frozen", "master"}
 
 
 def test_saved_and_scratch() -> None:
@@ -335,7 +335,7 @@ def test_the_shared_layout_gives_the_same_bits(name: str) -> None:
     ]
     assert runs[0] == runs[1]
     assert runs[0][0]["loss"] != runs[0][1]["loss"] != runs[0][2]["loss"]  # it did step
-    assert np.isfinite(np.frombuffer(b"".join(runs[0][2].values()))).all()
+    assert all(np.isfinite(np.frombuffer(values)).all() for values in runs[0][2].values())
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
@@ -345,8 +345,9 @@ def test_evaluation_and_readout_in_shared_and_poisoned_memory(name: str, write_p
     program = write_program(config, BATCH, TIME)
     clean = Driver(config, program, make_plan(program, PRECISIONS["float64"], share=False))
     dirty = Driver(config, program, make_plan(program, PRECISIONS["float64"]), poisoned=True)
-    answer = "loss" if write_program is transformer.evaluation else "scores"
-    assert clean.run()[answer] == dirty.run()[answer]
+    answer = "evaluated" if write_program is transformer.evaluation else "scores"
+    clean.run(), dirty.run()
+    assert clean.array(answer).tobytes() == dirty.array(answer).tobytes()
     assert np.isfinite(dirty.array(answer)).all()
 
 
@@ -396,7 +397,8 @@ def test_poison_is_nan_in_every_type(dtype: str) -> None:
     for placement in leaves(arena.plan):
         array = arena.view(placement.buffer)
         if placement.kind in ("saved", "scratch", "gradient", "output"):
-            assert np.isnan(array.real).all(), placement.buffer.name
+            poisoned = array == -1 if placement.buffer.role == "index" else np.isnan(array.real)
+            assert poisoned.all(), placement.buffer.name
     assert arena.view("weights").tobytes() == before
 
 

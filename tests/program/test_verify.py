@@ -403,7 +403,7 @@ def test_an_update_looks_at_what_its_clip_says(tiny: Tiny) -> None:
 
 
 def test_a_clip_looks_at_the_loss(tiny: Tiny) -> None:
-    told = Buffer("told", "constant", (1,))
+    told = Buffer("told", "constant", (1,), "statistic")
     changed = replaced(tiny.program, (tiny.clip, taking(tiny.clip, loss=told)))
     program = Program(changed.calls, (*changed.buffers, told))
     refusal(lambda: verify(program), "told", tiny.clip, "loss of", "must be the result of squared_error")

@@ -224,8 +224,8 @@ def test_how_much_of_a_weight_has_no_gradient_is_said(read: int) -> None:
     p = Builder()
     w, other = p.weight("w", 3, 6), p.weight("other", 3, 4)
     dw, dother = p.gradient(w), p.gradient(other)
-    assert dw
-    assert dother
+    assert dw is not None
+    assert dother is not None
     x, y, dy = p.buffer("input", "x", (3, 3)), p.workspace("y", 3, 4), p.workspace("dy", 3, 4)
     with p.phase("zero"):
         p.zero.forward(y=write(p.region("gradient", "gradients")))

@@ -22,7 +22,7 @@ RULES = {
     "not initialised": r"is added to before it is initialised",
     "recomputation": r"not computed before",
     "overwritten": r"is overwritten by .* (while|before|after) ",
-    "read-only": r"which no call may write|only an update, in its phase, writes weights",
+    "read-only": r"it is (a constant|an input), which no call may write|only an update, in its phase, writes weights",
     "added to": r"each must be added to",
     "no derivative": r"no derivative",
     "no use": r"no loss depends on",

@@ -39,5 +39,6 @@ def test_a_run_whose_precision_was_called_dtype_still_opens(tmp_path):
     request = Request("ops-102k", {"layers": 1}, Settings(batch=5, steps=2, backend="reference", precision="float32"))
     start(request, tmp_path / "run").run.release()
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace('precision = "float32"', 'dtype = "float32"'))
+    earlier = config.read_text().replace('precision = "float32"', 'dtype = "float32"')
+    config.write_text(earlier.replace("format = 2\n", ""))
     assert open_run(tmp_path / "run").request().settings.precision == "float32"

@@ -4,6 +4,7 @@ machine, and a test holds the documents to them; of the others it holds what doe
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def tapeless(*arguments: str) -> str:
     """What a command prints, 120 columns wide."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tapeless", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+        wide = os.environ | {"COLUMNS": "120"}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=wide)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
@@ -54,8 +56,11 @@ def _block(*lines: str) -> str:
 # Counts.
 
 
-def _program(c: Configuration, optimizer: Optimizer | None = None) -> Program:
-    return transformer.training(PRESETS[c.preset].override(**c.fields), c.batch, c.time, optimizer)
+def _program(c: Configuration, updated: bool = False) -> Program:
+    fields = {name: value for name, value in c.fields.items() if name != "class_weights"}
+    preset, weighted = PRESETS[c.preset].override(**fields), "class_weights" in c.fields
+    optimizer = Optimizer(preset.optimizer) if updated else None
+    return transformer.training(preset, c.batch, c.time, optimizer, weighted=weighted)
 
 
 @cache
@@ -84,7 +89,7 @@ def _results() -> tuple[int, int]:
     models = (*CONFIGURATIONS, *LARGER)
     found = 0
     for c in models:
-        calls = _program(c, Optimizer(PRESETS[c.preset].override(**c.fields).optimizer)).calls
+        calls = _program(c, updated=True).calls
         found += sum(a.name != "logits" for call in calls for a in call.writes)
     for name, op in OPS.items():
         for example in (*examples_of(name), *long_examples(name)):

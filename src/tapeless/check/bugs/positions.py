@@ -70,8 +70,8 @@ def _one_further(right: Any, self: Decoder, tokens: list[int]) -> None:
     self.position += 1
 
 
-def _chunks_from_zero(right: Any, self: Decoder, runs: Any, arena: Any, position: int, tokens: list[int]) -> None:
-    right(self, runs, arena, position if len(tokens) == 1 else 0, tokens)
+def _chunks_from_zero(right: Any, engine: Any, position: int, tokens: list[int]) -> None:
+    right(engine, position if len(tokens) == 1 else 0, tokens)
 
 
 def _absolute(right: Any, self: Decoder, tokens: list[int]) -> None:
@@ -192,7 +192,7 @@ BUGS = (
         "decoder",
         "Every chunk of a long prompt is read to the first positions.",
         "Short prompts are fine, long ones are forgotten but for their end.",
-        around(Decoder, "_run", _chunks_from_zero),
+        around(generating, "_run", _chunks_from_zero),
     ),
     Bug(
         "slide-keeps-absolute-positions",
