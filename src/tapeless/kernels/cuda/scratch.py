@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 import torch
 
+from tapeless.errors import ProgramError
 from tapeless.kernels.native import Scratch
 
 _asked: ContextVar[list[Scratch] | None] = ContextVar("asked", default=None)
@@ -46,5 +47,8 @@ def scratch(like, *shape: int, dtype=torch.float32):
     if asked is not None:
         asked.append(Scratch(shape, str(dtype).removeprefix("torch.")))
     elif given is not None:
-        return next(given)
+        array = next(given, None)
+        if array is None or (array.shape, array.dtype) != (shape, dtype):
+            raise ProgramError(f"a kernel asks for scratch of {shape} in {dtype}, and was not given it.")
+        return array
     return torch.empty(shape, dtype=dtype, device=like.device)
