@@ -44,13 +44,16 @@ def trained(name: str, backend: str, precision: str) -> tuple[Model, Found]:
         model.write(weight, _narrow(model.read(weight)))
     found: Found = {}
     for number, (inputs, targets) in enumerate(batches(model)):
+        found[f"loss of {number}"] = model.forward_backward(inputs, targets, accumulate=number > 0)
+    found |= {f"d accumulated {weight}": model.read(gradient_name(weight)).copy() for weight in model.grads}
+    for number, (inputs, targets) in enumerate(batches(model)):
         if number == 0:
             model.forward_backward(inputs, targets)
             found |= {f"d {weight}": model.read(gradient_name(weight)).copy() for weight in model.grads}
         found[f"loss {number}"] = model.step(inputs, targets, lr=1e-3, clip=1.0).loss
-    inputs, targets = batches(model)[0]
-    found["loss after"] = model.loss(inputs, targets)
-    found["scores"] = model.logits(inputs[:1])
+    for number, (inputs, targets) in enumerate(batches(model)[:3]):
+        found[f"loss after {number}"] = model.loss(inputs, targets)
+        found[f"scores {number}"] = model.logits(inputs[:1])
     found |= {f"w {weight}": model.read(weight).copy() for weight in model.params}
     return model, {key: np.asarray(value) for key, value in found.items()}
 
