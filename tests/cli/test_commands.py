@@ -81,6 +81,11 @@ def test_explain_groups_numbers_and_formulas():
     assert "tokens.dweight" in adds
 
 
+def test_explain_says_what_is_frozen():
+    shown = tapeless("explain", "ops-102k", "--frozen", "tokens.*", "--frozen", "blocks.0.*").stdout
+    assert "(51,008 frozen)" in " ".join(shown.split())
+
+
 def test_explain_one_layer_with_values():
     calls = result_of("explain", "gpt2-4x256", "--layers", "3", "--vocab", "50", "-T", "8", "--layer", "1", "--values")
     assert {call["section"] for call in calls} == {"blocks.1"}

@@ -119,7 +119,9 @@ def _chosen(program: Program, layer: int | None) -> list[tuple[int, Call]]:
 def _print_listing(preset: Preset, program: Program, layer: int | None, norms: Norms) -> None:
     used = {letter for call in program.calls for letter in call.dims if not letter.isdigit()}
     legend = ",  ".join(f"[bold]{letter}[/] {LEGEND[letter]}" for letter in LEGEND if letter in used)
-    calls = f"{len(program.calls)} calls, {program.parameters:,} parameters, {flops(program.flops)} a step"
+    frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
+    parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")
+    calls = f"{len(program.calls)} calls, {parameters}, {flops(program.flops)} a step"
     console.print(f"[bold]{preset.name}[/]  {calls}")
     console.print(f"[dim]{legend}[/]")
     numbered = _chosen(program, layer)

@@ -10,6 +10,7 @@ from tapeless.check.bugs.planting import Bug, Plant, around, forward, replaced
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.ops.contract import Array
+from tapeless.program.call import MEMBER_ALIGNMENT
 
 _update = Model.update
 
@@ -102,9 +103,8 @@ def _after(a: Any) -> list[float]:
 
 
 def _next_section(right: Any, weights: Any) -> dict[str, int]:
-    """The first weight of a section is taken for the last of the one before."""
-    sizes = [member.elements for member in weights.members]
-    return {name: start + sizes[0] * (start > 0) for name, start in right(weights).items()}
+    """The first weights of a section are taken for the last of the one before."""
+    return {name: start and start + MEMBER_ALIGNMENT for name, start in right(weights).items()}
 
 
 def _everything(region: Any) -> tuple[tuple[int, int], ...]:

@@ -58,6 +58,9 @@ def _shared_sums(
     dx: Any, dweight: Any, dbias: Any, dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, scratch: Any, add: Any = NONE
 ) -> Any:
     adds = ("dx" in add, "dweight" in add, "dbias" in add)
+    dx, dweight, dbias = (  # what is not asked for is computed all the same
+        np.empty_like(like) if given is None else given for given, like in ((dx, x), (dweight, weight), (dbias, weight))
+    )
     return [_kernel(shared_sums).bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, *adds)]
 
 
