@@ -106,10 +106,11 @@ def models(file: str) -> None:
 
 
 def _beside(ours: dict[str, float], theirs: dict[str, float]) -> None:
-    ratios = sorted(ours[key] / theirs[key] for key in ours if theirs[key])
+    ratios = sorted((ours[key] / theirs[key], key) for key in ours if theirs[key])
+    middle, (most, key) = statistics.median(ratio for ratio, _ in ratios), ratios[-1]
     print(
-        f"{'':12}gradients' errors against float64, ours by the reference's bfloat16: median "
-        f"{statistics.median(ratios):.2f}, largest {ratios[-1]:.2f}",
+        f"{'':12}gradients' errors against float64, ours by the reference's bfloat16: median {middle:.2f}, "
+        f"largest {most:.2f} ({key}, {ours[key]:.1e} by {theirs[key]:.1e})",
         flush=True,
     )
 

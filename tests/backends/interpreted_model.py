@@ -14,6 +14,7 @@ import torch
 
 from tapeless.backends.device import Device
 from tapeless.check.lockstep import lockstep
+from tapeless.check.ops import check_backend_alone
 from tapeless.model import Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
@@ -49,6 +50,7 @@ def differences() -> Iterator[str]:
     words = [each.generate([1, 2, 3], 4, temperature=0, window=6) for each in (model, reference)]
     yield from [] if words[0] == words[1] else [f"generates {words[0]}, the reference {words[1]}"]
     yield from (str(found) for found in lockstep(model, reference, tokens, targets) if not found.ok)
+    yield from (str(found) for found in check_backend_alone("attention", Device("cpu")))  # with scores in the hundreds
     if not isinstance(model.params["tokens.weight"], torch.Tensor):
         yield "params are no tensors"
 

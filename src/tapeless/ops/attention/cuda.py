@@ -1,8 +1,9 @@
 """Attention on the GPU: a program has a block of queries, or of keys, in its registers and goes along the other side.
 
 q, k and v are read where they lie, columns of one product or of two, and their gradients are written the same way.
-Scores are in base 2: exp2 is what the hardware has. The backward rebuilds p from the saved lse in two kernels: that of
-dq also makes dy · y of each query, which that of dk and dv then reads. No two programs add to one place.
+Scores are in base 2: exp2 is what the hardware has. The backward rebuilds p in two kernels: that of dq also makes
+dy · y of each query, which that of dk and dv then reads. No two programs add to one place. In bfloat16 p comes from the
+saved lse; in float32, where a large lse has lost digits that would show, from largest score and sum, made again.
 """
 
 from __future__ import annotations
@@ -49,18 +50,25 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Native]:
     keys, depth = k.shape[1], q.shape[2] // heads
     pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, 1 / sqrt(depth))
     high, wide, options = _tiles(q, depth, QUERIES)
+    runs: list[Native] = []
+    shift, sums = lse, None
+    if q.dtype == torch.float32:
+        shift, sums = (scratch(lse, *lse.shape) for _ in range(2))
+        arguments = (shift, sums, q, k, *_rows(q), *_rows(k), *sizes)
+        grid, tiles = blocks(queries, high) * batch * heads, {"HIGH": high, "WIDE": wide, **options}
+        runs.append(launch(_sums, grid, *arguments, CAUSAL=bool(causal), **tiles))
     of_queries = launch(
         _backward_queries, blocks(queries, high) * batch * heads,
-        dq, pulls, dy, q, k, v, y, lse, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
+        dq, pulls, dy, q, k, v, y, shift, sums, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     high, wide, options = _tiles(q, depth, KEYS)
     of_keys = launch(
         _backward_keys, blocks(keys, wide) * batch * heads,
-        dk, dv, dy, q, k, v, lse, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
+        dk, dv, dy, q, k, v, shift, sums, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    return [of_queries, of_keys]
+    return [*runs, of_queries, of_keys]
 
 
 def _tiles(q, depth, measured):
@@ -167,15 +175,46 @@ def _forward(
 
 
 @triton.jit
+def _sums(
+    TOPS, SUMS, Q, K, q_batch, q_row, k_batch, k_row, T, S, H, scale,
+    CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Of each query its largest score, in base 2, and Σ_j exp2(s_j − largest)."""
+    down = tl.cdiv(T, HIGH)
+    block, head = tl.program_id(0) % down, tl.program_id(0) // down
+    b, h = (head // H).to(tl.int64), head % H
+    rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
+    q = _tile(Q + b * q_batch + h * D, rows, q_row, T, True, D, DEPTH)
+    K += b * k_batch + h * D
+    top = tl.full((HIGH,), -float("inf"), tl.float32)
+    total = tl.zeros((HIGH,), tl.float32)
+    last = S
+    if CAUSAL:
+        last = tl.minimum(block * HIGH + HIGH + shift, S)
+    for at in range(0, last, WIDE):
+        cols = at + tl.arange(0, WIDE)
+        s = _dot(q, tl.trans(_tile(K, cols, k_row, S, True, D, DEPTH))) * (scale * LOG2E)
+        s = tl.where(_seen(rows, cols, S, shift, CAUSAL), s, -float("inf"))
+        new = tl.maximum(top, tl.max(s, 1))
+        total = total * tl.exp2(top - new) + tl.sum(tl.exp2(s - new[:, None]), 1)
+        top = new
+    at = head.to(tl.int64) * T + rows
+    tl.store(TOPS + at, top, mask=rows < T)
+    tl.store(SUMS + at, total, mask=rows < T)
+
+
+@triton.jit
 def _slopes_of_queries(
-    dq, q, dy, lse, pull, K, V, k_row, v_row, rows, first, last, S, shift, scale,
+    dq, q, dy, shifts, SUMS, pull, K, V, k_row, v_row, rows, first, last, S, shift, scale,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     for at in range(first, last, WIDE):
         cols = at + tl.arange(0, WIDE)
         k = _tile(K, cols, k_row, S, MASKED, D, DEPTH)
         v = _tile(V, cols, v_row, S, MASKED, D, DEPTH)
-        p = tl.exp2(_dot(q, tl.trans(k)) * scale - lse[:, None])
+        p = tl.exp2(_dot(q, tl.trans(k)) * scale - shifts[:, None])
+        if SUMS is not None:
+            p /= tl.load(SUMS + rows, mask=rows < S - shift, other=1.0)[:, None]
         if MASKED:
             p = tl.where(_seen(rows, cols, S, shift, CAUSAL), p, 0.0)
         ds = p * (_dot(dy, tl.trans(v)) - pull[:, None])  # (5)
@@ -185,7 +224,7 @@ def _slopes_of_queries(
 
 @triton.jit
 def _backward_queries(
-    DQ, PULLS, DY, Q, K, V, Y, LSE,
+    DQ, PULLS, DY, Q, K, V, Y, SHIFTS, SUMS,
     dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -195,25 +234,28 @@ def _backward_queries(
     head = tl.program_id(0) // down
     b, h = (head // H).to(tl.int64), head % H
     rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
-    LSE += head.to(tl.int64) * T
-    PULLS += head.to(tl.int64) * T
     K, V = K + b * k_batch + h * D, V + b * v_batch + h * D
     q = _tile(Q + b * q_batch + h * D, rows, q_row, T, True, D, DEPTH)
     dy = _tile(DY + b * dy_batch + h * D, rows, dy_row, T, True, D, DEPTH).to(q.dtype)
     y = _tile(Y + b * y_batch + h * D, rows, y_row, T, True, D, DEPTH)
     pull = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
-    tl.store(PULLS + rows, pull, mask=rows < T)
-    lse = tl.load(LSE + rows, mask=rows < T, other=0.0) * LOG2E
+    at = head.to(tl.int64) * T + rows
+    tl.store(PULLS + at, pull, mask=rows < T)
+    shifts = tl.load(SHIFTS + at, mask=rows < T, other=0.0)
+    if SUMS is not None:
+        SUMS += head.to(tl.int64) * T
+    else:
+        shifts *= LOG2E  # of lse
     dq = tl.zeros((HIGH, DEPTH), tl.float32)
     free, last = S // WIDE * WIDE, S
     if CAUSAL:
         free, last = (block * HIGH + shift + 1) // WIDE * WIDE, tl.minimum(block * HIGH + HIGH + shift, S)
     dq = _slopes_of_queries(
-        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, 0, free, S, shift, scale * LOG2E,
+        dq, q, dy, shifts, SUMS, pull, K, V, k_row, v_row, rows, 0, free, S, shift, scale * LOG2E,
         False, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
     dq = _slopes_of_queries(
-        dq, q, dy, lse, pull, K, V, k_row, v_row, rows, free, last, S, shift, scale * LOG2E,
+        dq, q, dy, shifts, SUMS, pull, K, V, k_row, v_row, rows, free, last, S, shift, scale * LOG2E,
         True, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
     _store(DQ + b * dq_batch + h * D, rows, dq_row, T, dq * scale, D, DEPTH)
@@ -221,21 +263,25 @@ def _backward_queries(
 
 @triton.jit
 def _slopes_of_keys(
-    dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, first, last, T, shift, scale,
+    dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, q_row, dy_row, cols, first, last, T, shift, scale,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Everything transposed: keys down, queries across. A query beyond the last has q = dy = lse = pull = 0, and adds
-    nothing."""
+    """Everything transposed: keys down, queries across. A query beyond the last has q = dy = shift = pull = 0, and
+    adds nothing."""
     for at in range(first, last, HIGH):
         rows = at + tl.arange(0, HIGH)
         q = _tile(Q, rows, q_row, T, MASKED, D, DEPTH)
         dy = _tile(DY, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
         if MASKED:
-            lse = tl.load(LSE + rows, mask=rows < T, other=0.0) * LOG2E
+            shifts = tl.load(SHIFTS + rows, mask=rows < T, other=0.0)
             pull = tl.load(PULLS + rows, mask=rows < T, other=0.0)
         else:
-            lse, pull = tl.load(LSE + rows) * LOG2E, tl.load(PULLS + rows)
-        p = tl.exp2(_dot(k, tl.trans(q)) * scale - lse[None, :])
+            shifts, pull = tl.load(SHIFTS + rows), tl.load(PULLS + rows)
+        if SUMS is None:
+            shifts *= LOG2E  # of lse
+        p = tl.exp2(_dot(k, tl.trans(q)) * scale - shifts[None, :])
+        if SUMS is not None:
+            p /= tl.load(SUMS + rows, mask=rows < T, other=1.0)[None, :]
         if MASKED and CAUSAL:
             p = tl.where(cols[:, None] <= rows[None, :] + shift, p, 0.0)
         dv += _dot(p.to(dy.dtype), dy)  # (4)
@@ -246,7 +292,7 @@ def _slopes_of_keys(
 
 @triton.jit
 def _backward_keys(
-    DK, DV, DY, Q, K, V, LSE, PULLS,
+    DK, DV, DY, Q, K, V, SHIFTS, SUMS, PULLS,
     dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -255,8 +301,10 @@ def _backward_keys(
     block, head = tl.program_id(0) % across, tl.program_id(0) // across
     b, h = (head // H).to(tl.int64), head % H
     cols, shift = block * WIDE + tl.arange(0, WIDE), S - T
-    LSE += head.to(tl.int64) * T
+    SHIFTS += head.to(tl.int64) * T
     PULLS += head.to(tl.int64) * T
+    if SUMS is not None:
+        SUMS += head.to(tl.int64) * T
     Q, DY = Q + b * q_batch + h * D, DY + b * dy_batch + h * D
     k = _tile(K + b * k_batch + h * D, cols, k_row, S, True, D, DEPTH)
     v = _tile(V + b * v_batch + h * D, cols, v_row, S, True, D, DEPTH)
@@ -269,15 +317,15 @@ def _backward_keys(
         free = tl.minimum(free, tl.cdiv(T, HIGH) * HIGH)
         rest = tl.maximum(rest, free)
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, some, free, T, shift, scale * LOG2E,
+        dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, q_row, dy_row, cols, some, free, T, shift, scale * LOG2E,
         True, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, free, rest, T, shift, scale * LOG2E,
+        dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, q_row, dy_row, cols, free, rest, T, shift, scale * LOG2E,
         False, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
     dk, dv = _slopes_of_keys(
-        dk, dv, k, v, Q, DY, LSE, PULLS, q_row, dy_row, cols, rest, T, T, shift, scale * LOG2E,
+        dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, q_row, dy_row, cols, rest, T, T, shift, scale * LOG2E,
         True, CAUSAL, HIGH, D, DEPTH,
     )  # fmt: skip
     _store(DK + b * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
