@@ -3,7 +3,7 @@
 PYTHONPATH=src python benchmarks/cuda_models.py truth FILE   the reference's own bfloat16, to compare with
 PYTHONPATH=src python benchmarks/cuda_models.py models FILE  small models: ten updates beside the reference
 PYTHONPATH=src python benchmarks/cuda_models.py lockstep     every call of every configuration, and every op alone
-PYTHONPATH=src python benchmarks/cuda_models.py step         gpt2-124m, 32×1024, bfloat16: time and memory of a step
+PYTHONPATH=src python benchmarks/cuda_models.py step [CHUNK] gpt2-124m, 32×1024, bfloat16: time and memory of a step
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def _judged(title: str, found: list[Any], started: float) -> None:
     print(*wrong[:3], sep="\n", end="\n" if wrong else "", flush=True)
 
 
-def step() -> None:
+def step(chunk: str = "8192") -> None:
     import torch
 
     started = time.perf_counter()
-    model = Model("gpt2-124m", batch=32, time=1024, backend="cuda", precision="bfloat16", chunk=8192)
+    model = Model("gpt2-124m", batch=32, time=1024, backend="cuda", precision="bfloat16", chunk=int(chunk))
     rng = np.random.default_rng(0)
     inputs, targets = (rng.integers(0, 50257, (32, 1024)) for _ in range(2))
     print(f"made in {time.perf_counter() - started:.1f} s; the plan says {model.plan.peak_bytes / 2**30:.2f} GiB")
