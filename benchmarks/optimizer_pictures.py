@@ -25,11 +25,11 @@ def walk(optimizer: str, gradient: Callable[[int, float], float], start: float, 
     for step in range(steps):
         read = (np.array([gradient(step, float(weight[0]))]), np.ones(1), np.ones(1), np.array([lr]))
         if optimizer == "SGD":
-            OPS["sgd"].forward(weight, *told, *read, (0,))
+            OPS["sgd"].forward(weight, None, *told, *read, (0,))
         elif optimizer == "momentum":
-            OPS["momentum"].forward(weight, m, *told, *read, 0.9, (0,))
+            OPS["momentum"].forward(weight, m, None, *told, *read, 0.9, (0,))
         else:
-            OPS["adamw"].forward(weight, m, v, *told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,))
+            OPS["adamw"].forward(weight, m, v, None, *told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,))
         found.append(float(weight[0]))
     return found
 

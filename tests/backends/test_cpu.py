@@ -183,7 +183,7 @@ def test_every_op_on_random_shapes(name, seed, adding):
         signature = spec.signature(direction)
         p = Builder()
         values: dict = {}
-        for argument in signature.arguments:
+        for argument in (each for each in signature.arguments if each != "master"):  # which it does not update
             shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
             buffer = p.buffer("input", argument, shape, spec.roles.get(argument))
             if argument in signature.updates:
@@ -339,22 +339,17 @@ def test_the_same_kernels_on_numpys_blas():
 def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
     """The first run of a machine compiles, every later one reads from disk: both must train the same model."""
     code = (
-        "import hashlib, numpy as np\n"
-        "from tapeless.kernels.cpu import blas\n"
-        "blas.threads()\n"
-        "from tapeless.ops.layernorm import cpu as layernorm\n"
-        "from tapeless.ops.attention import cpu as attention\n"
-        "from tapeless.ops.gelu import cpu as gelu\n"
-        "rng = np.random.default_rng(0)\n"
-        "make = lambda *shape: rng.normal(size=shape).astype(np.float32)\n"
-        "x, dy, w = make(32, 64), make(32, 64), make(64)\n"
-        "made = [make(32, 64), make(64), make(64), make(32, 64), make(2, 16, 64), make(2, 4, 16)]\n"
-        "q, k, v = make(2, 16, 64), make(2, 16, 64), make(2, 16, 64)\n"
-        "runs = layernorm.backward(*made[:3], dy, x, w, x.mean(1), 1 / x.std(1))\n"
-        "runs += gelu.backward(made[3], dy, x) + attention.forward(made[4], made[5], q, k, v, True)\n"
-        "for run in runs:\n"
-        "    run()\n"
+        "import hashlib\n"
+        "from tapeless.backends.backend import backend_named, run_call\n"
+        "from tapeless.check.examples import examples_of\n"
+        "from tapeless.check.ops import call_alone, narrowed\n"
         "from tapeless.kernels.cpu.compile import compiled\n"
+        "made = []\n"
+        "for name, direction in (('layernorm', 'backward'), ('gelu', 'backward'), ('attention', 'forward')):\n"
+        "    call, arrays = call_alone(name, direction, examples_of(name)[0])\n"
+        "    arrays = narrowed(call, arrays, 'float32')\n"
+        "    run_call(call, arrays, backend_named('cpu'))\n"
+        "    made += [arrays[argument.name] for argument in call.writes]\n"
         "print([entry.cached for entry in compiled])\n"
         "print(hashlib.sha256(b''.join(array.tobytes() for array in made)).hexdigest())\n"
     )
@@ -376,9 +371,9 @@ def test_an_op_that_no_model_uses_is_checked_alone(monkeypatch):
     right = list(ops_alone("cpu"))
     assert {difference.call.op for difference in right} == set(OPS)
     assert all(difference.ok for difference in right)
-    monkeypatch.setattr(sgd, "forward", lambda weights, gradients, scale, lr: [])
+    monkeypatch.setattr(sgd, "forward", lambda *arguments, scratch: [])
     wrong = [difference.call.op for difference in ops_alone("cpu") if not difference.ok]
-    assert wrong == ["sgd"]
+    assert set(wrong) == {"sgd"}
 
 
 def test_an_op_without_a_kernel_is_named(monkeypatch):

@@ -92,7 +92,12 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
     "squared_error": _squared_error,
     "unembed": lambda t, case: {"y": t["x"] @ t["weight"].T},
     "proximity": lambda t, case: {"y": -(torch.cdist(t["x"], t["weight"]) ** 2)},
-    "global_norm": lambda t, case: {"norm": t["gradients"].norm().reshape(1)},
+    "global_norm": lambda t, case: {
+        "norm": t["gradients"].norm().reshape(1),
+        "norms": torch.stack(
+            [part.norm() for part in torch.tensor_split(t["gradients"], case.trial.example["sections"][1:])]
+        ),
+    },
 }
 
 

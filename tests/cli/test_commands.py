@@ -46,7 +46,7 @@ def test_plan_lists_every_buffer_with_its_bytes():
     assert all(set(buffer) == wanted for buffer in plan["buffers"])
     assert max(buffer["offset"] + buffer["bytes"] for buffer in plan["buffers"]) <= plan["peak_bytes"]
     kinds = {buffer["kind"] for buffer in plan["buffers"]}
-    assert kinds == {"weight", "gradient", "state", "input", "output", "saved", "scratch", "kernel scratch"}
+    assert kinds == {"weight", "gradient", "state", "constant", "input", "output", "saved", "scratch", "kernel scratch"}
     weights = sum(buffer["bytes"] for buffer in plan["buffers"] if buffer["kind"] == "weight")
     assert weights == 4 * plan["parameters"]  # float32 on the cpu backend
 
@@ -113,7 +113,7 @@ def test_check_proves_and_reports_worst_first():
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
     assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
-    assert report["models"]["models"] == 10
+    assert report["models"]["models"] == 11
     assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
     assert not any(wiring["refusal"] for wiring in report["wiring"])
     assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})

@@ -77,7 +77,7 @@ def test_scratch_is_a_model_s_own():
         arrays = [
             each for _, natives in model.engine.bound for native in natives for each in getattr(native, "args", ())
         ]
-        arrays = [each for each in arrays if isinstance(each, np.ndarray) and each.dtype != np.int64]
+        arrays = [each for each in arrays if isinstance(each, np.ndarray) and each.dtype.kind == "f"]
         assert len(arrays) > 100
         for array in arrays:
             assert np.shares_memory(array, model.engine.memory)

@@ -6,16 +6,19 @@ import numba
 import numpy as np
 import pytest
 
+from tapeless.backends.backend import backend_named
 from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.compile import THREADED
 from tapeless.kernels.cpu.sections import BLOCK, cut
+from tapeless.ops import OPS
 from tapeless.ops.adamw import cpu as adamw
 from tapeless.ops.attention import cpu as attention
-from tapeless.ops.cached_attention import cpu as cached_attention
 from tapeless.ops.classifier import cpu as classifier
 from tapeless.ops.embedding import cpu as embedding
 from tapeless.ops.layernorm import cpu as layernorm
 from tapeless.ops.linear import cpu as linear
+from tapeless.program.builder import Builder
+from tapeless.program.call import write
 
 SIZES = [(0, 4, 0), (1, 4, 1), (3, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3)]
 
@@ -69,44 +72,68 @@ def floats(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
-Q, K, LSE, CACHE = floats(2, 70, 12), floats(2, 90, 12), floats(2, 3, 70), floats(2, 3, 50, 4)
-X, ROW, TOKENS, ONE = floats(50, 6), floats(6), np.zeros(5, int), np.zeros(1, int)
-CALLS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
+TOKENS = np.zeros(5, int)
+SCRATCH: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
     "attention": (
-        attention.forward, (Q, LSE, Q, K, K, True),
+        "attention", "forward",
+        {"y": (2, 70, 12), "lse": (2, 3, 70), "q": (2, 70, 12), "k": (2, 90, 12), "v": (2, 90, 12)},
         (2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3 * 2),  # two strips of queries
     ),
     "attention backward": (
-        attention.backward, (Q, K, K, Q, Q, K, K, Q, LSE, True),
+        "attention", "backward",
+        dict.fromkeys(("dq", "dy", "q", "y"), (2, 70, 12)) | dict.fromkeys(("dk", "dv", "k", "v"), (2, 90, 12))
+        | {"lse": (2, 3, 70)},
         (2 * 2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3),
     ),
     "cached attention": (
-        cached_attention.forward, (floats(2, 5, 12), floats(2, 5, 12), CACHE, CACHE, ONE),
+        "cached_attention", "forward",
+        {"y": (2, 5, 12), "q": (2, 5, 12), "keys": (2, 3, 50, 4), "values": (2, 3, 50, 4), "position": (1,)},
         (5 * 2 * 3 * 50 * 4, attention.THREADED_WORK, 2 * 3),
     ),
     "classifier": (
-        classifier.forward, (floats(1), floats(5, 1100), floats(5, 6), floats(1100, 6), TOKENS, ONE),
+        "classifier", "forward",
+        {"loss": (1,), "logits": (5, 1100), "x": (5, 6), "weight": (1100, 6), "targets": (5,), "count": (1,)},
         (1100, 256, classifier.BANDS),
     ),
-    "embedding backward": (embedding.backward, (floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
-    "embedding backward, adding": (
-        embedding.backward, (floats(9, 33), floats(5, 33), TOKENS, frozenset({"dweight"})),
-        (5 * 33, THREADED, 2),
-    ),
     "layernorm backward": (
-        layernorm.backward, (X, ROW, ROW, X, X, ROW, floats(50), floats(50)),
+        "layernorm", "backward",
+        dict.fromkeys(("dx", "dy", "x"), (50, 6)) | dict.fromkeys(("dweight", "dbias", "weight"), (6,))
+        | dict.fromkeys(("mean", "rstd"), (50,)),
         (50, 16, layernorm.BLOCKS),
     ),
-    "linear, one row": (linear.forward, (floats(1, 8), floats(1, 6), floats(6, 8), None), (6, 32, linear.BLOCKS)),
+    "linear, one row": ("linear", "forward", {"y": (1, 8), "x": (1, 6), "weight": (6, 8)}, (6, 32, linear.BLOCKS)),
 }  # fmt: skip
+BOUND: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+    "embedding backward": ((floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
+    "embedding backward, adding": (
+        (floats(9, 33), floats(5, 33), TOKENS, frozenset({"dweight"})),
+        (5 * 33, THREADED, 2),
+    ),
+}
 
 
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("name", CALLS)
-def test_what_a_kernel_asks_for(name: str) -> None:
-    forward_or_backward, arguments, wanted = CALLS[name]
+@pytest.mark.parametrize("name", SCRATCH)
+def test_what_a_kernel_s_scratch_asks_for(name: str) -> None:
+    op, direction, shapes, wanted = SCRATCH[name]
+    p, signature = Builder(), OPS[op].SPEC.signature(direction)
+    values: dict[str, Any] = {}
+    for argument, shape in shapes.items():
+        buffer = p.buffer("input", argument, shape, OPS[op].SPEC.roles.get(argument))
+        values[argument] = write(buffer) if argument in signature.writes else buffer
+    p.call(op, direction, values | dict.fromkeys(signature.scalars, True), ("here",))
+    (call,) = p.build().calls
     with pytest.raises(AskedError) as found:
-        forward_or_backward(*arguments)
+        backend_named("cpu").scratch(call)
+    assert found.value.args[0] == wanted
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("name", BOUND)
+def test_what_a_kernel_asks_for(name: str) -> None:
+    arguments, wanted = BOUND[name]
+    with pytest.raises(AskedError) as found:
+        embedding.backward(*arguments)
     assert found.value.args[0] == wanted
 
 

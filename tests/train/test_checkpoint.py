@@ -129,7 +129,7 @@ def test_arrays_that_do_not_fit_are_refused(case, tmp_path):
     into, expected = wrong_arrays()[case]
     before = {name: array.copy() for name, array in into.items()}
     found = checkpoint.load(save(tmp_path, 1))
-    message = refusal(found.read, "weights", into)
+    message = refusal(found.read, "weights", into, lambda name, array: pytest.fail("written"))
     assert expected in message
     assert f"weights of {found.path}" in message
     for name, array in into.items():
@@ -140,7 +140,7 @@ def test_a_file_it_does_not_have(tmp_path):
     found = checkpoint.load(save(tmp_path, 1))
     (found.path / "planted.safetensors").write_bytes(b"not of the manifest, so never read")
     assert "did you mean 'weights'?" in refusal(found.tensors, "weight")
-    assert "unknown file" in refusal(found.read, "planted", {})
+    assert "unknown file" in refusal(found.read, "planted", {}, lambda name, array: None)
 
 
 # What cannot be saved is refused before anything is written.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tapeless import Model
+from tapeless.model import Stepped
 from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import LENGTH, Operations
@@ -164,6 +165,11 @@ class Leaky(Model):
                 loss, dx = float(values["loss"][0]), values["dx"].reshape(*targets.shape, -1).copy()
         np.subtract.at(self.grads["tokens.weight"], targets, dx)
         return loss
+
+    def step(self, inputs: Any, targets: Any, *, lr: float, clip: float | None = None, **options: Any) -> Stepped:
+        self.forward_backward(inputs, targets, **options)
+        self.prepare_update(lr, clip)
+        return self._ran("clip", "update")
 
 
 def judged(model: Model) -> Observation:

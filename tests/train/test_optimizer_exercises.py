@@ -43,14 +43,14 @@ class Weight:
     def step(self, gradient: float) -> float:
         read = (np.array([gradient], self.value.dtype), np.ones(1), np.array([1]), self.lr)
         arguments = {
-            "sgd": (self.value, *self.told, *read, (0,)),
-            "momentum": (self.value, self.m, *self.told, *read, 0.9, (0,)),
-            "adamw": (self.value, self.m, self.v, *self.told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,)),
+            "sgd": (self.value, None, *self.told, *read, (0,)),
+            "momentum": (self.value, self.m, None, *self.told, *read, 0.9, (0,)),
+            "adamw": (self.value, self.m, self.v, None, *self.told, *read, 0.9, 0.999, 1e-8, 0.0, (), (0,)),
         }[self.op]
         if self.backend == "reference":
             OPS[self.op].forward(*arguments)
         else:
-            for run in import_module(f"tapeless.ops.{self.op}.cpu").forward(*arguments):
+            for run in import_module(f"tapeless.ops.{self.op}.cpu").forward(*arguments, scratch=[np.empty((2, 1))]):
                 run()
         return float(self.value[0])
 

@@ -310,7 +310,8 @@ def _print_said(said: Farewell) -> None:
     if said.title:
         console.print(f"[dim]{escape(said.title)}[/]")
     if said.rows:
-        table = Table(box=None, show_header=bool(said.headings), header_style="dim", padding=(0, 2))
+        padding = (0, 1) if said.headings else (0, 2)
+        table = Table(box=None, show_header=bool(said.headings), header_style="dim", padding=padding)
         for column in range(len(said.rows[0])):
             heading = said.headings[column] if said.headings else ""
             table.add_column(heading, justify="right" if heading and column else "left")

@@ -187,7 +187,10 @@ def test_predictions_that_do_not_fit_the_windows(predictions, says):
         ({"step": 33}, "step=33 is more than window=32"),
         ({"step": 0}, "step must be"),
         ({"seed": -1}, "seed must be"),
-        ({"features": Features(scales=(3.0, 4.0))}, "sunfish reads 14 features at each position, and 2 scales give 4"),
+        (
+            {"features": Features(scales=(3.0, 4.0))},
+            "this model reads 14 features at each position, and 2 scales give 4",
+        ),
     ],
 )
 def test_tasks(changes, says):

@@ -91,7 +91,7 @@ def test_softmax_of_large_scores():
 class Cheap:
     """What `predict` needs of a model, without the work: features in, two scores out."""
 
-    config, time = preset("sunfish"), 512
+    config, time = preset("sunfish").architecture, 512
 
     def logits(self, inputs):
         return inputs[:, :, :2]

@@ -36,12 +36,15 @@ def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Plant:
 
     @contextmanager
     def plant() -> Iterator[None]:
-        right = getattr(owner, name)
+        right, own = getattr(owner, name), name in vars(owner)
         setattr(owner, name, make(right))
         try:
             yield
         finally:
-            setattr(owner, name, right)
+            if own:
+                setattr(owner, name, right)
+            else:
+                delattr(owner, name)  # it was inherited
 
     return plant
 
