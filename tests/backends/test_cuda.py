@@ -4,6 +4,7 @@ A GPU machine runs benchmarks/cuda.py.
 """
 
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -54,6 +55,33 @@ def test_memory_reads_and_writes_numpy_rounded_once():
     assert device.read(narrow).tolist() == [1 + 2.0**-7, np.inf, -3.0]
     assert device.read(wide).tolist() == [5.0, 5.0, 5.0]
     assert device.read(held({"a": values}, device)["a"]).tolist() == values.tolist()
+
+
+def test_a_captured_list_computes_once_each_time_it_runs(monkeypatch):
+    """The first run is the warm-up and counts; while it is captured, on the second, nothing is computed."""
+    import torch
+
+    from tapeless.backends.device import Captured
+
+    ran: list[str] = []
+
+    class Graph:
+        def replay(self):
+            ran.append("replayed")
+
+    @contextmanager
+    def capturing(graph):
+        before = len(ran)
+        yield
+        assert ran[before:] == ["one", "two"]  # what a device would have recorded
+        del ran[before:]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    run = Captured([lambda: ran.append("one"), lambda: ran.append("two")])
+    for _ in range(3):
+        run()
+    assert ran == ["one", "two", "replayed", "replayed"]
 
 
 def test_a_model_does_what_the_reference_does():
