@@ -51,7 +51,11 @@ class Model:
         seed: int = 0,
         **fields: Any,
     ) -> None:
-        """`class_weights`: how much each class counts in the loss, where rare ones are to count for more."""
+        """`class_weights`: how much each class counts in the loss, where rare ones are to count for more.
+
+        `params`, `grads` and `state` are views of the backend's memory: NumPy arrays, and on the cuda backend torch
+        tensors. `read` and `write` speak NumPy everywhere.
+        """
         if "dtype" in fields:
             raise unknown("field", "dtype", ("precision",))
         self.preset = (name if isinstance(name, Preset) else preset(name)).override(**fields)
@@ -80,12 +84,12 @@ class Model:
         self._readout: tuple[Shape, Engine] | None = None
 
         weights = {weight.name: self.engine.view(weight) for weight in self.program.weights}
-        self.params: Mapping[str, Array] = MappingProxyType(weights)
+        self.params: Mapping[str, Any] = MappingProxyType(weights)
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
-        self.grads: Mapping[str, Array] = MappingProxyType(gradients)
+        self.grads: Mapping[str, Any] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
         moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
-        self.state: Mapping[str, Array] = MappingProxyType(moments)
+        self.state: Mapping[str, Any] = MappingProxyType(moments)
         self._masters = _masters(self.program)
         for name in self._masters:  # only `write` keeps a weight and its master copy together
             if isinstance(weights[name], np.ndarray):
@@ -222,7 +226,7 @@ class Model:
         """Up to `count` tokens that follow `tokens`; the options are those of `tapeless.generate.generate`."""
         return list(generate(self, tokens, count, **options))
 
-    def trace(self, inputs: Any, targets: Any, *, lr: float | None = None) -> Iterator[tuple[Call, dict[str, Array]]]:
+    def trace(self, inputs: Any, targets: Any, *, lr: float | None = None) -> Iterator[tuple[Call, dict[str, Any]]]:
         """Zero, forward and backward, call by call, each with its arrays by argument name, right after it ran.
 
         With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what

@@ -264,7 +264,7 @@ BAD = [
     ((*GENOME, "--steps", "5", "--epochs", "1"), "choose one"),
     ((*GENOME, "--lr", "nan"), "lr must be"),
     ((*GENOME, *TINY, "--batch", "3000"), "a batch of 3000 windows"),
-    ((*GENOME, "--backend", "cuda"), "unknown backend"),
+    ((*GENOME, "--backend", "tpu"), "unknown backend"),
     ((*GENOME, "--out", "not-a-run"), "exists already"),
     ((*GENOME, "--resume", "not-a-run"), "leave out --fasta"),
     (("--resume", "not-a-run"), "labels no signal"),

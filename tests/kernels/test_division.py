@@ -19,6 +19,7 @@ from tapeless.ops.layernorm import cpu as layernorm
 from tapeless.ops.linear import cpu as linear
 from tapeless.program.builder import Builder
 from tapeless.program.call import write
+from tapeless.program.precision import PRECISIONS
 
 SIZES = [(0, 4, 0), (1, 4, 1), (3, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3)]
 
@@ -124,7 +125,7 @@ def test_what_a_kernel_s_scratch_asks_for(name: str) -> None:
     p.call(op, direction, values | dict.fromkeys(signature.scalars, True), ("here",))
     (call,) = p.build().calls
     with pytest.raises(AskedError) as found:
-        backend_named("cpu").scratch(call)
+        backend_named("cpu").scratch(call, PRECISIONS["float32"])
     assert found.value.args[0] == wanted
 
 

@@ -13,7 +13,7 @@ from tapeless.program.arena import Placement, place_scratch
 from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
 
-BACKENDS = ("cpu", "reference")
+BACKENDS = ("cpu", "cuda", "reference")
 
 
 class Backend(Protocol):
@@ -38,7 +38,7 @@ class Backend(Protocol):
 
     def write(self, view: Any, values: Any) -> None: ...
 
-    def scratch(self, call: Call) -> Sequence[Scratch]:
+    def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         """What the kernel of a call needs besides its arguments, said before anything is allocated."""
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
@@ -81,9 +81,9 @@ def bind_call(
     call: Call, arrays: dict[str, Any], backend: Backend, scratch: Sequence[Any] | None = None
 ) -> list[Native]:
     """Resolve a call once: its kernel, its arrays, its scalars. Running it then looks nothing up. A call that is bound
-    by itself has scratch of its own."""
+    by itself has scratch of its own, for arrays in the backend's default precision."""
     if scratch is None:
-        placements, size = place_scratch(call, backend.scratch(call))
+        placements, size = place_scratch(call, backend.scratch(call, precision_for(backend, None)))
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]
     arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]

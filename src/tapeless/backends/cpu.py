@@ -18,6 +18,7 @@ from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
 from tapeless.program.call import Call
+from tapeless.program.precision import Precision
 
 if find_spec("numba") is None:
     raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take backend='reference'.")
@@ -28,7 +29,7 @@ class Cpu(Host):
     default_precision = "float32"
     precisions = ("float32",)
 
-    def scratch(self, call: Call) -> Sequence[Scratch]:
+    def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         needed = self._function(call, "_scratch")
         found: Sequence[Scratch] = needed(call) if needed else ()
         return found

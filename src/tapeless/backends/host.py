@@ -12,20 +12,25 @@ from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
 from tapeless.program.arena import ALIGNMENT, Placement
 from tapeless.program.call import Call
-from tapeless.program.precision import numpy_type
+from tapeless.program.precision import Precision, numpy_type
 
 
 def store_rounded(out: Array, values: Array) -> None:
-    """Rounded once. NumPy's way from float64 to bfloat16 leads through float32, so that is rounded to odd: what the
-    second rounding sees of the digits below is that there are some."""
-    if out.dtype.kind == "V" and values.dtype == np.float64:
-        with np.errstate(over="ignore"):
-            near = values.astype(np.float32)
-        bits = near.view(np.uint32)
-        exact = near == values
-        above = np.abs(near) > np.abs(values)
-        values = np.where(exact | ~np.isfinite(near), near, ((bits - above) | np.uint32(1)).view(np.float32))
-    out[...] = values
+    """Rounded once."""
+    out[...] = to_be_narrowed(values) if out.dtype.kind == "V" else values
+
+
+def to_be_narrowed(values: Array) -> Array:
+    """For bfloat16, to which the way from float64 leads through float32: that is rounded to odd, and what the second
+    rounding sees of the digits below is that there are some."""
+    if values.dtype != np.float64:
+        return values
+    with np.errstate(over="ignore"):
+        near = values.astype(np.float32)
+    bits = near.view(np.uint32)
+    exact = near == values
+    above = np.abs(near) > np.abs(values)
+    return np.where(exact | ~np.isfinite(near), near, ((bits - above) | np.uint32(1)).view(np.float32))
 
 
 class Host:
@@ -56,7 +61,7 @@ class Host:
     def write(self, view: Array, values: Any) -> None:
         store_rounded(view, np.asarray(values))
 
-    def scratch(self, call: Call) -> Sequence[Scratch]:
+    def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()
 
     def begin(self) -> list[Native]:

@@ -59,8 +59,8 @@ def pair(configuration: Configuration, backend: str) -> tuple[Model, Model, Arra
     if configuration not in LARGER:  # those keep their first values: at their size random ones would saturate
         configuration.scramble(rng, reference)
     for name, weight in reference.params.items():
-        model.params[name][...] = weight
-        weight[...] = model.params[name]  # what the backend's type can hold
+        model.write(name, weight)
+        weight[...] = model.read(name)  # what the backend's type can hold
     return model, reference, inputs, targets
 
 
@@ -75,11 +75,11 @@ def lockstep(model: Model, reference: Model, inputs: Any, targets: Any, lr: floa
 
 
 def compare(
-    call: Call, found: dict[str, Array], true: dict[str, Array], backend: Backend, number: int = 0
+    call: Call, found: dict[str, Any], true: dict[str, Array], backend: Backend, number: int = 0
 ) -> Iterator[Difference]:
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
-        true[argument.name][...] = found[argument.name]
+        true[argument.name][...] = backend.read(found[argument.name])
     dtype = backend.default_precision
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
@@ -89,7 +89,8 @@ def compare(
     for argument in call.writes:
         if argument.name != "logits":  # scratch: each backend may leave there what it likes
             name = argument.name
-            yield _difference(number, call, name, found[name], true[name], [each[name] for each in moved], dtype)
+            mine, others = backend.read(found[name]), [each[name] for each in moved]
+            yield _difference(number, call, name, mine, true[name], others, dtype)
 
 
 def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random.Generator) -> dict[str, Array]:

@@ -19,8 +19,9 @@ from tapeless.check.lockstep import Difference, compare
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE, Array, Signature
 from tapeless.ops.positions import reference as positions
+from tapeless.program.arena import Placement
 from tapeless.program.builder import Builder
-from tapeless.program.call import Call, add, update, write
+from tapeless.program.call import Buffer, Call, add, update, write
 
 Arrays = dict[str, Array]
 
@@ -185,15 +186,27 @@ def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Di
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
                 call, true = call_alone(name, direction, example, adding, without)
-                found = narrowed(call, true, backend.default_precision)
-                before = {key: array.copy() for key, array in found.items()}
+                found = held(narrowed(call, true, backend.default_precision), backend)
+                before = {key: backend.read(view).copy() for key, view in found.items()}
                 differences = list(compare(call, found, true, backend))
-                yield differences, [detail for _, detail in _touched(call, before, found)]
+                after = {key: backend.read(view) for key, view in found.items()}
+                yield differences, [detail for _, detail in _touched(call, before, after)]
 
 
 def narrowed(call: Call, arrays: Arrays, dtype: str) -> Arrays:
     """In the types that the backend has them in."""
     return {key: array.astype(call.spec.dtype(key, dtype)) for key, array in arrays.items()}
+
+
+def held(arrays: Arrays, backend: Backend) -> dict[str, Any]:
+    """In the backend's own memory."""
+    views = {}
+    for name, array in arrays.items():
+        buffer = Buffer(name, "workspace", array.shape)
+        place = Placement(buffer, "scratch", array.dtype.name, 0, array.nbytes, ((0, 0),))
+        views[name] = backend.view(backend.allocate(array.nbytes), place)
+        backend.write(views[name], array)
+    return views
 
 
 def long_examples(name: str) -> list[Example]:

@@ -35,7 +35,7 @@ def check(
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
     ] = False,
     backend: Annotated[
-        str, typer.Option(help="reference: by complex step. cpu: every call beside the reference.")
+        str, typer.Option(help="reference: by complex step. cpu, cuda: every call beside the reference.")
     ] = "reference",
     bugs: Annotated[
         bool, typer.Option("--bugs", help="Plant every bug of the catalogue and see it caught, and named.")
@@ -50,8 +50,9 @@ def check(
     element of every weight, prove it once more. Without a preset also that every forward is what its definition says,
     and the optimizer's step and the loop what theirs say. --fast takes the presets
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
-    under 200 million parameters. --backend cpu walks one whole training step of every configuration in lockstep with
-    the reference and reports the first call whose result is off, and tries every op over the whole range of the type.
+    under 200 million parameters. --backend cpu or cuda walks one whole training step of every configuration in lockstep
+    with the reference and reports the first call whose result is off; the cpu's ops are tried on threads and over the
+    whole range of the type as well.
     --bugs checks the checkers.
 
     Example: tapeless check gpt2-4x256 ops-102k

@@ -27,13 +27,15 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
     alone = [] if presets else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
     models = one_by_one(chosen, lambda configuration: configuration.name, json)
     found = alone + [(c, difference) for c in models for difference in lockstep(*pair(c, backend))]
-    ops = [] if presets else list(OPS)
+    kind = backend_named(backend)
+    # These two look at kernels that have this machine's threads and memory.
+    ops = [] if presets or kind.threads() is None else list(OPS)
     on_threads = one_by_one(ops, lambda name: f"{name} on threads", json)
     races = [finding for name in on_threads for finding in check_on_threads(name)]
     found.sort(key=lambda pair: -_share(pair[1]))
     broken = _first_broken(found)
     over_the_range = one_by_one(ops, lambda name: f"{name} over the whole range", json)
-    ranges = [error for name in over_the_range for error in range_errors(name, backend_named(backend))]
+    ranges = [error for name in over_the_range for error in range_errors(name, kind)]
     outside = [error for error in ranges if not error.ok]
     if json:
         print_json(
@@ -55,7 +57,7 @@ def check_backend(backend: str, presets: list[str], json: bool) -> None:
         )
     else:
         _print(backend, found, broken, len({configuration.name for configuration, _ in found}))
-        if not presets:
+        if ops:
             _print_on_threads(races)
         _print_ranges(ranges, outside)
     if broken or races or outside:

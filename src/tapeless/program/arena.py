@@ -12,7 +12,7 @@ import numpy as np
 from tapeless.errors import ProgramError, TapelessError
 from tapeless.kernels.native import Scratch
 from tapeless.program.call import PERSISTENT, Buffer, Call, Program, member_offsets
-from tapeless.program.precision import Precision
+from tapeless.program.precision import Precision, itemsize
 
 ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
@@ -86,14 +86,17 @@ class Plan:
 LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
 
 
-def no_scratch(call: Call) -> Sequence[Scratch]:
+Asked = Callable[[Call, Precision], Sequence[Scratch]]
+
+
+def no_scratch(call: Call, precision: Precision) -> Sequence[Scratch]:
     return ()
 
 
 def make_plan(
     program: Program,
     precision: Precision,
-    scratch: Callable[[Call], Sequence[Scratch]] = no_scratch,
+    scratch: Asked = no_scratch,
     *,
     share: bool = True,
     beside: Plan | None = None,
@@ -137,7 +140,7 @@ def make_plan(
         )
         for buffer in program.buffers if buffer.kind == "workspace"
     ]  # fmt: skip
-    asked = [place_scratch(call, scratch(call)) for call in program.calls]
+    asked = [place_scratch(call, scratch(call, precision)) for call in program.calls]
     blocks = [_scratch_block(program.calls[n], n, size) for n, (_, size) in enumerate(asked) if size]
     occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks)))
     for each in sorted((*workspace, *blocks), key=lambda each: -each.bytes):  # large first leaves the fewest holes
@@ -155,9 +158,7 @@ def make_plan(
     return plan
 
 
-def make_plans(
-    first: Program, other: Program, precision: Precision, scratch: Callable[[Call], Sequence[Scratch]]
-) -> tuple[Plan, Plan]:
+def make_plans(first: Program, other: Program, precision: Precision, scratch: Asked) -> tuple[Plan, Plan]:
     """Two programs for one arena, which is as large as the larger of them asks for."""
     plan = make_plan(first, precision, scratch)
     beside = make_plan(other, precision, scratch, beside=plan)
@@ -168,7 +169,7 @@ def place_scratch(call: Call, asked: Sequence[Scratch]) -> tuple[list[Placement]
     """The arrays one after the other, from 0, and the bytes of them all."""
     placements, end = [], 0
     for number, (shape, dtype) in enumerate(asked):
-        size = prod(shape) * np.dtype(dtype).itemsize
+        size = prod(shape) * itemsize(dtype)
         buffer = Buffer(f"scratch {number} of {call.title}", "workspace", shape)
         placements.append(Placement(buffer, KERNEL_SCRATCH, dtype, end, size, ((0, 0),)))
         end = _aligned(end + size)

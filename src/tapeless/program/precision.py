@@ -34,8 +34,7 @@ class Precision:
         return found
 
     def itemsize(self, role: str) -> int:
-        dtype = self.dtype(role)
-        return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+        return itemsize(self.dtype(role))
 
     @property
     def has_master(self) -> bool:
@@ -51,6 +50,10 @@ PRECISIONS["bfloat16"] = Precision(
     "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", gradient="float32", statistic="float32",
     state="float32", master="float32",
 )  # fmt: skip
+
+
+def itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 def numpy_type(name: str) -> Any:

@@ -120,6 +120,8 @@ def kernel(
     _check_count("steps", steps, 0)
     _check_count("repeats", repeats, 2)
     ours = backend_named(backend)
+    if ours.name == "cuda":
+        raise TapelessError("a kernel of yours is tried on NumPy's arrays: take backend='cpu' or 'reference'.")
     config = _config_with(swap, preset, fields)
     make = partial(Model, config, batch=batch, time=time, backend=backend, seed=seed)
     model = make()

@@ -1,0 +1,183 @@
+"""Whole models on the CUDA backend, on a GPU. Needs torch, triton and NumPy; `truth` needs ml_dtypes, and no GPU.
+
+PYTHONPATH=src python benchmarks/cuda_models.py truth FILE   the reference's own bfloat16, to compare with
+PYTHONPATH=src python benchmarks/cuda_models.py models FILE  small models: ten updates beside the reference
+PYTHONPATH=src python benchmarks/cuda_models.py lockstep     every call of every configuration, and every op alone
+PYTHONPATH=src python benchmarks/cuda_models.py step [CHUNK] gpt2-124m, 32×1024, bfloat16: time and memory of a step
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from tapeless.model import Model
+from tapeless.program.call import gradient_name
+
+WORKS: dict[str, dict[str, Any]] = {
+    "ops-102k": {"batch": 32},
+    "gpt2-4x256": {"batch": 2, "time": 64, "layers": 2, "vocab": 1031, "context": 64, "chunk": 100},
+    "cllm": {"batch": 4, "time": 64, "layers": 2},
+    "sunfish": {"batch": 2, "time": 128, "layers": 2},
+}
+UPDATES = 10
+Found = dict[str, Any]
+
+
+def batches(model: Model) -> list[tuple[Any, Any]]:
+    rng, config, shape = np.random.default_rng(7), model.config, (model.batch, model.time)
+    made = []
+    for _ in range(UPDATES):
+        inputs = rng.normal(size=(*shape, config.features)) if config.features else rng.integers(0, config.vocab, shape)
+        made.append((inputs, rng.integers(-1, config.vocab, shape[:1] if config.readout == "last" else shape)))
+    return made
+
+
+def trained(name: str, backend: str, precision: str) -> tuple[Model, Found]:
+    """From the same weights, which bfloat16 can hold: losses, the first gradients, the weights at the end."""
+    model = Model(name, backend=backend, precision=precision, seed=3, **WORKS[name])
+    for weight in model.params:
+        model.write(weight, _narrow(model.read(weight)))
+    found: Found = {}
+    for number, (inputs, targets) in enumerate(batches(model)):
+        found[f"loss of {number}"] = model.forward_backward(inputs, targets, accumulate=number > 0)
+    found |= {f"d accumulated {weight}": model.read(gradient_name(weight)).copy() for weight in model.grads}
+    for number, (inputs, targets) in enumerate(batches(model)):
+        if number == 0:
+            model.forward_backward(inputs, targets)
+            found |= {f"d {weight}": model.read(gradient_name(weight)).copy() for weight in model.grads}
+        found[f"loss {number}"] = model.step(inputs, targets, lr=1e-3, clip=1.0).loss
+    for number, (inputs, targets) in enumerate(batches(model)[:3]):
+        found[f"loss after {number}"] = model.loss(inputs, targets)
+        found[f"scores {number}"] = model.logits(inputs[:1])
+    found |= {f"w {weight}": model.read(weight).copy() for weight in model.params}
+    return model, {key: np.asarray(value) for key, value in found.items()}
+
+
+def _narrow(values: Any) -> Any:
+    """Cut to the digits of bfloat16."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
+
+
+def truth(file: str) -> None:
+    kept = {name: trained(name, "reference", "bfloat16")[1] for name in WORKS}
+    np.savez(file, **{f"{name}|{key}": value for name, found in kept.items() for key, value in found.items()})
+
+
+def off(found: Found, true: Found, kind: str) -> dict[str, float]:
+    """‖difference‖ / ‖truth‖ by tensor. Keys' biases are left out: their gradient is 0 but for roundings."""
+    errors = {}
+    for key in true:
+        if key.startswith(kind):
+            one, other = (side[key].astype(np.float64) for side in (found, true))
+            if key.endswith("qkv.bias"):
+                width = len(other) // 3
+                one, other = (np.concatenate([side[:width], side[2 * width :]]) for side in (one, other))
+            errors[key] = float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0))
+    return errors
+
+
+def models(file: str) -> None:
+    stored = np.load(file)
+    print(f"{'model':12}{'precision':10}{'losses':>9}{'gradients':>11}{'weights':>9}{'scores':>9}  again  words")
+    for name in WORKS:
+        exact_model, exact = trained(name, "reference", "float64")
+        for precision in ("float32", "bfloat16"):
+            model, found = trained(name, "cuda", precision)
+            again = trained(name, "cuda", precision)[1]
+            same = all(found[key].tobytes() == again[key].tobytes() for key in found)
+            narrow = {key.split("|")[1]: stored[key] for key in stored.files if key.startswith(f"{name}|")}
+            true = exact if precision == "float32" else narrow
+            worst = [max(off(found, true, kind).values()) for kind in ("loss", "d ", "w ", "scores")]
+            words = "-"
+            if name == "gpt2-4x256" and precision == "float32":
+                mine, theirs = (each.generate([1, 2, 3], 50, temperature=0) for each in (model, exact_model))
+                words = "same" if mine == theirs else "DIFFERENT"
+            print(
+                f"{name:12}{precision:10}{worst[0]:9.1e}{worst[1]:11.1e}{worst[2]:9.1e}{worst[3]:9.1e}  {same}  {words}"
+            )
+            if precision == "bfloat16":
+                _beside(off(found, exact, "d "), off(narrow, exact, "d "))
+
+
+def _beside(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    ratios = sorted((ours[key] / theirs[key], key) for key in ours if theirs[key])
+    middle, (most, key) = statistics.median(ratio for ratio, _ in ratios), ratios[-1]
+    print(
+        f"{'':12}gradients' errors against float64, ours by the reference's bfloat16: median {middle:.2f}, "
+        f"largest {most:.2f} ({key}, {ours[key]:.1e} by {theirs[key]:.1e})",
+        flush=True,
+    )
+
+
+def lockstep() -> None:
+    from tapeless.check.configurations import CONFIGURATIONS, LARGER
+    from tapeless.check.lockstep import lockstep as walked
+    from tapeless.check.lockstep import pair
+    from tapeless.check.ops import ops_alone
+
+    for configuration in (*CONFIGURATIONS, *LARGER):
+        started = time.perf_counter()
+        _judged(configuration.name, list(walked(*pair(configuration, "cuda"))), started)
+    started = time.perf_counter()
+    _judged("ops alone", list(ops_alone("cuda")), started)
+
+
+def _judged(title: str, found: list[Any], started: float) -> None:
+    worst = max(found, key=lambda each: each.error / each.tolerance)
+    wrong = [each for each in found if not each.ok]
+    share, took = worst.error / worst.tolerance, time.perf_counter() - started
+    print(f"{title:40}{len(found):6} results, worst {share:5.0%} {worst.call.title}, {len(wrong)} wrong, {took:.1f} s")
+    print(*wrong[:3], sep="\n", end="\n" if wrong else "", flush=True)
+
+
+def step(chunk: str = "8192") -> None:
+    import torch
+
+    started = time.perf_counter()
+    model = Model("gpt2-124m", batch=32, time=1024, backend="cuda", precision="bfloat16", chunk=int(chunk))
+    rng = np.random.default_rng(0)
+    inputs, targets = (rng.integers(0, 50257, (32, 1024)) for _ in range(2))
+    print(f"made in {time.perf_counter() - started:.1f} s; the plan says {model.plan.peak_bytes / 2**30:.2f} GiB")
+    started = time.perf_counter()
+    losses = [model.step(inputs, targets, lr=1e-4, clip=1.0).loss for _ in range(3)]
+    print(f"three steps in {time.perf_counter() - started:.1f} s, losses {losses}", flush=True)
+    torch.cuda.reset_peak_memory_stats()
+    device, wall = [], []
+    for _ in range(20):
+        begun = time.perf_counter()
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        made = model.step(inputs, targets, lr=1e-4, clip=1.0)
+        stop.record()
+        losses.append(made.loss)
+        wall.append(1e3 * (time.perf_counter() - begun))
+        device.append(start.elapsed_time(stop))
+    peak, reserved = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.memory_reserved() / 2**30
+    print(
+        f"step, median of 20: {statistics.median(device):.2f} ms on the device ({min(device):.2f}-{max(device):.2f}), "
+    )
+    print(f"  {statistics.median(wall):.2f} ms from the batch in NumPy to the loss in Python; loss {losses[-1]:.4f}")
+    print(f"  {peak:.2f} GiB at most, {reserved:.2f} GiB held by torch", flush=True)
+    took: dict[str, list[float]] = {}
+    for call, natives in model.engine.bound:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for native in natives:
+            native()
+        stop.record()
+        torch.cuda.synchronize()
+        title = call.title if call.op != "linear" else f"{call.title} {'×'.join(map(str, call['weight'].shape))}"
+        took.setdefault(title, []).append(start.elapsed_time(stop))
+    print(f"call by call, with what launching takes: {sum(map(sum, took.values())):.1f} ms")
+    for title, times in sorted(took.items(), key=lambda item: -sum(item[1]))[:16]:
+        print(f"  {title:40}{len(times):4} {sum(times):8.2f} ms")
+
+
+if __name__ == "__main__":
+    {"truth": truth, "models": models, "lockstep": lockstep, "step": step}[sys.argv[1]](*sys.argv[2:])

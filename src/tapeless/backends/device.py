@@ -1,0 +1,122 @@
+"""Memory of a GPU: one block that torch has allocated, of which every view is a torch tensor.
+
+An op's `cuda.py` binds as its `cpu.py` does; how much scratch it needs is found by binding it to tensors without memory
+(`kernels/cuda/scratch.py`). A list that runs again is captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from tapeless.backends.backend import bind_call
+from tapeless.backends.host import to_be_narrowed
+from tapeless.errors import TapelessError
+from tapeless.kernels.cuda.products import exact
+from tapeless.kernels.cuda.scratch import handed, recorded
+from tapeless.kernels.native import Native, Scratch
+from tapeless.ops.contract import Array
+from tapeless.program.arena import Placement
+from tapeless.program.call import Call
+from tapeless.program.precision import Precision
+
+
+class Device:
+    name = "cuda"
+    default_precision = "float32"
+    precisions = ("float32", "bfloat16")
+
+    def __init__(self, device: str = "cuda") -> None:
+        """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
+        self.device = device
+
+    def allocate(self, size: int) -> Any:
+        try:
+            return torch.zeros(size, dtype=torch.uint8, device=self.device)
+        except torch.OutOfMemoryError:
+            free, _ = torch.cuda.mem_get_info()
+            raise TapelessError(
+                f"this needs {size:,} bytes in one block and the GPU has {free:,} left: "
+                f"take a smaller batch, time or model, or recompute=True."
+            ) from None
+
+    def view(self, memory: Any, placement: Placement) -> Any:
+        raw = memory[placement.offset : placement.offset + placement.bytes]
+        return raw.view(getattr(torch, placement.dtype)).view(placement.buffer.shape)
+
+    def read(self, view: Any) -> Array:
+        values: Array = (view.float() if view.dtype == torch.bfloat16 else view).cpu().numpy()
+        return values
+
+    def write(self, view: Any, values: Any) -> None:
+        array = np.array(values)  # torch takes none that is only to be read
+        view.copy_(torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array))
+
+    def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
+        arrays = {}
+        for argument in call.arguments:
+            buffer, name = argument.view.buffer, argument.name
+            whole = torch.empty(buffer.shape, dtype=getattr(torch, precision.dtype(buffer.role)), device="meta")
+            columns = whole[..., argument.view.start : argument.view.stop]
+            arrays[name] = columns.reshape(call.spec.kernel_shape(name, tuple(columns.shape)))
+        with recorded() as asked:
+            bind_call(call, arrays, self, scratch=())
+        return asked
+
+    def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        module = f"tapeless.ops.{call.op}.cuda"
+        binder = getattr(import_module(module), call.direction, None) if find_spec(module) else None
+        if binder is None:
+            raise TapelessError(
+                f"{call.op} has no {call.direction} on the cuda backend: write it in ops/{call.op}/cuda.py, "
+                f"or take backend='reference'."
+            )
+        with handed(options.pop("scratch", ())):
+            natives = binder(*arguments, **options)
+        return [partial(_run_exactly, natives)]
+
+    def begin(self) -> list[Native]:
+        return []
+
+    def capture(self, natives: list[Native]) -> list[Native]:
+        return natives if self.device == "cpu" else [Captured(natives)]
+
+    def threads(self, count: int | None = None, *, lower: bool = False) -> None:
+        return None
+
+
+class Captured:
+    """Native calls as one. The first run is an ordinary one, in which kernels are compiled and cuBLAS makes itself
+    ready; the second captures them in a CUDA graph, which is what runs from then on."""
+
+    def __init__(self, natives: list[Native]) -> None:
+        self._natives, self._ran = natives, False
+        self._graph: Any = None
+
+    def __call__(self) -> None:
+        if not self._ran:
+            self._ran = True
+            _run(self._natives)
+            return
+        if self._graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):  # nothing runs meanwhile
+                _run(self._natives)
+            self._graph = graph
+        self._graph.replay()
+
+
+def _run(natives: Sequence[Native]) -> None:
+    for native in natives:
+        native()
+
+
+def _run_exactly(natives: Sequence[Native]) -> None:
+    with exact():
+        _run(natives)

@@ -1,0 +1,68 @@
+"""A whole model on the CUDA backend beside the reference, in float32, run by Triton's interpreter on the CPU.
+
+The interpreter must be chosen before Triton is imported, so `test_cuda` runs this in a process of its own:
+TRITON_INTERPRET=1 python -m tests.backends.interpreted_model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from tapeless.backends.device import Device
+from tapeless.check.lockstep import lockstep
+from tapeless.check.ops import check_backend_alone
+from tapeless.model import Model
+from tapeless.models.config import Optimizer
+from tapeless.program.call import gradient_name
+
+SMALL: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "hidden": 16, "vocab": 11, "context": 6}
+OPTIMIZER = Optimizer("adamw", eps=1e-4)  # a key's bias has no gradient but roundings: these are to stay small
+OFF = 2e-5  # a few roundings of float32, after three steps
+
+
+def differences() -> Iterator[str]:
+    model, reference = (
+        Model("gpt2-4x256", batch=2, time=5, backend=backend, optimizer=OPTIMIZER, seed=3, **SMALL)
+        for backend in (Device("cpu"), "reference")
+    )
+    for name in model.params:
+        reference.write(name, model.read(name))
+    rng = np.random.default_rng(0)
+    tokens, targets = rng.integers(0, 11, (2, 5)), rng.integers(-1, 11, (2, 5))
+    first, second = (tokens[:, ::-1], targets), (tokens, targets[:, ::-1])
+    for step in range(2):
+        made = [each.step(tokens, targets, lr=1e-2, clip=0.5) for each in (model, reference)]
+        yield from compared(f"step {step}", [[each.loss, each.norm] for each in made])
+    for batch, again in ((first, False), (second, True)):
+        losses = [each.forward_backward(*batch, accumulate=again, count=20) for each in (model, reference)]
+        yield from compared("accumulated loss", losses)
+    for name in model.grads:
+        yield from compared(f"gradient of {name}", [each.read(gradient_name(name)) for each in (model, reference)])
+    yield from compared("norm", [each.update(1e-2) for each in (model, reference)])
+    for name in model.params:
+        yield from compared(name, [each.read(name) for each in (model, reference)])
+    yield from compared("loss", [each.loss(tokens, targets) for each in (model, reference)])
+    yield from compared("scores", [each.logits(tokens[:1, :3]) for each in (model, reference)])
+    words = [each.generate([1, 2, 3], 4, temperature=0, window=6) for each in (model, reference)]
+    yield from [] if words[0] == words[1] else [f"generates {words[0]}, the reference {words[1]}"]
+    yield from (str(found) for found in lockstep(model, reference, tokens, targets) if not found.ok)
+    yield from (str(found) for found in check_backend_alone("attention", Device("cpu")))  # with scores in the hundreds
+    if not isinstance(model.params["tokens.weight"], torch.Tensor):
+        yield "params are no tensors"
+
+
+def compared(what: str, values: Any) -> Iterator[str]:
+    found, true = (np.asarray(value, np.float64) for value in values)
+    error = np.abs(found - true).max() / (np.abs(true).max() or 1.0)
+    if not error <= OFF:
+        yield f"{what} is off by {error:.1e}"
+
+
+if __name__ == "__main__":
+    with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
+        wrong = list(differences())
+    print(*wrong, f"{len(wrong)} wrong", sep="\n")

@@ -1,0 +1,90 @@
+"""The CUDA backend without a GPU: what it says where it cannot run, and a whole model under Triton's interpreter.
+
+A GPU machine runs benchmarks/cuda.py.
+"""
+
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.backends.backend import backend_named
+from tapeless.errors import TapelessError
+from tests.ops.test_cuda import python
+
+
+@pytest.mark.parametrize(("package", "title"), [("torch", "PyTorch"), ("triton", "Triton")])
+def test_a_missing_package_is_named(package, title, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(TapelessError, match=rf"^the cuda backend needs {title}: pip install {package}, or take"):
+        Model("ops-102k", backend="cuda")
+
+
+def test_no_gpu_is_said(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(TapelessError, match=r"^the cuda backend found no GPU: there is none, or its driver is missing"):
+        backend_named("cuda")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(TapelessError, match=r"^the cuda backend needs a PyTorch with CUDA, and this one has none"):
+        backend_named("cuda")
+
+
+def test_memory_reads_and_writes_numpy_rounded_once():
+    """As the host's memory does; bfloat16 comes back as float32."""
+    from tapeless.backends.device import Device
+    from tapeless.check.ops import held
+    from tapeless.program.arena import Placement
+    from tapeless.program.call import Buffer
+
+    device = Device("cpu")
+    memory = device.allocate(32)
+    narrow, wide = (
+        device.view(memory, Placement(Buffer("x", "workspace", (3,)), "scratch", dtype, at, size, ((0, 0),)))
+        for dtype, at, size in (("bfloat16", 0, 6), ("float64", 8, 24))
+    )
+    values = np.array([1 + 2.0**-8 + 2.0**-40, np.inf, -3.0])  # a little above the middle between two of bfloat16
+    values.flags.writeable = False
+    device.write(narrow, values)
+    device.write(wide, 5)
+    assert device.read(narrow).dtype == np.float32
+    assert device.read(narrow).tolist() == [1 + 2.0**-7, np.inf, -3.0]
+    assert device.read(wide).tolist() == [5.0, 5.0, 5.0]
+    assert device.read(held({"a": values}, device)["a"]).tolist() == values.tolist()
+
+
+def test_a_captured_list_computes_once_each_time_it_runs(monkeypatch):
+    """The first run is the warm-up and counts; while it is captured, on the second, nothing is computed."""
+    import torch
+
+    from tapeless.backends.device import Captured
+
+    ran: list[str] = []
+
+    class Graph:
+        def replay(self):
+            ran.append("replayed")
+
+    @contextmanager
+    def capturing(graph):
+        before = len(ran)
+        yield
+        assert ran[before:] == ["one", "two"]  # what a device would have recorded
+        del ran[before:]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    run = Captured([lambda: ran.append("one"), lambda: ran.append("two")])
+    for _ in range(3):
+        run()
+    assert ran == ["one", "two", "replayed", "replayed"]
+
+
+def test_a_model_does_what_the_reference_does():
+    done = python("-m", "tests.backends.interpreted_model")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert done.stdout == "0 wrong\n"

@@ -1,0 +1,281 @@
+"""The kernels of the CUDA backend beside the reference, in float32, run by Triton's interpreter on the CPU.
+
+The interpreter must be chosen before Triton is imported, so `test_cuda` runs this in a process of its own:
+TRITON_INTERPRET=1 python -m tests.ops.interpreted_cuda PART PARTS
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tapeless.check.tolerances import LOCKSTEP
+from tapeless.kernels.cuda import sections, sums
+from tapeless.kernels.cuda.scratch import handed, recorded
+from tapeless.ops import OPS
+from tapeless.ops.contract import NONE, Array, Spec
+
+CUDA = {name: import_module(f"tapeless.ops.{name}.cuda") for name in OPS}
+# Small blocks, so that small shapes are cut into several.
+for module, constants in (
+    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (sections, {"BLOCK": 512, "PIECES": 4}),
+    (CUDA["layernorm"], {"PROGRAMS": 3}),
+    (CUDA["embedding"], {"ROWS": 8, "COLUMNS": 128}),
+    (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4}),
+    (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (CUDA["unembed"], {"HELD": 3000}),
+):
+    for constant, value in constants.items():
+        assert hasattr(module, constant)
+        setattr(module, constant, value)
+
+# Where kernels cut blocks: one row, rows and columns just beyond a block, a token that goes on through several
+# programs, a vocabulary that is odd and large enough to be split, and one row of it.
+SHAPES: dict[str, list[dict[str, int]]] = {
+    "embedding": [{"R": 7, "C": 3, "V": 4}, {"R": 67, "C": 130, "V": 3}, {"R": 70, "C": 5, "V": 90}],
+    "positions": [{"B": 3, "T": 5, "C": 7, "P": 9}, {"B": 1, "T": 1, "C": 1, "P": 1}],
+    "positions_at": [{"B": 3, "T": 5, "C": 7, "P": 9}],
+    "linear": [{"R": 5, "C": 3, "F": 4}, {"R": 33, "C": 7, "F": 129}, {"R": 1, "C": 40, "F": 1}],
+    "layernorm": [{"R": 4, "C": 5}, {"R": 1, "C": 3}, {"R": 10, "C": 17}],
+    "attention": [
+        {"B": 2, "T": 3, "S": 5, "H": 2, "D": 3},
+        {"B": 1, "T": 65, "S": 65, "H": 1, "D": 16},
+        {"B": 1, "T": 33, "S": 70, "H": 2, "D": 5},
+        {"B": 2, "T": 64, "S": 96, "H": 1, "D": 20},
+        {"B": 1, "T": 1, "S": 40, "H": 3, "D": 8},
+        {"B": 1, "T": 40, "S": 33, "H": 1, "D": 16},
+    ],
+    "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
+    "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 2, "D": 16, "P": 70}],
+    "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "residual": [{"R": 4, "C": 5}, {"R": 41, "C": 101}],
+    "last_position": [{"B": 3, "T": 4, "C": 5}, {"B": 2, "T": 1, "C": 3}],
+    "classifier": [
+        {"R": 7, "C": 3, "V": 5, "K": 3},
+        {"R": 9, "C": 6, "V": 1031, "K": 4},
+        {"R": 3, "C": 6, "V": 1031, "K": 1},
+        {"R": 30, "C": 4, "V": 300, "K": 30},
+    ],
+    "squared_error": [{"R": 5, "C": 3, "V": 4}, {"R": 40, "C": 33, "V": 7}],
+    "unembed": [{"R": 4, "C": 3, "V": 5}, {"R": 3, "C": 6, "V": 1031}],
+    "proximity": [{"R": 4, "C": 3, "V": 5}, {"R": 35, "C": 33, "V": 129}],
+    "zero": [{"N": 7}],
+    "global_norm": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
+    "clip": [{}],
+    "sgd": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
+    "momentum": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
+    "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
+}
+FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
+    "attention": [{"causal": True}, {"causal": False}],
+    "layernorm": [{"eps": 1e-2}],
+    "clip": [{"limit": 0.2}, {"limit": np.inf}, {"norm": np.nan}, {"loss": np.inf}, {"largest": 0.1}],
+    "sgd": [{"finite": 1}, {"finite": 0}],
+    "momentum": [{"momentum": 0.9, "finite": 1}, {"momentum": 0.9, "finite": 0}],
+    "adamw": [
+        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.1, "decayed": spans, "finite": finite, "step": step}
+        for spans, finite, step in (((), 1, 0), (((1, 2), (4, 511), (512, 2050)), 1, 7), (((0, 4096),), 0, 0))
+    ],
+}
+POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
+PARTS = {"q": 3, "k": 4, "v": 5, "dq": 4, "dk": 5, "dv": 3}  # columns of products so many times as wide
+
+
+class Case(NamedTuple):
+    op: str
+    direction: str
+    dims: dict[str, int]
+    form: dict[str, Any]
+    left_out: frozenset[str]
+    add: frozenset[str]
+
+
+def cases() -> Iterator[Case]:
+    """Each op in each direction and form, with nothing left out and with each thing that may be, writing and adding."""
+    for name, op in OPS.items():
+        for direction in ("forward", "backward"):
+            if getattr(op.SPEC, direction) is None:
+                continue
+            signature = op.SPEC.signature(direction)
+            left_out = [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
+            for dims in SHAPES[name]:
+                dims = {**dims, "C": dims["H"] * dims["D"]} if "H" in dims else dims
+                for form in FORMS.get(name, [{}]):
+                    if form.get("causal") and dims["T"] > dims["S"]:
+                        continue
+                    for out in left_out:
+                        for add in {NONE, frozenset(signature.adds) - out}:
+                            yield Case(name, direction, dims, form, out, add)
+
+
+def judge(case: Case) -> Iterator[str]:
+    """What is wrong with the kernels in this case."""
+    spec, rng = OPS[case.op].SPEC, np.random.default_rng(0)
+    signature, (arrays, scalars) = spec.signature(case.direction), inputs(case, rng)
+    arguments = {name: None if name in case.left_out else arrays[name] for name in signature.arguments}
+    kept = case.add | {*signature.updates} | {*signature.reads}
+    true = {name: None if array is None else precise(array) for name, array in arguments.items()}
+    ours = {
+        name: None if array is None else tensor(spec, name, array if name in kept else unset(array))
+        for name, array in arguments.items()
+    }
+    options: dict[str, Any] = {"add": case.add} if case.add else {}
+    getattr(OPS[case.op], case.direction)(*true.values(), *scalars, **options)
+    run_all(bound(getattr(CUDA[case.op], case.direction), list(ours.values()), scalars, options))
+    for name in signature.writes:
+        if name != "logits" and name not in case.left_out:
+            yield from difference(f"{case}: {name}", ours[name], true[name], case.dims)
+
+
+def inputs(case: Case, rng: np.random.Generator) -> tuple[dict[str, Array], list[Any]]:
+    """Every argument by name, what the forward saved among them, and the scalars."""
+    op, dims, scalars = OPS[case.op], case.dims, dict(case.form)
+    spec, signature = op.SPEC, op.SPEC.signature(case.direction)
+    if "L" in dims:
+        scalars["sections"] = (0, dims["N"] // 3 // 16 * 16 or 2, dims["N"] // 2 // 16 * 16 or 6)
+    if "decayed" in scalars:
+        size = dims["N"]
+        scalars["decayed"] = tuple((a, min(b, size)) for a, b in scalars["decayed"] if a < size)
+    arrays: dict[str, Array] = {}
+    for name in (*spec.forward.arguments, *signature.arguments):
+        if name not in arrays:
+            arrays[name] = values(spec, name, dims, rng)
+            if name in case.form:
+                arrays[name][...] = case.form[name]
+    if case.direction == "backward" and not spec.fused:
+        saved = {name: precise(arrays[name]) for name in spec.forward.arguments}
+        op.forward(*saved.values(), *(scalars[s] for s in spec.forward.scalars))
+        arrays |= {name: saved[name].astype(arrays[name].dtype) for name in spec.forward.writes}
+    return arrays, [scalars[s] for s in signature.scalars]
+
+
+def values(spec: Spec, name: str, dims: dict[str, int], rng: np.random.Generator) -> Array:
+    shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(name))
+    dtype = spec.dtype(name, "float32")
+    if dtype == "int64":
+        words, free = dims.get("V", 1), dims.get("P", 1) - dims.get("T", 1) + 1
+        low, high = {"tokens": (0, words), "targets": (-1, words), "position": (0, free)}.get(name, (1, 50))
+        return rng.integers(low, high, shape)
+    array = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 1.5, shape)
+    return (np.abs(array) if name in POSITIVE and array.ndim == 1 else array).astype(dtype)
+
+
+def unset(array: Array) -> Array:
+    """What is read before it is written, or never written, shows."""
+    return np.full_like(array, np.nan if array.dtype.kind == "f" else -99)
+
+
+def precise(array: Array) -> Array:
+    return array.astype(np.float64 if array.dtype.kind == "f" else array.dtype)
+
+
+def tensor(spec: Spec, name: str, array: Array) -> torch.Tensor:
+    """Queries, keys and values are columns in a wider row, with NaN beside them."""
+    if name not in PARTS or spec.letters(name)[-1] != "C":
+        return torch.from_numpy(array.copy())
+    width = array.shape[-1]
+    wide = np.full((*array.shape[:-1], PARTS[name] * width), np.nan, array.dtype)
+    wide[..., width : 2 * width] = array
+    return torch.from_numpy(wide)[..., width : 2 * width]
+
+
+def bound(
+    binder: Callable[..., list[Callable[[], object]]], tensors: list[Any], scalars: list[Any], options: dict[str, Any]
+) -> list[Callable[[], object]]:
+    """As an engine binds: first without memory, to learn how much scratch is needed, then with it. It holds NaN."""
+    without = [
+        None if t is None else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors
+    ]
+    with recorded() as asked:
+        binder(*without, *scalars, **options)
+    arrays = [torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in asked]
+    for array in arrays:
+        array.view(torch.uint8).fill_(255)
+    with handed(arrays):
+        return binder(*tensors, *scalars, **options)
+
+
+def run_all(runs: list[Callable[[], object]]) -> None:
+    for run in runs:
+        run()
+
+
+def difference(what: str, found: Any, true: Any, dims: dict[str, int]) -> Iterator[str]:
+    error = np.abs(found.to(torch.float64).numpy() - true).max() / (np.abs(true).max() or 1.0)
+    allowed = 4 * LOCKSTEP["float32"] * sqrt(max([dims.get(letter, 1) for letter in "RCFSTVBK"]))
+    if not error <= allowed:
+        yield f"{what} is off by {error:.1e}, allowed {allowed:.1e}"
+
+
+def fusions() -> Iterator[str]:
+    """What a kernel also does for a neighbour, beside the calls it stands for."""
+    rng, f = np.random.default_rng(0), np.float32
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(size=shape).astype(f))
+
+    def same(what: str, *pairs: tuple[torch.Tensor, Any]) -> Iterator[str]:
+        for found, true in pairs:
+            yield from difference(what, found, true.numpy().astype(np.float64), {"R": 11})
+
+    norm, gelu = CUDA["layernorm"], CUDA["gelu"]
+    x, branch, w, b, dy, dx, dw, db = *(random(11, 5) for _ in range(2)), *(random(5) for _ in range(2)), *(
+        random(*shape) for shape in ((11, 5), (11, 5), (5,), (5,))
+    )  # fmt: skip
+    made, alone = ([random(11, 5), random(11), random(11)] for _ in range(2))
+    total = random(11, 5)
+    run_all(norm.forward(*made, x, w, b, 1e-5, total=total, branch=branch))
+    run_all(norm.forward(*alone, x + branch, w, b, 1e-5))
+    yield from same("residual and norm", (total, x + branch), *zip(made, alone, strict=True))
+    below, copy, before = random(5), random(11, 5), dx.clone()
+    start = below.clone()
+    add = frozenset({"dx", "dbelow"})
+    run_all(norm.backward(dx, dw, db, dy, total, w, *made[1:], add=add, copy=copy, dbelow=below))
+    results = [before, dw.clone(), db.clone()]
+    run_all(norm.backward(*results, dy, total, w, *made[1:], add=frozenset({"dx"})))
+    pairs = zip((dx, dw, db), results, strict=True)
+    yield from same("norm and sums", *pairs, (copy, dx), (below, start + dx.sum(0)))
+    y, dbias, plain = random(11, 5), random(5), [random(11, 5), random(11, 5)]
+    run_all(gelu.backward(dx, dy, x, y=y, dbias=dbias))
+    run_all([*gelu.backward(plain[0], dy, x), *gelu.forward(plain[1], x)])
+    yield from same("gelu and sums", (dx, plain[0]), (y, plain[1]), (dbias, plain[0].sum(0)))
+
+
+def far_from_zero() -> Iterator[str]:
+    """Rows whose mean is a thousand times their spread: its rounding must not show."""
+    rng, norm = np.random.default_rng(0), OPS["layernorm"]
+    x, dy = (1000 + rng.normal(size=(9, 17))).astype(np.float32), rng.normal(size=(9, 17)).astype(np.float32)
+    w, b = (rng.normal(size=17).astype(np.float32) for _ in range(2))
+    true, found = [np.empty((9, 17)), np.empty(9), np.empty(9)], [torch.empty(9, 17), torch.empty(9), torch.empty(9)]
+    norm.forward(*true, *(precise(array) for array in (x, w, b)), 1e-5)
+    run_all(CUDA["layernorm"].forward(*found, *map(torch.from_numpy, (x, w, b)), 1e-5))
+    yield from difference("norm far from zero", found[0], true[0], {"C": 17})
+    statistics = [array.astype(np.float32) for array in true[1:]]
+    slopes = [np.empty((9, 17)), np.empty(17), np.empty(17)]
+    norm.backward(*slopes, *map(precise, (dy, x, w)), *true[1:])
+    found = [torch.empty(9, 17), torch.empty(17), torch.empty(17)]
+    run_all(CUDA["layernorm"].backward(*found, *map(torch.from_numpy, (dy, x, w, *statistics))))
+    for mine, theirs in zip(found, slopes, strict=True):
+        yield from difference("norm's backward far from zero", mine, theirs, {"C": 17})
+
+
+def main(part: int, parts: int) -> int:
+    mine = list(cases())[part::parts]
+    with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
+        wrong = [found for case in mine for found in judge(case)]
+        wrong += [*fusions(), *far_from_zero()] if part == 0 else []
+    print(*wrong, f"{len(mine)} cases, {len(wrong)} wrong", sep="\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

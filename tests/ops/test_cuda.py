@@ -1,0 +1,26 @@
+"""The kernels of the CUDA backend, without a GPU: Triton's interpreter runs them on the CPU, in float32.
+
+A GPU machine runs them as they are, in bfloat16 too: benchmarks/cuda.py.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = 2  # so that two workers share them
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kernels_compute_what_the_reference_does(part: int) -> None:
+    done = python("-m", "tests.ops.interpreted_cuda", str(part), str(PARTS))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "0 wrong" in done.stdout
