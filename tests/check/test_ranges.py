@@ -89,6 +89,7 @@ def test_a_kernel_that_raises_is_a_finding(monkeypatch) -> None:
 def test_the_command_fails_outside_the_range(monkeypatch, capsys) -> None:
     off = ranges.RangeError("gelu", "backward", "dx", np.inf, 16.0, 1000, "x of 30", (0, 1), -np.inf, 0.0)
     monkeypatch.setattr(command, "ops_alone", lambda backend: iter(()))
+    monkeypatch.setattr(command, "check_on_threads", lambda name: iter(()))
     monkeypatch.setattr(command, "CONFIGURATIONS", CONFIGURATIONS[:1])
     monkeypatch.setattr(command, "LARGER", ())
     monkeypatch.setattr(command, "range_errors", lambda name, backend: iter([off] if name == "gelu" else []))

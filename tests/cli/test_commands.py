@@ -131,20 +131,20 @@ def test_check_fails_with_a_wrong_gradient(tmp_path):
     wrong.write_text(
         "import sys\n"
         "from tapeless.ops import OPS\n"
-        "right = OPS['gelu'].backward\n"
+        "right = OPS['tanh'].backward\n"
         "def half(dx, dy, x, add=frozenset()):\n"
         "    right(dx, 0.5 * dy, x, add=add) if add else right(dx, 0.5 * dy, x)\n"
-        "OPS['gelu'].backward = half\n"
+        "OPS['tanh'].backward = half\n"
         "from tapeless.cli import main\n"
         "sys.argv = ['tapeless', *sys.argv[1:]]\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, wrong, "check", "gpt2-4x256", "--json"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, wrong, "check", "cllm", "--json"], capture_output=True, text=True)
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["ok"] is False
     assert report["worst"] > 0.1
-    done = subprocess.run([sys.executable, wrong, "check", "gpt2-4x256"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, wrong, "check", "cllm"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "gradients are wrong" in done.stdout
     assert "mlp.up.weight" in done.stdout

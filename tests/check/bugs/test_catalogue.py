@@ -1,6 +1,7 @@
 """The catalogue of bugs: each is caught, nearly all are named, nothing is left behind, and the healthy pass."""
 
 import json
+import os
 import re
 from collections import Counter
 from types import SimpleNamespace
@@ -70,19 +71,23 @@ def named(name):
 # The catalogue
 
 
+SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 3  # `make soak`, like `tapeless check --bugs`, takes every one
+
+
 def test_every_bug_is_caught_and_nearly_all_are_named():
-    """One test, because the catalogue takes its time: half a minute of one core."""
+    """One test, because the catalogue takes its time: two minutes of one core, of which `make test` takes a share."""
     before = snapshot()
-    verdicts = list(run_catalogue(BUGS))
+    verdicts = list(run_catalogue(BUGS[::SHARE]))
     assert [verdict.bug.name for verdict in verdicts if not verdict.caught] == []
     wrong = [verdict for verdict in verdicts if not verdict.named]
     assert len(wrong) <= (1 - NAMED) * len(BUGS), [(v.bug.name, v.bug.where, v.finding) for v in wrong]
     # Which docs/bugs.md owns up to.
-    assert {verdict.bug.name for verdict in wrong} == {"stream-dropped", "branch-dropped"}
+    assert {verdict.bug.name for verdict in wrong} <= {"stream-dropped", "branch-dropped"}
     # Each checker is the first to catch something: one that never were would be there for nothing.
     counted = Counter(verdict.finding.checker for verdict in verdicts if verdict.finding)
     named_by = {"definition", "complex step", "reads", "adding", "verifier", "steps", "plain model", "decoding"}
-    assert set(counted) == named_by | {"lockstep", "range", "threads"}
+    assert set(counted) <= named_by | {"lockstep", "range", "threads"}
+    assert SHARE > 1 or set(counted) == named_by | {"lockstep", "range", "threads"}
     assert restored(before)
 
 
