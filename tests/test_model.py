@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tapeless
-from tapeless import PRESETS, Model
+from tapeless import PRESETS, Model, TapelessError
 from tapeless.check.complex_step import relative_error
 from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.tolerances import TOLERANCES
@@ -594,3 +594,24 @@ def test_importing_takes_under_three_tenths_of_a_second():
     # tests that run beside this one: the same import takes 0.2 s alone and 1.1 s beside two busy processes.
     code = "import time; start = time.process_time(); import tapeless; print(time.process_time() - start)"
     assert min(python(code) for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("how", [{"backend": "cpu"}, {"backend": "reference", "precision": "bfloat16"}])
+def test_what_is_written_must_fit(how):
+    model = Model("gpt2-4x256", layers=1, channels=8, heads=2, vocab=12, context=4, time=4, **how)
+    before = model.read("tokens.weight").copy()
+    for values in (np.ones((8, 12)), np.ones(12), np.ones((12, 8, 1))):
+        with pytest.raises(TapelessError, match=r"tokens\.weight has shape \(12, 8\), so \(.*\) does not fit"):
+            model.write("tokens.weight", values)
+    np.testing.assert_array_equal(model.read("tokens.weight"), before)
+    model.write("tokens.weight", np.arange(8.0))  # one row for all
+    np.testing.assert_array_equal(model.read("tokens.weight"), np.tile(np.arange(8.0), (12, 1)))
+    for wrong in (model.read, lambda name: model.write(name, 1.0)):
+        with pytest.raises(TapelessError, match=r"unknown buffer 'norm\.wieght'.*norm\.weight"):
+            wrong("norm.wieght")
+
+
+def test_a_step_that_was_made_was_not_refused():
+    model = Model("gpt2-4x256", layers=1, channels=8, heads=2, vocab=12, context=4, time=4)
+    tokens = np.arange(4)[None]
+    assert model.step(tokens, tokens, lr=1e-3).refusal == ""

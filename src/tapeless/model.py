@@ -21,6 +21,7 @@ from tapeless.inputs import (
     checked_inputs,
     checked_targets,
     inputs_name,
+    spelled,
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
@@ -111,6 +112,7 @@ class Model:
 
     def read(self, name: str) -> Array:
         """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
+        self._check_known(name)
         master = self._masters.get(name)
         return self.engine.read(name) if master is None else self.engine.read(master).reshape(self.params[name].shape)
 
@@ -120,10 +122,17 @@ class Model:
 
     def write(self, name: str, values: Any) -> None:
         """Into a buffer. Of a weight that has a master copy, into that, and the weight is its rounding."""
+        self._check_known(name)
+        if name in self.params:
+            values = _spread(name, np.asarray(values), tuple(self.params[name].shape))
         if name in self._masters:
-            self.engine.write(self._masters[name], np.reshape(values, -1))
+            self.engine.write(self._masters[name], values.reshape(-1))
             values = self.read(name)
         self.engine.write(name, values)
+
+    def _check_known(self, name: str) -> None:
+        if name not in self.plan.placements:
+            raise unknown("buffer", name, self.plan.placements)
 
     @property
     def parameters(self) -> int:
@@ -258,6 +267,13 @@ class Model:
         self.write("count", counted)
 
 
+def _spread(name: str, values: Array, shape: Shape) -> Array:
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        raise TapelessError(f"{name} has shape {spelled(shape)}, so {spelled(values.shape)} does not fit.") from None
+
+
 def _masters(program: Program) -> dict[str, View]:
     """Of each weight, its part of the master copy; nothing where there is none."""
     found = [buffer for buffer in program.buffers if buffer.kind == "master"]
@@ -299,7 +315,9 @@ class Stepped:
 
     @property
     def refusal(self) -> str:
-        """Why it was not."""
+        """Why it was not; nothing where it was."""
+        if self.finite:
+            return ""
         loss = self.loss
         what = f"the gradients have a norm of {self.norm:g} in {self._model.precision.gradient}"
         return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"

@@ -218,7 +218,7 @@ MISTAKES = {
     ("train", "ops-102k", "--data", "stdlib"): "answers once",
     ("train", "gpt2-4x256", "--data", "stdlib", "--no-causal"): "with --no-causal gpt2-4x256 sees the words",
     ("train", "gpt2-4x256", "--data", "stdlib", "--readout", "last"): "leave that out to learn text",
-    ("train", "--precision", "float16"): "unknown precision 'float16': it must be float32",
+    ("train", "--precision", "float16"): "unknown precision 'float16': did you mean 'bfloat16'?",
     ("train", "--resume", "nowhere"): "nowhere is not there",
     ("train", "--from", "nowhere"): "nowhere is not there",
     ("train", "--resume", "a", "--out", "b"): "leave out",

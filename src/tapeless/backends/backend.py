@@ -68,7 +68,7 @@ def backend_named(name: str | Backend) -> Backend:
 def precision_for(backend: Backend, name: str | None) -> Precision:
     """The precision a model on this backend has: its own, unless another that it can run is asked for."""
     if name is not None and name not in PRECISIONS:
-        raise unknown("precision", name, backend.precisions)
+        raise unknown("precision", name, PRECISIONS)
     if name is not None and name not in backend.precisions:
         raise TapelessError(
             f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "

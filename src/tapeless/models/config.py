@@ -142,7 +142,8 @@ class Preset:
         _check_choices(self)
         if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
             raise TapelessError(
-                f"frozen must be patterns over the names of weights, such as 'blocks.0.*', not {self.frozen!r}."
+                f"frozen must be a tuple or list of patterns over the names of weights, such as ('blocks.0.*',), "
+                f"not {self.frozen!r}."
             )
 
 

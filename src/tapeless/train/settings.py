@@ -184,7 +184,8 @@ def request_from(document: Mapping[str, Any], where: str) -> Request:
     name, model, loss = document.get("preset", "ops-102k"), document.get("model", {}), document.get("loss", {})
     if document.get("format", FORMAT) != FORMAT:
         raise TapelessError(
-            f"{where} has format {document['format']!r}, and this version reads {FORMAT}: use a newer one."
+            f"{where} has format {document['format']!r}, and this version reads {FORMAT}: "
+            f"put back what it was made with, or use the version that made it."
         )
     if not isinstance(name, str) or (name not in PRESETS and "format" not in document):
         raise TapelessError(f"{where}: {unknown('preset', name, PRESETS)}")
