@@ -89,7 +89,8 @@ def test_refused(place, monkeypatch, words, said):
 def test_unknown_names_on_the_command_line(place, monkeypatch):
     monkeypatch.chdir(place)
     assert "choose one of gpt2-4x256, gpt2-124m" in refusal("plan", "gpt2")
-    assert refusal("plan", "gpt2-4x256", "--precision", "float16") == "unknown precision 'float16': did you mean 'bfloat16'?"
+    said = refusal("plan", "gpt2-4x256", "--precision", "float16")
+    assert said == "unknown precision 'float16': did you mean 'bfloat16'?"
 
 
 def test_the_help_says_what_is_taken_where_nothing_is_said():
