@@ -58,6 +58,19 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_json(path: Path, most: int) -> dict[str, Any]:
+    """The object that a JSON file of at most so many bytes holds; anything else is refused with the reason."""
+    try:
+        content = parse_json(read_plain(path, most))
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise TapelessError(f"{path} is not JSON that can be read: {error}.") from None
+    if not isinstance(content, dict):
+        raise TapelessError(f"{path} must hold a JSON object, not a {type(content).__name__}.")
+    return content
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a table."""
     try:

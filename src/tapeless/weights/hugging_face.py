@@ -26,7 +26,7 @@ from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.tasks.data.files import LARGEST_JSON
 from tapeless.tasks.data.tokenizer import ByteTokenizer
-from tapeless.weights.tensors import PREFIX, Stored, is_file, read_json, show, stored_tensors
+from tapeless.weights.tensors import PREFIX, Stored, is_file, read_object, show, stored_tensors
 
 PARTS = {
     "tokens": "wte",
@@ -68,7 +68,7 @@ def read_config(folder: Path) -> Architecture:
 
     Dropout is not read: we train without.
     """
-    fields = read_json(folder, "config.json")
+    fields = read_object(folder, "config.json")
     where = folder / "config.json"
     if fields.get("model_type") != "gpt2":
         raise TapelessError(f"{where} has model_type {show(fields.get('model_type'))}: only 'gpt2' can be read.")

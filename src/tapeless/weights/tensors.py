@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
-from tapeless.files.plain import parse_json, read_plain
+from tapeless.files.plain import read_json
 from tapeless.files.safetensors import read_safetensors
 from tapeless.ops.contract import Array
 
@@ -70,7 +70,7 @@ def _files(folder: Path) -> dict[Path, list[str]]:
                 f"convert them to model.safetensors first."
             )
         raise TapelessError(f"there is no file {single}: save the model as safetensors.")
-    places = read_json(folder, index.name).get("weight_map")
+    places = read_object(folder, index.name).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise TapelessError(f"{index} must have a weight_map from tensors to files, not {show(places)}.")
     files: dict[Path, list[str]] = {}
@@ -97,18 +97,10 @@ def is_file(path: Path) -> bool:
         raise TapelessError(f"cannot read {path}: {getattr(error, 'strerror', error)}.") from None
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
+def read_object(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     if not is_file(path):
         raise TapelessError(
             f"there is no file {path}: give a folder with config.json and model.safetensors, as transformers saves it."
         )
-    try:
-        value = parse_json(read_plain(path, JSON_LIMIT))
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise TapelessError(f"{path} is not JSON that can be read: {error}.") from None
-    if not isinstance(value, dict):
-        raise TapelessError(f"{path} must hold a JSON object, not {show(value)}.")
-    return value
+    return read_json(path, JSON_LIMIT)

@@ -10,7 +10,8 @@ from typing import Any
 
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
-from tapeless.tasks.data.files import read_json
+from tapeless.files.plain import read_json
+from tapeless.tasks.data.files import LARGEST_JSON
 from tapeless.tasks.data.tokenizer import LARGEST_VOCAB
 
 FILE = "meta.json"
@@ -61,7 +62,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 def read_meta(folder: Path) -> Meta:
     """The description, every field checked."""
     path = folder / FILE
-    content = read_json(path)
+    content = read_json(path, LARGEST_JSON)
     if content.get("format") != FORMAT:
         raise TapelessError(f"{path} does not describe tokens that tapeless prepared: run tapeless tokenize.")
     if content.get("version") != VERSION:

@@ -14,8 +14,9 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
+from tapeless.files.plain import read_json
 from tapeless.ops.contract import Array
-from tapeless.tasks.data.files import read_json, user_path
+from tapeless.tasks.data.files import LARGEST_JSON, user_path
 
 if TYPE_CHECKING:
     import tokenizers
@@ -202,7 +203,7 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
             raise TapelessError(f"there is no tokenizer {spec}: say bytes, or give the path of a {FILE}.")
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    content = read_json(path)
+    content = read_json(path, LARGEST_JSON)
     model = content.get("model")
     if not isinstance(model, dict):
         raise TapelessError(f"{path} describes no model, so it is no tokenizer.json of Hugging Face tokenizers.")
