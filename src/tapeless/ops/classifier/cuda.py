@@ -14,7 +14,8 @@ from tapeless.kernels.cuda.vocabulary import Table
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-WORDS = 2048  # of a row, at a time
+WORDS, WARPS, STAGES = 2048, 4, 3  # of a row, at a time
+LOWEST = tl.constexpr(-3e38)  # of a score, nearly: −∞ − −∞ would be NaN
 LOSSES = 4096
 
 
@@ -34,7 +35,8 @@ def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, 
     height = _height(rows, len(room))
     gradient = dx is not None or dweight is not None
     losses = scratch(x, rows)
-    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width)), "num_warps": 4}
+    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width))}
+    options |= {"STAGES": STAGES, "num_warps": WARPS}
     runs: list[Native] = [*table.runs]
     for start in range(0, rows, height):
         chunk = slice(start, min(start + height, rows))
@@ -63,20 +65,28 @@ def _height(rows, most):
 
 
 @triton.jit
-def _rows(LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr):
+def _rows(
+    LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
     """The loss of a row, and where GRADIENT its scores replaced by dz."""
     row = tl.program_id(0)
     Z += row.to(tl.int64) * stride
     target = tl.load(TARGETS + row)
     counts = target >= 0
-    top = -float("inf")
-    total = 0.0
-    for at in range(0, tl.where(counts, V, 0), WORDS):
+    # Each place of a block has a largest score and a sum of its own: no warp waits for another before the end. Of the
+    # two factors that a new score brings, one is exp(0).
+    tops = tl.full((WORDS,), LOWEST, tl.float32)
+    totals = tl.zeros((WORDS,), tl.float32)
+    for at in tl.range(0, tl.where(counts, V, 0), WORDS, num_stages=STAGES):
         v = at + tl.arange(0, WORDS)
         z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
-        new = tl.maximum(top, tl.max(z, 0))
-        total = total * tl.exp(top - new) + tl.sum(tl.exp(z - new), 0)
-        top = new
+        rise = z - tops
+        shrink = tl.exp(-tl.abs(rise))
+        totals = tl.where(rise > 0, totals * shrink + 1.0, totals + shrink)
+        tops = tl.maximum(tops, z)
+    top = tl.max(tops, 0)
+    total = tl.sum(totals * tl.exp(tops - top), 0)
     weight = 1.0
     if CLASS_WEIGHTS is not None:
         weight = tl.load(CLASS_WEIGHTS + target, mask=counts, other=0.0).to(tl.float32)
@@ -85,8 +95,9 @@ def _rows(LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.c
     if GRADIENT:
         share = weight * (1.0 / tl.load(COUNT)).to(tl.float32)
         scale = share / total
-        for at in range(tl.cdiv(W, WORDS) - 1, -1, -1):  # backwards: what was read last is still in the cache
-            v = at * WORDS + tl.arange(0, WORDS)
+        last = tl.cdiv(W, WORDS) - 1
+        for back in tl.range(0, last + 1, num_stages=STAGES):  # backwards: what was read last is still in the cache
+            v = (last - back) * WORDS + tl.arange(0, WORDS)
             z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
             dz = tl.exp(z - top) * scale - tl.where(v == target, share, 0.0)  # (3)
             tl.store(Z + v, tl.where(counts, dz, 0.0), mask=v < W)
