@@ -65,7 +65,6 @@ WIRINGS: dict[str, dict[str, Any]] = {
 }
 BOUND_AS_ONE = {
     "residual.forward layernorm.forward",
-    "attention.backward linear.backward",
     "layernorm.backward layernorm.forward linear.backward",
     "layernorm.backward layernorm.forward gelu.forward linear.backward gelu.backward linear.backward",
     "layernorm.backward gelu.forward linear.backward gelu.backward linear.backward",

@@ -4,7 +4,6 @@ singly, and less is carried to memory and back.
 - residual, layernorm: the sum is normed while it is at hand.
 - layernorm backward, …, linear backward: the gradient of the stream is summed by column and rounded, as the linear
   wants it, while it is at hand. Between the two may stand what is computed again for the linear.
-- attention backward, linear backward: the gradients of q, k and v are summed by column while they are at hand.
 - linear backward, gelu backward, linear backward: one pass makes the gradient before the GELU, its column sums, which
   are the upper bias's gradient, and the activation once more, which the lower weights' gradient reads.
 """
@@ -27,7 +26,7 @@ class Group(NamedTuple):
 
     first: int
     calls: tuple[Call, ...]
-    linear: int = 0  # where among them the linear stands that a norm's backward prepares; 0: a pair
+    linear: int = 0  # where among them the linear stands that a norm's backward prepares; 0: a residual and its norm
     gelu: bool = False  # whether a GELU's backward and another linear's follow it
 
     @property
@@ -39,7 +38,7 @@ def groups(calls: Sequence[Call]) -> Iterator[Group]:
     """From the first call to the last, none in two of them."""
     number = 0
     while number < len(calls):
-        found = _pair(calls, number) or _back(calls, number)
+        found = _summed_and_normed(calls, number) or _back(calls, number)
         if found:
             yield found
         number = found.last + 1 if found else number + 1
@@ -49,25 +48,15 @@ def bind(group: Group, arrays: Sequence[dict[str, Any]]) -> list[Native]:
     """`arrays`: of each call, by argument."""
     if group.linear:
         return _bind_back(group, arrays)
-    (first, given), (second, following) = zip(group.calls, arrays, strict=True)
-    if first.op == "residual":
-        return _bound(second, following | {"x": given["x"]}, total=given["y"], branch=given["branch"])
-    also = {"dbelow"} if _adds(second, "dbias") else set()
-    runs = _bound(first, given, dbelow=following["dbias"], also=also)
-    return [*runs, *_bound(second, following | {"dbias": None})]
+    (_, summed), (norm, normed) = zip(group.calls, arrays, strict=True)
+    return _bound(norm, normed | {"x": summed["x"]}, total=summed["y"], branch=summed["branch"])
 
 
-def _pair(calls: Sequence[Call], number: int) -> Group | None:
+def _summed_and_normed(calls: Sequence[Call], number: int) -> Group | None:
     pair = tuple(calls[number : number + 2])
     titles = tuple(call.title for call in pair)
     if titles == ("residual.forward", "layernorm.forward") and pair[0]["y"] == pair[1]["x"]:
         return Group(number, pair)
-    if titles == ("attention.backward", "linear.backward") and _view(pair[1], "dbias") is not None:
-        below = pair[1]["dy"].buffer
-        width = below.shape[-1] // 3
-        sides = tuple(pair[0][name] for name in ("dq", "dk", "dv"))
-        if sides == tuple(below.columns(n * width, (n + 1) * width) for n in range(3)) and pair[1]["dy"].whole:
-            return Group(number, pair)
     return None
 
 

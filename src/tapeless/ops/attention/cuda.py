@@ -17,9 +17,7 @@ import triton.language as tl
 from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.launch import blocks, launch
 from tapeless.kernels.cuda.scratch import scratch
-from tapeless.kernels.cuda.sums import fold
 from tapeless.kernels.native import Native
-from tapeless.ops.contract import NONE
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -50,15 +48,9 @@ def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=N
     return [run]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, dbelow=None, add=NONE) -> list[Native]:
-    """With `dbelow` also (+)= the column sums of dq, dk and dv side by side: the gradient of the bias that q, k and v
-    were made with. There must be as many queries as keys."""
+def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Native]:
     batch, heads, queries = lse.shape
     keys, depth = k.shape[1], q.shape[2] // heads
-    parts = None
-    if dbelow is not None:
-        tall = FLOAT32[0] if q.dtype == torch.float32 or depth > 128 else QUERIES[0]
-        parts = scratch(lse, 1, batch * blocks(queries, tall), 3 * q.shape[2])
     pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, 1 / sqrt(depth))
     high, wide, options = _tiles(q, depth, QUERIES)
     runs: list[Native] = []
@@ -70,17 +62,16 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, dbelow=None, add=NONE) -> 
         runs.append(launch(_sums, grid, *arguments, CAUSAL=bool(causal), **tiles))
     of_queries = launch(
         _backward_queries, blocks(queries, high) * batch * heads,
-        dq, parts, pulls, dy, q, k, v, y, shift, sums, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
+        dq, pulls, dy, q, k, v, y, shift, sums, *(s for x in (dq, dy, q, k, v, y) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     high, wide, options = _tiles(q, depth, KEYS)
     of_keys = launch(
         _backward_keys, blocks(keys, wide) * batch * heads,
-        dk, dv, parts, dy, q, k, v, shift, sums, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
+        dk, dv, dy, q, k, v, shift, sums, pulls, *(s for x in (dk, dv, dy, q, k, v) for s in _rows(x)), *sizes,
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
-    runs += [of_queries, of_keys]
-    return runs if parts is None else [*runs, fold(parts, (dbelow, "dbelow" in add))]
+    return [*runs, of_queries, of_keys]
 
 
 def _tiles(q, depth, measured):
@@ -114,13 +105,6 @@ def _tile(X, rows, stride, limit, MASKED: tl.constexpr, D: tl.constexpr, DEPTH: 
 def _store(X, rows, stride, limit, value, D: tl.constexpr, DEPTH: tl.constexpr):
     d = tl.arange(0, DEPTH)
     tl.store(X + rows[:, None] * stride + d[None, :], value, mask=(rows < limit)[:, None] & (d < D)[None, :])
-
-
-@triton.jit
-def _store_sums(X, value, D: tl.constexpr, DEPTH: tl.constexpr):
-    """Of the rows: those beyond the last are 0."""
-    d = tl.arange(0, DEPTH)
-    tl.store(X + d, tl.sum(value, 0), mask=d < D)
 
 
 @triton.jit
@@ -243,7 +227,7 @@ def _slopes_of_queries(
 
 @triton.jit
 def _backward_queries(
-    DQ, PARTS, PULLS, DY, Q, K, V, Y, SHIFTS, SUMS,
+    DQ, PULLS, DY, Q, K, V, Y, SHIFTS, SUMS,
     dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -278,8 +262,6 @@ def _backward_queries(
         True, CAUSAL, WIDE, D, DEPTH,
     )  # fmt: skip
     _store(DQ + b * dq_batch + h * D, rows, dq_row, T, dq * scale, D, DEPTH)
-    if PARTS is not None:
-        _store_sums(PARTS + (b * down + block) * 3 * H * D + h * D, dq * scale, D, DEPTH)
 
 
 @triton.jit
@@ -313,7 +295,7 @@ def _slopes_of_keys(
 
 @triton.jit
 def _backward_keys(
-    DK, DV, PARTS, DY, Q, K, V, SHIFTS, SUMS, PULLS,
+    DK, DV, DY, Q, K, V, SHIFTS, SUMS, PULLS,
     dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
     T, S, H, scale,
     CAUSAL: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
@@ -351,7 +333,3 @@ def _backward_keys(
     )  # fmt: skip
     _store(DK + b * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
     _store(DV + b * dv_batch + h * D, cols, dv_row, S, dv, D, DEPTH)
-    if PARTS is not None:
-        PARTS += (b * across + block) * 3 * H * D + h * D
-        _store_sums(PARTS + H * D, dk * scale, D, DEPTH)
-        _store_sums(PARTS + 2 * H * D, dv, D, DEPTH)

@@ -14,7 +14,8 @@ from tapeless.kernels.cuda.vocabulary import Table
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-WORDS, WARPS, STAGES = 2048, 4, 3  # of a row, at a time
+WORDS = 2048  # of a row, at a time
+LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3e38)  # of a score, nearly: −∞ − −∞ would be NaN
 LOSSES = 4096
 
@@ -35,8 +36,7 @@ def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, 
     height = _height(rows, len(room))
     gradient = dx is not None or dweight is not None
     losses = scratch(x, rows)
-    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width))}
-    options |= {"STAGES": STAGES, "num_warps": WARPS}
+    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width)), "num_warps": 4}
     runs: list[Native] = [*table.runs]
     for start in range(0, rows, height):
         chunk = slice(start, min(start + height, rows))
@@ -65,42 +65,51 @@ def _height(rows, most):
 
 
 @triton.jit
-def _rows(
-    LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """The loss of a row, and where GRADIENT its scores replaced by dz."""
+def _rows(LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr):
+    """The loss of a row, and where GRADIENT its scores replaced by dz. Whole blocks first, then the rest, masked."""
     row = tl.program_id(0)
     Z += row.to(tl.int64) * stride
     target = tl.load(TARGETS + row)
-    counts = target >= 0
-    # Each place of a block has a largest score and a sum of its own: no warp waits for another before the end. Of the
-    # two factors that a new score brings, one is exp(0).
+    words = tl.arange(0, WORDS)
+    whole = V // WORDS * WORDS
+    if target < 0:
+        tl.store(LOSSES + row, 0.0)
+        if GRADIENT:
+            for at in range(0, W, WORDS):
+                tl.store(Z + at + words, tl.zeros((WORDS,), Z.dtype.element_ty), mask=at + words < W)
+        return
     tops = tl.full((WORDS,), LOWEST, tl.float32)
     totals = tl.zeros((WORDS,), tl.float32)
-    for at in tl.range(0, tl.where(counts, V, 0), WORDS, num_stages=STAGES):
-        v = at + tl.arange(0, WORDS)
-        z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
-        rise = z - tops
-        shrink = tl.exp(-tl.abs(rise))
-        totals = tl.where(rise > 0, totals * shrink + 1.0, totals + shrink)
-        tops = tl.maximum(tops, z)
+    for at in range(0, whole, WORDS):
+        tops, totals = _taken_in(tops, totals, tl.load(Z + at + words).to(tl.float32))
+    rest = tl.load(Z + whole + words, mask=whole + words < V, other=-float("inf")).to(tl.float32)
+    tops, totals = _taken_in(tops, totals, rest)
     top = tl.max(tops, 0)
-    total = tl.sum(totals * tl.exp(tops - top), 0)
+    total = tl.sum(totals * tl.exp2((tops - top) * LOG2E), 0)
     weight = 1.0
     if CLASS_WEIGHTS is not None:
-        weight = tl.load(CLASS_WEIGHTS + target, mask=counts, other=0.0).to(tl.float32)
-    picked = tl.load(Z + target, mask=counts, other=0.0).to(tl.float32)
-    tl.store(LOSSES + row, tl.where(counts, weight * (tl.log(total) + (top - picked)), 0.0))  # (2)
+        weight = tl.load(CLASS_WEIGHTS + target).to(tl.float32)
+    picked = tl.load(Z + target).to(tl.float32)
+    tl.store(LOSSES + row, weight * (tl.log(total) + (top - picked)))  # (2)
     if GRADIENT:
         share = weight * (1.0 / tl.load(COUNT)).to(tl.float32)
         scale = share / total
-        last = tl.cdiv(W, WORDS) - 1
-        for back in tl.range(0, last + 1, num_stages=STAGES):  # backwards: what was read last is still in the cache
-            v = (last - back) * WORDS + tl.arange(0, WORDS)
-            z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
-            dz = tl.exp(z - top) * scale - tl.where(v == target, share, 0.0)  # (3)
-            tl.store(Z + v, tl.where(counts, dz, 0.0), mask=v < W)
+        inside = whole + words < W  # the columns beyond V get 0
+        tl.store(Z + whole + words, tl.exp2((rest - top) * LOG2E) * scale, mask=inside)  # (3)
+        for at in range(whole - WORDS, -1, -WORDS):  # backwards: what was read last is still in the cache
+            z = tl.load(Z + at + words).to(tl.float32)
+            tl.store(Z + at + words, tl.exp2((z - top) * LOG2E) * scale)
+        tl.debug_barrier()  # the target's is there now, but for its share
+        tl.store(Z + target, tl.exp2((picked - top) * LOG2E) * scale - share)
+
+
+@triton.jit
+def _taken_in(tops, totals, z):
+    """Each place of a block has a largest score and a sum of its own, so that no warp waits for another. Of the two
+    factors that a new score brings, one is exp(0)."""
+    rise = z - tops
+    shrink = tl.exp2(-tl.abs(rise) * LOG2E)
+    return tl.maximum(tops, z), tl.where(rise > 0, totals * shrink + 1.0, totals + shrink)
 
 
 @triton.jit
