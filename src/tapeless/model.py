@@ -20,6 +20,7 @@ from tapeless.inputs import (
     check_update,
     checked_count,
     checked_inputs,
+    checked_steps,
     checked_targets,
     inputs_name,
     spelled,
@@ -146,7 +147,9 @@ class Model:
 
     @steps.setter
     def steps(self, made: int) -> None:
-        self.write("step", made)
+        if self.optimizer is None:
+            raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
+        self.write("step", checked_steps(made))
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
