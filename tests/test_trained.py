@@ -95,7 +95,7 @@ def test_past_its_window_it_slides(text):
 
 def test_the_loss_of_a_text_is_the_mean_over_its_tokens(text):
     loaded = tapeless.load(text, backend="reference")
-    model, tokens = loaded.model, [loaded.reader.tokenizer.end, *loaded.encode(LINE)]
+    model, tokens = loaded.model, [256, *loaded.encode(LINE)]
     total = 0.0
     for start in range(0, len(tokens) - 1, model.time):
         window = tokens[start : start + model.time + 1]
@@ -119,7 +119,7 @@ def test_every_checkpoint_can_be_had(text):
     earlier, newest = tapeless.load(text, 20), tapeless.load(text, "newest")
     assert (earlier.step, newest.step) == (20, 30)
     assert earlier.loss(LINE) > newest.loss(LINE)
-    assert tapeless.load(text, np.int64(20)).loss(LINE) == earlier.loss(LINE)
+    assert tapeless.load(text, np.int64(20)).loss(LINE) == earlier.loss(LINE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
 from typing import Any
+from unicodedata import combining
 
 NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 CELL = "padding:0 1em 0 0;border:0;vertical-align:top;text-align:left;white-space:pre-wrap;background:none"
@@ -47,40 +48,55 @@ class Shown:
         return as_html(self._sheet())
 
 
+class Told:
+    """Where `str` tells all there is, in plain words: `repr` does, too, and so does the end of a notebook's cell."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space:pre-wrap;background:none;color:inherit">{escape(str(self))}</pre>'
+
+
 def as_text(sheet: Sheet) -> str:
     wide = max((len(label) for label, _ in sheet.lines), default=0)
     parts = [sheet.title, *(f"  {label:<{wide}}  {text}".rstrip() for label, text in sheet.lines)]
     for table in sheet.tables:
         if not table.title:
-            parts += _aligned(table)
+            parts += aligned(table)
     return "\n".join([*parts, *(f"  {remark}" for remark in sheet.remarks)])
 
 
-def _aligned(table: Table) -> list[str]:
+def aligned(table: Table) -> list[str]:
+    """Its rows as lines of text."""
     rows = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if index in table.right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ).rstrip()
-        for row in rows
-    ]
+    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
+    lines = []
+    for row in rows:
+        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=False)]
+        padded = enumerate(zip(row, blanks, strict=True))
+        cells = [gap + cell if index in table.right else cell + gap for index, (cell, gap) in padded]
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    return lines
+
+
+def _width(text: str) -> int:
+    """In columns: the hat of x̂ takes none of its own."""
+    return sum(not combining(character) for character in text)
 
 
 def as_html(sheet: Sheet) -> str:
     parts = [f"<div><strong>{escape(sheet.title)}</strong>"]
     if sheet.lines:
-        parts.append(_html_table(Table((), [*sheet.lines]), dim_first=True))
+        parts.append(html_table(Table((), [*sheet.lines]), dim_first=True))
     for table in sheet.tables:
-        made = _html_table(table)
+        made = html_table(table)
         parts.append(f"<details><summary>{escape(table.title)}</summary>{made}</details>" if table.title else made)
     parts += [f"<div>{escape(remark)}</div>" for remark in sheet.remarks]
     return "".join([*parts, "</div>"])
 
 
-def _html_table(table: Table, dim_first: bool = False) -> str:
+def html_table(table: Table, dim_first: bool = False) -> str:
     def cell(tag: str, index: int, text: str, extra: str = "") -> str:
         style = CELL + (f";{NUMBER}" if index in table.right else "") + extra
         return f'<{tag} style="{style}">{escape(text)}</{tag}>'

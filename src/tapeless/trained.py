@@ -26,6 +26,7 @@ from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.task import Reader
 from tapeless.tasks.writing import Sampling, Writing
 from tapeless.train import checkpoint as checkpoints
+from tapeless.train.doctor import Diagnosis, diagnose, read_setup
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
 from tapeless.train.settings import Settings
@@ -190,6 +191,10 @@ class Trained(Shown):
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the training recorded, line by line; of a `kind` ("step", "evaluation", …) those alone."""
         return [line for line in read_metrics(self.folder) if kind is None or line["kind"] == kind]
+
+    def doctor(self) -> Diagnosis:
+        """How the training went, in plain words, as `tapeless doctor` says it."""
+        return diagnose(self.metrics(), read_setup(self.folder))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """The weights as they are now, as a run of its own, that can be loaded, sampled, exported, or trained further
