@@ -19,6 +19,9 @@ import typer
 from rich.console import Console
 
 from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
+from tapeless.shown import flops as flops
+from tapeless.shown import shape as shape
+from tapeless.shown import size as size
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -154,27 +157,6 @@ def _without_nan(document: Any) -> Any:
     if isinstance(document, list | tuple):
         return [_without_nan(value) for value in document]
     return None if isinstance(document, float) and not math.isfinite(document) else document
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def flops(count: float) -> str:
-    for unit in ("", "K", "M", "G", "T"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}FLOP"
-        count /= 1000
-    return f"{count:.3g} PFLOP"
-
-
-def shape(sizes: Any) -> str:
-    return "×".join(map(str, sizes))
 
 
 def bars(values: list[float], width: int) -> str:

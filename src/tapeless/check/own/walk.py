@@ -21,6 +21,7 @@ from tapeless.model import Model
 from tapeless.ops.contract import NONE, Array
 from tapeless.program.arena import ALIGNMENT
 from tapeless.program.call import Call
+from tapeless.shown import Told
 
 OwnKernel = Callable[..., Any]
 Batch = tuple[Array, Array]
@@ -42,8 +43,8 @@ class Swap:
         return call.op == self.name and call.direction in self.kernels
 
 
-@dataclass(frozen=True)
-class Speed:
+@dataclass(frozen=True, repr=False)
+class Speed(Told):
     """One call of the op: how long the kernel takes and how long ours, each a median of turns."""
 
     call: Call
