@@ -12,6 +12,7 @@ from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 from tapeless.tasks.task import Ended, Farewell, Measured, Task, TaskKind
@@ -149,7 +150,7 @@ KIND = TaskKind(
     presets=("ops-102k",),
     # Everything is known: its words, its length, what is held out, all of which is evaluated.
     unused=lambda data, inherits: dict.fromkeys(
-        ("tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
+        (*READING_HELP, "tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
     ),
 )
 
