@@ -65,7 +65,7 @@ def test_settings_that_mean_nothing_to_a_task(tmp_path):
     assert set(text.KIND.unused(str(tmp_path / "train.bin"), False)) == {*READING_HELP, "tokenizer"}, (
         "of which a share is held out"
     )
-    assert set(text.KIND.unused("notes.txt", True)) == {*READING_HELP, "tokenizer"}
+    assert set(text.KIND.unused("notes.txt", True)) == {"tokenizer"}
     assert not text.KIND.unused("notes.txt", False)
     assert len(KINDS) == 2
 
