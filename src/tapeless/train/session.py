@@ -25,7 +25,10 @@ from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
+FIXED = (
+    "data", "field", "column", "encoding", "drop_duplicates", "tokenizer", "validation", "batch", "time", "accumulate",
+    "seed", "backend", "precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -353,7 +356,7 @@ def _asked(
         preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
         validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
         vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
-        class_weights=request.class_weights,
+        class_weights=request.class_weights, reading=settings.reading(),
     )  # fmt: skip
 
 
