@@ -260,9 +260,9 @@ class Model(Shown):
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.preset, batch, time)
-            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
-            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+            program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
+            plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
+            self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         engine.write(inputs_name(self.config), array)
         return engine
@@ -379,4 +379,4 @@ def plans(
     """Of the training step and of the evaluation that shares its memory."""
     training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
     evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch)
+    return make_plans(training, evaluation, precision, backend.scratch, backend.together)
