@@ -214,10 +214,31 @@ class Model(Shown):
 
         Where the loss or the gradients are not finite nothing is updated, and what is returned says so.
         """
+        return self._ran(*self._prepared(inputs, targets, lr, clip, accumulate, count))
+
+    def walk_step(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        lr: float,
+        clip: float | None = None,
+        accumulate: bool = False,
+        count: float | None = None,
+    ) -> tuple[Iterator[Call], Stepped]:
+        """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
+        phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
+        self._run_number += 1
+        return self.engine.walk(*phases), Stepped(self, self._run_number)
+
+    def _prepared(
+        self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
+    ) -> tuple[str, ...]:
+        """A step ready to run: the phases it consists of."""
         self._check_update(lr, clip)
         self.feed(inputs, targets, count)
         self.prepare_update(lr, clip)
-        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
+        return (*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
 
     def _ran(self, *phases: str) -> Stepped:
         self._run_number += 1
