@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.attention import attention_weights
 from tapeless.backends.backend import Backend, backend_named, precision_for
 from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError, unknown
@@ -19,6 +20,7 @@ from tapeless.inputs import (
     check_update,
     checked_count,
     checked_inputs,
+    checked_steps,
     checked_targets,
     inputs_name,
     spelled,
@@ -145,7 +147,9 @@ class Model:
 
     @steps.setter
     def steps(self, made: int) -> None:
-        self.write("step", made)
+        if self.optimizer is None:
+            raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
+        self.write("step", checked_steps(made))
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
@@ -219,6 +223,22 @@ class Model:
         Any batch, any time up to the context. For squared-error models: minus the squared distance to every
         embedding. Runs in memory of its own (the scores can be larger than the model); weights are shared.
         """
+        engine = self._reader(inputs)
+        engine.run()
+        scores = engine.read("scores").copy()
+        return scores[:, -1] if self.config.readout == "last" else scores
+
+    def attention(self, inputs: Any) -> dict[str, Array]:
+        """What every head looks at: for each block, by its name ("blocks.0", …), weights of shape (B, heads, T, T).
+
+        `attention(tokens)["blocks.2"][0, 5]` is head 5 of block 2 on the first sequence; its row t says how much
+        position t takes of each position, and adds up to 1. Any batch, any time up to the context. Where the model
+        answers once per sequence, the last block has one query: (B, heads, 1, T).
+        """
+        return attention_weights(self._reader(inputs))
+
+    def _reader(self, inputs: Any) -> Engine:
+        """The readout for inputs of this shape, which it has been given; its scores are made when it runs."""
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
@@ -227,9 +247,7 @@ class Model:
             self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
         engine = self._readout[1]
         engine.write(inputs_name(self.config), array)
-        engine.run()
-        scores = engine.read("scores").copy()
-        return scores[:, -1] if self.config.readout == "last" else scores
+        return engine
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
         """Up to `count` tokens that follow `tokens`; the options are those of `tapeless.generate.generate`."""
