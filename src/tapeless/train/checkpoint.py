@@ -123,9 +123,14 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return _first_whole([path for _, path in _found(folder)])
 
 
-def any_in(folder: Path) -> bool:
-    """Whether there is anything that bears the name of a checkpoint, whole or not."""
-    return bool(_found(folder))
+def steps_in(folder: Path) -> list[int]:
+    """Of everything that bears the name of a checkpoint, whole or not, the oldest first."""
+    return sorted({step for step, _ in _found(folder)})
+
+
+def at(folder: Path, step: int) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint of this step; None and why where it is not whole, or not there."""
+    return _first_whole([path for number, path in _found(folder) if number == step])
 
 
 def best(folder: Path) -> tuple[Checkpoint | None, list[str]]:

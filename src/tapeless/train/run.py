@@ -107,16 +107,30 @@ class Run:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """To go on from; None where there is none, and none was damaged."""
-        if not checkpoint.any_in(self.checkpoints):
+        if not checkpoint.steps_in(self.checkpoints):
             return None, []
         return self.checkpoint("newest")
 
     def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
-        """`best` or `newest`, with a message for every damaged one that had to be passed over."""
+        """`best`, `newest` or the number of a step, with a message for every damaged one that had to be passed over."""
+        if which not in ("best", "newest"):
+            return self._at(which)
         found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
         if found is None:
             said = f" ({' '.join(messages)})" if messages else ""
             raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
+        return found, messages
+
+    def _at(self, which: str) -> tuple[Checkpoint, list[str]]:
+        steps = checkpoint.steps_in(self.checkpoints)
+        if not which.isascii() or not which.isdigit() or int(which) not in steps:
+            kept = f"there are {', '.join(map(str, steps))}" if steps else "there is none yet"
+            raise TapelessError(
+                f"{self.folder} keeps no checkpoint {which[:40]!r}: say best, newest or a step; {kept}."
+            )
+        found, messages = checkpoint.at(self.checkpoints, int(which))
+        if found is None:
+            raise TapelessError(f"{self.folder} has no whole checkpoint {which}: {' '.join(messages)}")
         return found, messages
 
     def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
