@@ -16,6 +16,7 @@ from tapeless.cli.label import label_app
 from tapeless.cli.paths import with_paths
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
+from tapeless.cli.runs import runs
 from tapeless.cli.sample import sample
 from tapeless.cli.tokenize import tokenize
 from tapeless.cli.train import train
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (presets, explain, plan, check, tokenize, train, doctor, evaluate, sample, import_, export, bench)
+COMMANDS = (presets, explain, plan, check, tokenize, train, runs, doctor, evaluate, sample, import_, export, bench)
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_paths(command))
 app.add_typer(label_app, name="label")

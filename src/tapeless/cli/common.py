@@ -168,6 +168,15 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def count(number: float) -> str:
+    """A number for people: 102 k, 16.3 M."""
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} P"
+
+
 def flops(count: float) -> str:
     for unit in ("", "K", "M", "G", "T"):
         if abs(count) < 1000:
