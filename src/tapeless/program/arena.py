@@ -14,10 +14,12 @@ from tapeless.errors import ProgramError, TapelessError
 from tapeless.kernels.native import Scratch
 from tapeless.program.call import PERSISTENT, Buffer, Call, Program, member_offsets
 from tapeless.program.precision import Precision, itemsize
+from tapeless.shown import Sheet, Shown, Table, flops, shape, size
 
 ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
 KERNEL_SCRATCH = "kernel scratch"
+MOST_SHOWN = 200  # buffers in a notebook
 Range = tuple[int, int]  # first and last call, both included
 
 
@@ -49,8 +51,8 @@ class Placement:
         return self.ranges[-1][1]
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """Every buffer's bytes. `peak_bytes` is the size of the arena: what it says is what is used."""
 
     program: Program
@@ -91,6 +93,30 @@ class Plan:
             if placement.buffer.kind in PERSISTENT and not placement.buffer.members:
                 totals[placement.kind] = totals.get(placement.kind, 0) + placement.bytes
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
+
+    def _sheet(self) -> Sheet:
+        program, peak = self.program, self.program.calls[self.peak_call]
+        where = f"{peak.section + ', ' if peak.section else ''}{peak.phase}"
+        lines = [
+            ("arena", f"{self.peak_bytes:,} bytes ({size(self.peak_bytes)}), in {self.precision.name}"),
+            ("peak", f"at call {self.peak_call}, {peak.title} ({where})"),
+            ("work", f"{flops(self.flops)} in {len(program.calls)} calls, {self.parameters:,} parameters"),
+        ]
+        regions = [(kind, f"{total:,}", size(total)) for kind, total in self.bytes_by_kind().items()]
+        leaves = [placement for placement in self.placements.values() if not placement.buffer.members]
+        largest = sorted(leaves, key=lambda placement: -placement.bytes)[:MOST_SHOWN]
+        buffers = [
+            (each.buffer.name, each.kind, shape(each.buffer.shape), each.dtype, f"{each.offset:,}", f"{each.bytes:,}",
+             ", ".join(f"{first}–{last}" for first, last in each.ranges))
+            for each in largest
+        ]  # fmt: skip
+        left = len(leaves) - len(largest)
+        title = f"the {len(largest)} largest of {len(leaves)} buffers" if left else f"all {len(leaves)} buffers"
+        columns = ("buffer", "kind", "shape", "type", "offset", "bytes", "calls")
+        tables = [
+            Table(("region", "bytes", ""), regions, right=(1, 2)), Table(columns, buffers, right=(4, 5), title=title)
+        ]  # fmt: skip
+        return Sheet("memory plan", lines, tables)
 
 
 LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
@@ -194,9 +220,9 @@ def make_plans(
 def place_scratch(call: Call, asked: Sequence[Scratch]) -> tuple[list[Placement], int]:
     """The arrays one after the other, from 0, and the bytes of them all."""
     placements, end = [], 0
-    for number, (shape, dtype) in enumerate(asked):
-        size = prod(shape) * itemsize(dtype)
-        buffer = Buffer(f"scratch {number} of {call.title}", "workspace", shape)
+    for number, (sizes, dtype) in enumerate(asked):
+        size = prod(sizes) * itemsize(dtype)
+        buffer = Buffer(f"scratch {number} of {call.title}", "workspace", sizes)
         placements.append(Placement(buffer, KERNEL_SCRATCH, dtype, end, size, ((0, 0),)))
         end = _aligned(end + size)
     return placements, end
