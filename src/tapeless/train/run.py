@@ -11,8 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
@@ -87,32 +85,33 @@ class Run:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """To go on from; None where there is none, and none was damaged."""
-        if not checkpoint.any_in(self.checkpoints):
+        if not checkpoint.steps_in(self.checkpoints):
             return None, []
         return self.checkpoint("newest")
 
-    def checkpoint(self, which: str | int) -> tuple[Checkpoint, list[str]]:
-        """`best` or `newest`, with a message for every damaged one that had to be passed over; or that of a step."""
-        if isinstance(which, int | np.integer) and not isinstance(which, bool):
-            return self._checkpoint_at(int(which)), []
+    def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
+        """`best`, `newest` or the number of a step, with a message for every damaged one that had to be passed over."""
         if which not in ("best", "newest"):
-            raise TapelessError(f"checkpoint must be 'best', 'newest' or the number of a step, not {which!r}.")
+            return self._at(which)
         found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
         if found is None:
             said = f" ({' '.join(messages)})" if messages else ""
             raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
         return found, messages
 
-    def _checkpoint_at(self, step: int) -> Checkpoint:
-        found = checkpoint.at(self.checkpoints, step)
+    def _at(self, which: str) -> tuple[Checkpoint, list[str]]:
+        steps = checkpoint.steps_in(self.checkpoints)
+        if not which.isascii() or not which.isdigit() or int(which) not in steps:
+            kept = f"there are {', '.join(map(str, steps))}" if steps else "there is none yet"
+            raise TapelessError(
+                f"{self.folder} keeps no checkpoint {which[:40]!r}: say best, newest or a step; {kept}."
+            )
+        found, messages = checkpoint.at(self.checkpoints, int(which))
         if found is None:
-            there = checkpoint.steps(self.checkpoints)
-            shown = [str(each) for each in there] if len(there) < 12 else [*map(str, there[:5]), "…", str(there[-1])]
-            kept = f"those it has are of {', '.join(shown)}" if there else "it has none yet"
-            raise TapelessError(f"{self.folder} has no checkpoint of step {step}: {kept}.")
-        return found
+            raise TapelessError(f"{self.folder} has no whole checkpoint {which}: {' '.join(messages)}")
+        return found, messages
 
-    def model(self, which: str | int, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
+    def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
         """A model with the weights of a checkpoint, for reading out or sampling; unless an `optimizer` is asked for, it
         cannot be trained further."""
         found, messages = self.checkpoint(which)
