@@ -95,7 +95,7 @@ class Decoder:
         self.chunk = min(CHUNK, config.context)
         backend = model.engine.backend
         plans = [
-            make_plan(program, model.precision, backend.scratch, lent=True)
+            make_plan(program, model.precision, backend.scratch, backend.together, lent=True)
             for program in (reading(model.preset, self.chunk), decoding(model.preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in

@@ -214,10 +214,31 @@ class Model(Shown):
 
         Where the loss or the gradients are not finite nothing is updated, and what is returned says so.
         """
+        return self._ran(*self._prepared(inputs, targets, lr, clip, accumulate, count))
+
+    def walk_step(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        lr: float,
+        clip: float | None = None,
+        accumulate: bool = False,
+        count: float | None = None,
+    ) -> tuple[Iterator[Call], Stepped]:
+        """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
+        phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
+        self._run_number += 1
+        return self.engine.walk(*phases), Stepped(self, self._run_number)
+
+    def _prepared(
+        self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
+    ) -> tuple[str, ...]:
+        """A step ready to run: the phases it consists of."""
         self._check_update(lr, clip)
         self.feed(inputs, targets, count)
         self.prepare_update(lr, clip)
-        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
+        return (*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
 
     def _ran(self, *phases: str) -> Stepped:
         self._run_number += 1
@@ -260,9 +281,9 @@ class Model(Shown):
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.preset, batch, time)
-            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
-            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+            program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
+            plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
+            self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         engine.write(inputs_name(self.config), array)
         return engine
@@ -379,4 +400,4 @@ def plans(
     """Of the training step and of the evaluation that shares its memory."""
     training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
     evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch)
+    return make_plans(training, evaluation, precision, backend.scratch, backend.together)

@@ -22,6 +22,7 @@ from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, 
 from tapeless.shown import flops as flops
 from tapeless.shown import shape as shape
 from tapeless.shown import size as size
+from tapeless.tasks.data.reading import READING_HELP
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -31,6 +32,11 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of
 Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
+# How text is taken out of files, wherever a command reads some.
+FieldOption = Annotated[str | None, typer.Option(help=READING_HELP["field"])]
+ColumnOption = Annotated[str | None, typer.Option(help=READING_HELP["column"])]
+EncodingOption = Annotated[str | None, typer.Option(help=READING_HELP["encoding"])]
+DropOption = Annotated[bool, typer.Option("--drop-duplicates", help=READING_HELP["drop_duplicates"])]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}

@@ -13,6 +13,7 @@ from tapeless.generate import check_sampling, checked_scores, choose
 from tapeless.model import Model
 from tapeless.models.config import Architecture, check_size
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 from tapeless.tasks.task import Ended, Farewell, Measured, Task, TaskKind
@@ -227,7 +228,7 @@ KIND = TaskKind(
     reader=lambda run, tokenizer: ExpressionReader(),
     # Everything is known: its words, its length, what is held out, all of which is evaluated.
     unused=lambda data, inherits: dict.fromkeys(
-        ("tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
+        (*READING_HELP, "tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
     ),
 )
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import Tokenizer
 from tapeless.tasks.writing import Sampling, Writing
 
@@ -117,6 +118,7 @@ class Asked:
     vocab: int | None = None  # where it was asked for, and is not the data's to say
     inherited: str | Path | None = None  # the tokenizer of the run whose weights it starts from
     class_weights: tuple[float, ...] | None = None  # that the run has been trained with
+    reading: Reading | None = None  # how text is taken out of files
     progress: Progress | None = None
 
 

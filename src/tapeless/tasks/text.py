@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
@@ -24,8 +26,10 @@ from tapeless.tasks.scoring import score_text
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 from tapeless.tasks.writing import Sampling, Writing
 
-PROMPT = "def "  # continued at the end where nobody says what
 TEMPERATURE = 0.8  # where nobody says
+SELF_EXPLAINING = ("hidden", "binary", "empty", "not a file")
+LOOKED_THROUGH = 1 << 16  # tokens held out, among which documents to continue are looked for
+LONGEST_PROMPT = 24  # characters
 
 
 class Text(Task):
@@ -49,17 +53,44 @@ class Text(Task):
         return Measured(total / counted)
 
     def summary(self) -> str:
-        return f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
+        told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
+        left_out = told_left_out(self.data.skipped, self.data.examples)
+        return f"{told}; {left_out}" if left_out else told
+
+    def prompt(self, seed: int) -> str:
+        """The beginning of a document that was held out, for the model to go on with: a few words of a line."""
+        assert self.tokenizer is not None
+        held_out = self.data.validation
+        ids = held_out.window(0, min(len(held_out), LOOKED_THROUGH))
+        begins = [0, *(np.flatnonzero(ids[:-1] == self.tokenizer.end) + 1)]
+        begin = begins[seed % len(begins)]
+        lines = self.tokenizer.decode(ids[begin : begin + 8 * LONGEST_PROMPT]).strip("\n\ufffd ").splitlines()
+        line = next((line.strip() for line in lines if any(map(str.isalnum, line))), "")
+        short = line[:LONGEST_PROMPT]
+        return short if len(line) <= LONGEST_PROMPT else short.rpartition(" ")[0] or short
 
     def identity(self) -> dict[str, Any]:
         return {"data": self.data.sha256}
 
     def farewell(self, ended: Ended) -> Farewell:
-        commands = ((f"{ended.command} sample {ended.spelled} --prompt 'import '", "let it write"),)
         if self.tokenizer is None:
-            return Farewell(next=commands)
-        written = continuation(ended.model, self.tokenizer, ended.prompt or PROMPT, 96, seed=ended.step)
-        return Farewell("a sample, from the weights as they are now", text=written, next=commands)
+            return Farewell()
+        prompt = ended.prompt or self.prompt(ended.step)
+        command = f"{ended.command} sample {ended.spelled} --prompt {shlex.quote(prompt)}"
+        written = continuation(ended.model, self.tokenizer, prompt, 96, seed=ended.step)
+        title = "a sample, from the weights as they are now"
+        if not ended.prompt:
+            title += "; it goes on from the beginning of a text that was held out"
+        return Farewell(title, text=written, next=((command, "let it write"),))
+
+
+def told_left_out(skipped: Mapping[str, int], examples: Mapping[str, str]) -> str:
+    """What of a source was not taken, for people; of what could have been text one is named."""
+    told = []
+    for reason, count in sorted(skipped.items()):
+        named = f" ({examples[reason]})" if reason not in SELF_EXPLAINING and reason in examples else ""
+        told.append(f"{count:,} {reason}{named}")
+    return f"left out: {', '.join(told)}" if told else ""
 
 
 class TextReader:
@@ -132,7 +163,7 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
             prepare(
                 asked.data, made, tokenizer=str(asked.inherited or asked.tokenizer),
                 vocab=asked.vocab if learned else None, validation=asked.validation, seed=asked.seed,
-                progress=asked.progress,
+                reading=asked.reading, progress=asked.progress,
             )  # fmt: skip
         data = open_data(made)
     if asked.vocab is None and data.tokenizer is not None:
@@ -164,7 +195,7 @@ def _check_learns_text(preset: Preset) -> None:
 def _unused(data: str, inherits: bool) -> dict[str, str]:
     found = {"tokenizer": "the model that it starts from reads the tokens that it learned"} if inherits else {}
     if data and holds_tokens(Path(data)):
-        found["tokenizer"] = f"{data} holds tokens already"
+        found |= dict.fromkeys((*READING_HELP, "tokenizer"), f"{data} holds tokens already")
         if user_path(data).is_dir():
             found["validation"] = f"{data} says itself what is held out"
     return found

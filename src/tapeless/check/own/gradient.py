@@ -81,7 +81,7 @@ def judge(
     index = subject.wrt[place]
     value = subject.pair.inputs[index]
     found = np.zeros_like(value) if gradient is None else gradient
-    doubt = _not_analytic(subject, index, rng)
+    doubt = not_analytic(subject, index, rng)
     underflow = smallest_sum(subject.weights) / STEP  # as the complex step sees it
     if doubt:
         method = "differences"
@@ -146,7 +146,7 @@ def _by_complex_step(subject: Subject, index: int, direction: Array) -> float:
     return float(sum((weight * output.imag).sum() for weight, output in pairs)) / STEP
 
 
-def _not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
+def not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
     """Empty if the complex step can be trusted: the slopes along the real and the imaginary axis agree."""
     value = subject.pair.inputs[index]
     outputs = complex_outputs(subject.pair, index, value.astype(complex))
