@@ -75,7 +75,9 @@ def test_ten_things_work(place, monkeypatch, capsys):
     made = run_all("ten-things.md", place, monkeypatch)
     said = capsys.readouterr().out
     assert "right: the backward is the derivative of the forward." in said
-    assert made["moved"].keys() == {"embedding", "blocks.0", "blocks.1", "head"} == made["run"].model.gradient_norms.keys()
+    assert (
+        made["moved"].keys() == {"embedding", "blocks.0", "blocks.1", "head"} == made["run"].model.gradient_norms.keys()
+    )
     assert all(norm > 0 for norm in made["run"].model.gradient_norms.values())
     assert (place / "my-gpt" / "config.json").is_file()
 

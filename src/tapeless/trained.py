@@ -12,8 +12,6 @@ from math import exp, inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapeless.errors import TapelessError, brief
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.scores import SCORES
@@ -99,10 +97,9 @@ class Trained(Shown):
         self._kind = kind_of(self._request.settings.data, run.folder, EVERY_KIND)
         self.window = run.window()
         self.model: Model
-        which, time = _checkpoint_name(checkpoint), self.window if time is None else time
-        self.model, found, self.messages = run.model(which, time=time, **how)
+        self.model, found, self.messages = run.model(checkpoint, time=self.window if time is None else time, **how)
         self.step = found.step
-        self._asked = which
+        self._asked = str(checkpoint)
 
     @property
     def config(self) -> Architecture:
@@ -117,7 +114,7 @@ class Trained(Shown):
     @property
     def checkpoints(self) -> list[int]:
         """The steps whose weights are kept, the earliest first: each can be loaded."""
-        return checkpoints.steps_in(self.run.checkpoints)
+        return checkpoints.steps(self.run.checkpoints)
 
     @cached_property
     def reader(self) -> Reader:
@@ -251,13 +248,6 @@ class Trained(Shown):
         loss, accuracy = found[-1].get("loss"), found[-1].get("accuracy")
         told = "" if loss is None else f"; held-out loss {loss:.4g}"
         return told + ("" if accuracy is None else f", {accuracy:.2%} right")
-
-
-def _checkpoint_name(asked: Any) -> str:
-    number = isinstance(asked, int | np.integer) and not isinstance(asked, bool)
-    if not number and not isinstance(asked, str):
-        raise TapelessError(f"checkpoint must be 'best', 'newest' or the number of a step, not {brief(asked)}.")
-    return str(asked)
 
 
 def _text(given: Any) -> str:
