@@ -41,7 +41,7 @@ def public_things():
         yield kind.__name__, kind
 
 
-@pytest.mark.parametrize(("name", "thing"), public_things())
+@pytest.mark.parametrize(("name", "thing"), list(public_things()))
 def test_every_public_thing_says_what_it_is(name, thing):
     if callable(thing):
         assert inspect.getdoc(thing), name

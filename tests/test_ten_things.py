@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tapeless.train.settings import Request, Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
 LINE = "the quick brown fox jumps over the lazy dog\n"
-TINY = {"layers": 2, "channels": 16, "heads": 2}
+TINY: dict[str, Any] = {"layers": 2, "channels": 16, "heads": 2}
 QUICK = Settings(batch=8, time=24, steps=12, lr=1e-2, eval_every=6, eval_batches=1, log_every=1)
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^```(python)?\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -57,7 +57,7 @@ CONSTANTS = {
 
 def members(kind: type) -> list[tuple[str, Any]]:
     """What of a class is public and its own, in the order in which it stands there; inherited from ours, too."""
-    found = {}
+    found: dict[str, Any] = {}
     for each in reversed(kind.__mro__):
         if each.__module__.startswith("tapeless"):
             found |= {name: value for name, value in vars(each).items() if _is_public(name, value)}
