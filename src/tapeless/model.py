@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import inf, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -42,7 +42,8 @@ GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model(Shown):
-    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
+    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name. `params`, `grads`
+    and `state` map names to arrays; `config` has its sizes, `plan` every byte, `program` every call."""
 
     def __init__(
         self,
@@ -160,6 +161,7 @@ class Model(Shown):
 
     @property
     def parameters(self) -> int:
+        """How many numbers its weights are."""
         return self.program.parameters
 
     @property
@@ -183,6 +185,16 @@ class Model(Shown):
     def draws(self, made: int) -> None:
         if self.preset.dropout:
             self.write(dropout.NUMBER, made)
+
+    @property
+    def gradient_norms(self) -> dict[str, float]:
+        """The norm of each layer's gradients as they are now: of "embedding", "blocks.0", …, "head"."""
+        squares: dict[str, float] = {}
+        for weight in self.program.weights:
+            if weight.name in self.grads:
+                norm = np.linalg.norm(self.read(gradient_name(weight.name)).astype(np.complex128))
+                squares[weight.section] = squares.get(weight.section, 0.0) + float(norm) ** 2
+        return {section: sqrt(square) for section, square in squares.items()}
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None

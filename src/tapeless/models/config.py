@@ -61,6 +61,7 @@ class Architecture:
         return f"{self.layers} layer{several} × {self.channels} channels, {self.heads} heads, {reads}"
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         _check_choices(self)
         for name in ("layers", "channels", "heads", "vocab", "context"):
             check_size(name, getattr(self, name))
@@ -98,6 +99,7 @@ class Layout:
     chunk: int = 256  # rows of logits that exist at a time
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         _check_flag("recompute", self.recompute)
         check_size("chunk", self.chunk)
 
@@ -126,6 +128,7 @@ class Preset:
         return first.override(**values)
 
     def override(self, **changes: Any) -> Preset:
+        """The same with these fields changed, checked as a whole."""
         check_fields(changes)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
         if isinstance(plain.get("frozen"), list):
@@ -144,6 +147,7 @@ class Preset:
         return {name: getattr(_part_with(self, name), name) for name in OVERRIDABLE}
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         self.architecture.validate()
         self.layout.validate()
         _check_choices(self)
