@@ -66,6 +66,18 @@ def spell(tokens: Array) -> str:
     return "".join(WORDS[token] for token in tokens)
 
 
+def read(text: str) -> list[int]:
+    """The tokens of an expression, or of its beginning; spaces mean nothing."""
+    tokens, rest = [], "".join(text.split())
+    while rest:
+        word = next((word for word in sorted(WORDS, key=len, reverse=True) if rest.startswith(word)), None)
+        if word is None:
+            raise TapelessError(f"{rest[:20]!r} is no part of an expression: write for example Max(1,6,2).")
+        tokens.append(WORDS.index(word))
+        rest = rest[len(word) :]
+    return tokens
+
+
 def check_fits(config: Architecture) -> None:
     """A model that can learn this task reads tokens, knows the words and holds an expression."""
     if config.features:
