@@ -32,8 +32,8 @@ def place(tmp_path_factory):
         NAMES[3]: ("gpt2-4x256", small, {"data": str(text), "time": 16}),
     }
     for name, (preset, model, settings) in asked.items():
-        settings = {"steps": 4, "batch": 2, "backend": "reference", "eval_every": 1, "keep": 9} | settings
-        session = start(Request(preset, model, Settings(**settings)), folder / "runs" / name)
+        common: dict[str, Any] = {"steps": 4, "batch": 2, "backend": "reference", "eval_every": 1, "keep": 9}
+        session = start(Request(preset, model, Settings(**common | settings)), folder / "runs" / name)
         for _ in session.walk(lambda: None):
             pass
     return folder
@@ -161,7 +161,7 @@ MISTAKES = [
     (("runs", "empty"), "empty holds no runs"),
     (("evaluate", "runs/bytes", "--data", "empty.txt"), "empty.txt is empty"),
     (("evaluate", "runs/bytes", "--data", "empty"), "empty holds no text"),
-    (("evaluate", "runs/bytes", "--checkpoint", "7"), "there are 1, 2, 3, 4"),
+    (("evaluate", "runs/bytes", "--checkpoint", "7"), "those it has are of 1, 2, 3, 4"),
     (("evaluate", "runs/bytes", "--backend", "gpu"), "unknown backend"),
     (("evaluate", "runs/bytes", "--backend", "reference", "--threads", "2"), "--threads would have no effect"),
     (("attend", "runs/bytes", "a prompt that is too long"), "25 tokens and runs/bytes reads 16"),

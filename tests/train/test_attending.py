@@ -81,7 +81,7 @@ def test_layers_and_heads_can_be_chosen(place):
 @pytest.mark.parametrize(
     ("run", "prompt", "said"),
     [
-        ("operations", "Max(1,2,x)", "'x\\)' is no part of an expression"),
+        ("operations", "Max(1,2,x)", "'x\\)' begins with no word of the operations task"),
         ("operations", "Max(1,2,6)1", "the prompt has 9 tokens and .* reads 8: shorten it"),
         ("operations", "  ", "the prompt is empty"),
         ("bytes", "", "the prompt is empty"),

@@ -10,7 +10,6 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
-from tapeless.tasks import operations
 from tapeless.tasks.data.tokenizer import load_tokenizer, lost_in
 from tapeless.tasks.kinds import kind_of
 from tapeless.train import checkpoint
@@ -41,17 +40,11 @@ def read_prompt(opened: Run, prompt: str) -> Words:
     config, spec = opened.preset().architecture, opened.tokenizer_spec()
     if config.features:
         raise TapelessError(f"{opened.folder} reads features, not words, so there is no prompt to attend to.")
-    if kind_of(opened.request().settings.data, opened.folder) is operations.KIND:
-        tokens = operations.read(prompt)
-        shown = [operations.WORDS[token] for token in tokens]
-    elif spec is None:
-        raise TapelessError(f"{opened.folder} learned from bare tokens, so it has no tokenizer to read a prompt with.")
-    else:
-        tokenizer = load_tokenizer(spec)
-        tokens = tokenizer.encode(prompt)
-        if lost := lost_in(prompt, tokens, tokenizer):
-            raise TapelessError(f"the tokenizer of {opened.folder} loses part of this prompt, {lost}: leave that out.")
-        shown = [_visible(tokenizer.decode([token]), token) for token in tokens]
+    reader = kind_of(opened.request().settings.data, opened.folder).reader(opened.folder, spec)
+    tokens = reader.encode(prompt)
+    if spec is not None and (lost := lost_in(prompt, tokens, load_tokenizer(spec))):
+        raise TapelessError(f"the tokenizer of {opened.folder} loses part of this prompt, {lost}: leave that out.")
+    shown = [_visible(reader.decode([token]), token) for token in tokens]
     window = opened.window()
     if not tokens:
         raise TapelessError("the prompt is empty, so there is nothing to look at: give some words.")
@@ -77,10 +70,13 @@ def over_training(opened: Run, prompt: str, *, backend: str = DEFAULT_BACKEND) -
     words = read_prompt(opened, prompt)
     model, _, _ = opened.model("newest", backend=backend, time=1)
     found, messages = [], []
-    for step in checkpoint.steps_in(opened.checkpoints):
-        here, faults = checkpoint.at(opened.checkpoints, step)
-        messages += [fault.partition(";")[0] for fault in faults]
-        if here is not None:
+    for step in checkpoint.steps(opened.checkpoints):
+        try:
+            here = checkpoint.at(opened.checkpoints, step)
+        except TapelessError as fault:
+            messages.append(f"{str(fault).rpartition(':')[0]}: it is passed over.")
+            continue
+        if here is not None:  # a training may just have removed it
             read_weights(here, model)
             found.append(Attended(step, words, _of_one(model.attention(np.array([words.tokens])))))
     return found, messages

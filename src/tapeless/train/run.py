@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
@@ -107,37 +109,44 @@ class Run:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """To go on from; None where there is none, and none was damaged."""
-        if not checkpoint.steps_in(self.checkpoints):
+        if not checkpoint.steps(self.checkpoints):
             return None, []
         return self.checkpoint("newest")
 
-    def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
+    def checkpoint(self, which: str | int) -> tuple[Checkpoint, list[str]]:
         """`best`, `newest` or the number of a step, with a message for every damaged one that had to be passed over."""
+        if isinstance(which, str) and which.isascii() and which.isdigit():
+            which = int(which)
+        if isinstance(which, int | np.integer) and not isinstance(which, bool):
+            return self._checkpoint_at(int(which)), []
         if which not in ("best", "newest"):
-            return self._at(which)
+            raise TapelessError(f"checkpoint must be 'best', 'newest' or the number of a step, not {which!r}.")
         found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
         if found is None:
             said = f" ({' '.join(messages)})" if messages else ""
             raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
         return found, messages
 
-    def _at(self, which: str) -> tuple[Checkpoint, list[str]]:
-        steps = checkpoint.steps_in(self.checkpoints)
-        if not which.isascii() or not which.isdigit() or int(which) not in steps:
-            kept = f"there are {', '.join(map(str, steps))}" if steps else "there is none yet"
-            raise TapelessError(
-                f"{self.folder} keeps no checkpoint {which[:40]!r}: say best, newest or a step; {kept}."
-            )
-        found, messages = checkpoint.at(self.checkpoints, int(which))
+    def _checkpoint_at(self, step: int) -> Checkpoint:
+        found = checkpoint.at(self.checkpoints, step)
         if found is None:
-            raise TapelessError(f"{self.folder} has no whole checkpoint {which}: {' '.join(messages)}")
-        return found, messages
+            there = checkpoint.steps(self.checkpoints)
+            shown = [str(each) for each in there] if len(there) < 12 else [*map(str, there[:5]), "…", str(there[-1])]
+            kept = f"those it has are of {', '.join(shown)}" if there else "it has none yet"
+            raise TapelessError(f"{self.folder} has no checkpoint of step {step}: {kept}.")
+        return found
 
-    def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
-        """A model with the weights of a checkpoint, for reading out or sampling; it cannot be trained further."""
+    def model(self, which: str | int, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
+        """A model with the weights of a checkpoint, for reading out or sampling; unless an `optimizer` is asked for, it
+        cannot be trained further."""
         found, messages = self.checkpoint(which)
         request, preset = _read(self.folder)
-        model = Model(_to_read(preset), optimizer=None, class_weights=request.class_weights, **how)
+        trainable = how.get("optimizer") is not None
+        model = Model(
+            preset if trainable else _to_read(preset),
+            class_weights=request.class_weights,
+            **{"optimizer": None, **how},
+        )
         read_weights(found, model)
         return model, found, messages
 
@@ -200,7 +209,8 @@ def open_run(folder: Path, locked: bool = False) -> Run:
     if not (folder / CONFIGURATION).is_file():
         if was_left(folder):
             raise TapelessError(f"{folder} {NEVER_BEGAN}")
-        what = "is not a run: it has no config.toml" if folder.is_dir() else "is not there"
+        what = "is not a run: it is no folder" if os.path.lexists(folder) else "is not there"
+        what = "is not a run: it has no config.toml" if folder.is_dir() else what
         raise TapelessError(
             f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
         )

@@ -118,7 +118,7 @@ def _figures(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _state(opened: Run, lines: Sequence[dict[str, Any]], running: bool, imported: bool) -> tuple[str, str]:
     if running:
         return RUNNING, ""
-    if not checkpoint.steps_in(opened.checkpoints):
+    if not checkpoint.steps(opened.checkpoints):
         return (DAMAGED, "it has metrics and no checkpoint") if lines else (STOPPED, "before its first checkpoint")
     if imported and not lines:
         return IMPORTED, ""
