@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 import tapeless
+from tapeless.cli.attend import attend
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
+from tapeless.cli.compare import compare
 from tapeless.cli.doctor import doctor
 from tapeless.cli.evaluate import evaluate
 from tapeless.cli.explain import explain
@@ -28,7 +30,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (presets, explain, plan, check, tokenize, train, runs, doctor, evaluate, sample, import_, export, bench)
+COMMANDS = (
+    presets,
+    explain,
+    plan,
+    check,
+    tokenize,
+    train,
+    runs,
+    doctor,
+    evaluate,
+    compare,
+    attend,
+    sample,
+    import_,
+    export,
+    bench,
+)
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_paths(command))
 app.add_typer(label_app, name="label")

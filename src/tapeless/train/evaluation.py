@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
 from tapeless.tasks import text
 from tapeless.tasks.data import meta as metadata
-from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.corpus import every_piece, find_documents
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
-from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.scoring import score_text
@@ -149,7 +149,7 @@ def _given(opened: Run, data: str, tokenizer: Tokenizer | None, progress: Progre
     if not holds_tokens(path):
         if tokenizer is None:
             raise TapelessError(f"{opened.folder} has no tokenizer to read text with: give tokens with --data.")
-        return _encoded(data, tokenizer, progress)
+        return _encoded(opened, data, tokenizer, progress)
     path = user_path(path)
     found = open_data(path)
     if not path.is_dir():  # a single file is judged whole
@@ -174,37 +174,26 @@ def _check_same_tokens(opened: Run, path: Path, found: TokenData, tokenizer: Tok
         )
 
 
-def _encoded(data: str, tokenizer: Tokenizer, progress: Progress) -> _Passage:
+def _encoded(opened: Run, data: str, tokenizer: Tokenizer, progress: Progress) -> _Passage:
     """All documents one after the other, each with its end, as in training."""
-    corpus, done = find_documents(data), 0
+    corpus, done = find_documents(data, opened.request().settings.reading(), progress=progress), 0
     parts: list[Array] = []
-    lost = ""
-    for document in corpus.documents:
-        for piece in pieces(document):
+    end, lost = np.array([tokenizer.end], np.uint32), ""
+    try:
+        left = 0  # of the document at hand
+        for document, piece in every_piece(corpus.documents):
+            left = (left or document.size) - len(piece)
             (ids,) = tokenizer.encode_pieces([piece])
-            parts.append(ids.astype(np.uint32))
-            lost = lost or _lost(piece.decode("utf-8"), ids, tokenizer)
+            parts += [ids.astype(np.uint32), *([] if left else [end])]
+            lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
             done += len(piece)
-            progress("reading", done, corpus.size)
-        parts.append(np.array([tokenizer.end], np.uint32))
-    told = [f"{count:,} files were left out: {reason}." for reason, count in corpus.skipped.items()]
+            progress("tokenising", done, corpus.size)
+    finally:
+        corpus.close()
+    told = [f"{count:,} left out: {reason}." for reason, count in corpus.skipped.items()]
     if lost:
-        told.append(f"its tokenizer loses part of this text, {lost}: so there are no bits per byte.")
+        told.append(f"its tokenizer loses part of this text, {lost}; so there are no bits per byte.")
     return _Passage(data, Tokens([np.concatenate(parts)]), None if lost else corpus.size, tokenizer.end, told)
-
-
-def _lost(words: str, ids: Array, tokenizer: Tokenizer) -> str:
-    """What does not come back from its tokens, of which bits per byte would be too few."""
-    if tokenizer.name == "bytes" or tokenizer.decode(ids) == words:
-        return ""
-    alone = ((each, tokenizer.decode(tokenizer.encode(each))) for each in dict.fromkeys(words))
-    return next(
-        (f"such as {each!r}, which comes back as {back!r}" for each, back in _changed(alone)), "as it spells it"
-    )
-
-
-def _changed(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    return ((each, back) for each, back in pairs if back.strip() != each.strip())
 
 
 def _end(tokenizer: Tokenizer | None) -> int | None:
