@@ -107,7 +107,7 @@ def summed(result: Array, read: Sequence[Any]) -> int:
     counts = []
     for value in read:
         if isinstance(value, np.ndarray):
-            lacking = Counter(value.shape) - Counter(result.shape)
+            lacking: Counter[int] = Counter(value.shape) - Counter(result.shape)
             counts.append(prod(lacking.elements()))
     most = max(counts, default=1)
     return most if most > 1 else max(result.shape, default=1)
