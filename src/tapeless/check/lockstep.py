@@ -20,12 +20,13 @@ from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
+from tapeless.shown import Told
 
 MOVES, MANY = 8, 20_000  # draws of inputs that are off by a rounding; numbers from which two draws will do
 
 
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(Told):
     """One result of one call: how far it is from the reference, and where most."""
 
     number: int

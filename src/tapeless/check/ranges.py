@@ -30,6 +30,7 @@ from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
 from tapeless.program.call import Call
+from tapeless.shown import Told
 
 Arrays = dict[str, Array]
 Move = Callable[[str, Shape], Any]  # of an argument: in units of MOVE
@@ -53,8 +54,8 @@ SHORT = 8  # cases at each of the other sizes
 SIZES = ((USUAL, None), (NARROW, SHORT), (ONE_ROW, SHORT), (THREADED | {"N": 70_000}, 2))
 
 
-@dataclass(frozen=True)
-class RangeError:
+@dataclass(frozen=True, repr=False)
+class RangeError(Told):
     """One result of an op over all that was tried: its worst error, in roundings of its natural size, and where."""
 
     op: str

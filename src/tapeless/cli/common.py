@@ -19,6 +19,10 @@ import typer
 from rich.console import Console
 
 from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
+from tapeless.shown import flops as flops
+from tapeless.shown import shape as shape
+from tapeless.shown import size as size
+from tapeless.tasks.data.reading import READING_HELP
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -28,6 +32,11 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of
 Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
+# How text is taken out of files, wherever a command reads some.
+FieldOption = Annotated[str | None, typer.Option(help=READING_HELP["field"])]
+ColumnOption = Annotated[str | None, typer.Option(help=READING_HELP["column"])]
+EncodingOption = Annotated[str | None, typer.Option(help=READING_HELP["encoding"])]
+DropOption = Annotated[bool, typer.Option("--drop-duplicates", help=READING_HELP["drop_duplicates"])]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
@@ -154,27 +163,6 @@ def _without_nan(document: Any) -> Any:
     if isinstance(document, list | tuple):
         return [_without_nan(value) for value in document]
     return None if isinstance(document, float) and not math.isfinite(document) else document
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def flops(count: float) -> str:
-    for unit in ("", "K", "M", "G", "T"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}FLOP"
-        count /= 1000
-    return f"{count:.3g} PFLOP"
-
-
-def shape(sizes: Any) -> str:
-    return "×".join(map(str, sizes))
 
 
 def bars(values: list[float], width: int) -> str:

@@ -54,6 +54,12 @@ class Architecture:
         """The resolved width of the feed-forward."""
         return 4 * self.channels if self.hidden is None else self.hidden
 
+    def described(self) -> str:
+        """Its sizes in a few words."""
+        several = "s" * (self.layers > 1)
+        reads = f"{self.features} features, {self.vocab:,} classes" if self.features else f"vocabulary {self.vocab:,}"
+        return f"{self.layers} layer{several} × {self.channels} channels, {self.heads} heads, {reads}"
+
     def validate(self) -> None:
         _check_choices(self)
         for name in ("layers", "channels", "heads", "vocab", "context"):

@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
@@ -89,19 +91,33 @@ class Run:
             return None, []
         return self.checkpoint("newest")
 
-    def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
-        """`best` or `newest`, with a message for every damaged one that had to be passed over."""
+    def checkpoint(self, which: str | int) -> tuple[Checkpoint, list[str]]:
+        """`best` or `newest`, with a message for every damaged one that had to be passed over; or that of a step."""
+        if isinstance(which, int | np.integer) and not isinstance(which, bool):
+            return self._checkpoint_at(int(which)), []
+        if which not in ("best", "newest"):
+            raise TapelessError(f"checkpoint must be 'best', 'newest' or the number of a step, not {which!r}.")
         found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
         if found is None:
             said = f" ({' '.join(messages)})" if messages else ""
             raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
         return found, messages
 
-    def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
-        """A model with the weights of a checkpoint, for reading out or sampling; it cannot be trained further."""
+    def _checkpoint_at(self, step: int) -> Checkpoint:
+        found = checkpoint.at(self.checkpoints, step)
+        if found is None:
+            there = checkpoint.steps(self.checkpoints)
+            shown = [str(each) for each in there] if len(there) < 12 else [*map(str, there[:5]), "…", str(there[-1])]
+            kept = f"those it has are of {', '.join(shown)}" if there else "it has none yet"
+            raise TapelessError(f"{self.folder} has no checkpoint of step {step}: {kept}.")
+        return found
+
+    def model(self, which: str | int, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
+        """A model with the weights of a checkpoint, for reading out or sampling; unless an `optimizer` is asked for, it
+        cannot be trained further."""
         found, messages = self.checkpoint(which)
         request, preset = _read(self.folder)
-        model = Model(preset, optimizer=None, class_weights=request.class_weights, **how)
+        model = Model(preset, class_weights=request.class_weights, **{"optimizer": None, **how})
         read_weights(found, model)
         return model, found, messages
 
@@ -154,7 +170,8 @@ def open_run(folder: Path, locked: bool = False) -> Run:
     if not (folder / CONFIGURATION).is_file():
         if was_left(folder):
             raise TapelessError(f"{folder} {NEVER_BEGAN}")
-        what = "is not a run: it has no config.toml" if folder.is_dir() else "is not there"
+        what = "is not a run: it is no folder" if os.path.lexists(folder) else "is not there"
+        what = "is not a run: it has no config.toml" if folder.is_dir() else what
         raise TapelessError(
             f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
         )

@@ -13,6 +13,7 @@ from tapeless.check.own.callables import Pair, RefusalError, complex_outputs, gr
 from tapeless.check.own.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
+from tapeless.shown import Told
 
 DIFFERENCES, CONFIRMED = TOLERANCES["differences"], TOLERANCES["confirmed analytic"]
 UNCHANGED, VANISHING = TOLERANCES["complex input unchanged"], TOLERANCES["vanishing gradient"]
@@ -27,8 +28,8 @@ RANK = ("right", "cannot tell", "wrong", "refused")
 Along = Callable[[Array], Slope]  # the derivative along a direction of one input
 
 
-@dataclass(frozen=True)
-class InputReport:
+@dataclass(frozen=True, repr=False)
+class InputReport(Told):
     """The gradient of one input: where it is farthest from the truth, and how the truth was found."""
 
     name: str

@@ -25,6 +25,7 @@ from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
 from tapeless.inputs import spelled
 from tapeless.ops.contract import Array
+from tapeless.shown import Told
 
 LINEAR = TOLERANCES["linear in dy"]
 
@@ -36,8 +37,8 @@ VERDICTS = {
 }
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Told):
     """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
 
     verdict: str  # "right", "wrong", "cannot tell", or "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf, isfinite
@@ -19,8 +19,10 @@ from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native
 from tapeless.model import Model
 from tapeless.ops.contract import NONE, Array
-from tapeless.program.arena import ALIGNMENT
+from tapeless.program.arena import ALIGNMENT, Together
 from tapeless.program.call import Call
+from tapeless.program.precision import Precision
+from tapeless.shown import Told
 
 OwnKernel = Callable[..., Any]
 Batch = tuple[Array, Array]
@@ -42,8 +44,8 @@ class Swap:
         return call.op == self.name and call.direction in self.kernels
 
 
-@dataclass(frozen=True)
-class Speed:
+@dataclass(frozen=True, repr=False)
+class Speed(Told):
     """One call of the op: how long the kernel takes and how long ours, each a median of turns."""
 
     call: Call
@@ -77,6 +79,9 @@ class Swapped:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)
+
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        return ()  # every call has its own kernel
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
         if not self._swap.has(call):

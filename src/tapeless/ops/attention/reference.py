@@ -125,6 +125,12 @@ def backward(
     dk[...] = _join(ds.swapaxes(2, 3) @ q) * scale
 
 
+def weights(q: Array, k: Array, heads: int, causal: bool) -> Array:
+    """p alone, (B H T S), for whoever wants to see it: nothing keeps it."""
+    q, k = _split(q, heads), _split(k, heads)
+    return _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal))[0]  # (1) (2)
+
+
 def pairs(dims: Dims, causal: bool) -> int:
     """How many (query, key) pairs one head of one sequence looks at."""
     queries, keys = dims["T"], dims["S"]
