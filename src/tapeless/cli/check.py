@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +14,13 @@ from tapeless.check.complex_step import TensorError, check_directions, check_mod
 from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size
 from tapeless.check.everything import check_everything
 from tapeless.check.finding import Finding
+from tapeless.check.one_op import ops_among
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
+from tapeless.cli.one_op import check_ops
 from tapeless.cli.progress import one_by_one
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
@@ -29,7 +32,7 @@ SHOWN = 12  # tensors in the table
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET …]", help="Presets to prove; all by default.")
+        list[str] | None, typer.Argument(metavar="[PRESET|OP …]", help="Presets to prove, or ops; all by default.")
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
@@ -53,10 +56,16 @@ def check(
     under 200 million parameters. --backend cpu or cuda walks one whole training step of every configuration in lockstep
     with the reference and reports the first call whose result is off; the cpu's ops are tried on threads and over the
     whole range of the type as well.
-    --bugs checks the checkers.
+    --bugs checks the checkers. The name of an op proves that op alone: its mathematics and its kernels, beside the
+    reference, on threads and over the whole range.
 
     Example: tapeless check gpt2-4x256 ops-102k
+    Example: tapeless check layernorm
     """
+    ops_alone = ops_among([name for name in names or () if not Path(name).exists()], list(PRESETS))
+    if ops_alone:
+        check_ops(ops_alone, backend, json, others=len(names or ()) > len(ops_alone) or fast or bugs)
+        return
     if bugs:
         if names or fast or backend != "reference":
             raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast and --backend.")
