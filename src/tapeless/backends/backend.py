@@ -80,7 +80,7 @@ def precision_for(backend: Backend, name: str | None) -> Precision:
     if name is not None and name not in backend.precisions:
         raise TapelessError(
             f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "
-            f"take backend='reference'."
+            f"take the reference backend."
         )
     return PRECISIONS[backend.default_precision if name is None else name]
 

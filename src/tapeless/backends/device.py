@@ -70,7 +70,7 @@ class Device:
         if binder is None:
             raise TapelessError(
                 f"{call.op} has no {call.direction} on the cuda backend: write it in ops/{call.op}/cuda.py, "
-                f"or take backend='reference'."
+                f"or take the reference backend."
             )
         with handed(options.pop("scratch", ())):
             natives = binder(*arguments, **options)

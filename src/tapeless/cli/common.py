@@ -18,6 +18,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
+from tapeless.errors import TapelessError
 from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
 from tapeless.shown import flops as flops
 from tapeless.shown import shape as shape
@@ -96,6 +97,8 @@ def _with_fields(
 
     def wrapped(**values: Any) -> None:
         given = {name: values.pop(name) for name in names if values[name] is not None}
+        for old in given.keys() & {*renamed}:
+            raise TapelessError(f"--{old} is called --{RENAMED[old]} now: say --{RENAMED[old]} {given[old]}.")
         command(**{name: value for name, value in values.items() if name not in names}, **{arrive_as: given})
 
     options = []
@@ -112,7 +115,7 @@ def _with_fields(
         options.append(
             inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         )
-    for name in renamed:  # known, so that whoever is given them can say what they are called now
+    for name in renamed:  # known, so that it can be said what they are called now
         hidden: Any = Annotated[Optional[str], typer.Option(f"--{name}", hidden=True)]  # noqa: UP045
         options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden))
     parameters = [*own, *options]
@@ -163,6 +166,15 @@ def _without_nan(document: Any) -> Any:
     if isinstance(document, list | tuple):
         return [_without_nan(value) for value in document]
     return None if isinstance(document, float) and not math.isfinite(document) else document
+
+
+def count(number: float) -> str:
+    """A number for people: 102 k, 16.3 M."""
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} P"
 
 
 def bars(values: list[float], width: int) -> str:

@@ -16,7 +16,7 @@ from tapeless.errors import TapelessError
 def check_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
     """On the cpu unless another backend is asked for: the reference is proven in any case."""
     if others:
-        raise TapelessError("an op is proven alone: name ops only, and leave out presets, --fast and --bugs.")
+        raise TapelessError("an op is proven alone: name ops only, and leave out presets, --fast, --frozen and --bugs.")
     kind = backend_named("cpu" if backend == "reference" else backend)
     reports = [check_one(name, kind) for name in one_by_one(names, lambda name: f"op {name}", json)]
     if json:

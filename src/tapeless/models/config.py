@@ -172,7 +172,7 @@ def _part_with(preset: Preset, name: str) -> Any:
 def check_fields(names: Mapping[str, Any]) -> None:
     for name in names:
         if name in RENAMED:
-            raise TapelessError(f"{name} is called {RENAMED[name]} now: say {RENAMED[name]}={names[name]!r}.")
+            raise TapelessError(f"{name} is called {RENAMED[name]} now.")
         if name not in OVERRIDABLE:
             raise unknown("field", name, OVERRIDABLE)
 

@@ -123,11 +123,6 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return _first_whole([path for _, path in _found(folder)])
 
 
-def any_in(folder: Path) -> bool:
-    """Whether there is anything that bears the name of a checkpoint, whole or not."""
-    return bool(_found(folder))
-
-
 def steps(folder: Path) -> list[int]:
     """Of all checkpoints by their names, whole or not, the earliest first."""
     return sorted({step for step, _ in _found(folder)})

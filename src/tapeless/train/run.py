@@ -20,8 +20,9 @@ from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Preset, checked_class_weights
+from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.program.call import Program
+from tapeless.program.precision import Precision
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
@@ -40,6 +41,19 @@ class NumberedFolder:
 
     def candidates(self) -> Iterator[Path]:
         return (self.parent / f"{self.name}-{number:03}" for number in count(1))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run's training step is made from."""
+
+    preset: Preset
+    batch: int
+    time: int
+    optimizer: Optimizer
+    backend: str
+    precision: Precision
+    class_weights: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -69,12 +83,20 @@ class Run:
 
     def program(self) -> Program:
         """The training step, call by call, as the run was given it; nothing is allocated for it."""
+        made, weighted = self.recipe(), self.request().class_weights is not None
+        master = made.precision.has_master
+        return transformer.training(
+            made.preset, made.batch, made.time, made.optimizer, master=master, weighted=weighted
+        )
+
+    def recipe(self) -> Recipe:
         request, preset = _read(self.folder)
-        settings, weighted = request.settings, request.class_weights is not None
-        batch, time = settings.batch or 1, settings.time or preset.architecture.context
-        master = precision_for(backend_named(settings.backend), settings.precision).has_master
-        optimizer = settings.optimizer(preset.optimizer)
-        return transformer.training(preset, batch, time, optimizer, master=master, weighted=weighted)
+        settings = request.settings
+        return Recipe(
+            preset, settings.batch or 1, settings.time or preset.architecture.context,
+            settings.optimizer(preset.optimizer), settings.backend,
+            precision_for(backend_named(settings.backend), settings.precision), request.class_weights,
+        )  # fmt: skip
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
@@ -87,12 +109,14 @@ class Run:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """To go on from; None where there is none, and none was damaged."""
-        if not checkpoint.any_in(self.checkpoints):
+        if not checkpoint.steps(self.checkpoints):
             return None, []
         return self.checkpoint("newest")
 
     def checkpoint(self, which: str | int) -> tuple[Checkpoint, list[str]]:
-        """`best` or `newest`, with a message for every damaged one that had to be passed over; or that of a step."""
+        """`best`, `newest` or the number of a step, with a message for every damaged one that had to be passed over."""
+        if isinstance(which, str) and which.isascii() and which.isdigit():
+            which = int(which)
         if isinstance(which, int | np.integer) and not isinstance(which, bool):
             return self._checkpoint_at(int(which)), []
         if which not in ("best", "newest"):
@@ -117,9 +141,24 @@ class Run:
         cannot be trained further."""
         found, messages = self.checkpoint(which)
         request, preset = _read(self.folder)
-        model = Model(preset, class_weights=request.class_weights, **{"optimizer": None, **how})
+        trainable = how.get("optimizer") is not None
+        model = Model(
+            preset if trainable else _to_read(preset),
+            class_weights=request.class_weights,
+            **{"optimizer": None, **how},
+        )
         read_weights(found, model)
         return model, found, messages
+
+
+def _to_read(preset: Preset) -> Preset:
+    """A slip in what is frozen is a training's to refuse: weights that are only read are as they are."""
+    try:
+        weights = transformer.evaluation(preset, 1, 1).weights
+        transformer.check_frozen([weight.name for weight in weights], preset.frozen)
+    except TapelessError:
+        return preset.override(frozen=())
+    return preset
 
 
 def read_weights(found: Checkpoint, model: Model) -> None:

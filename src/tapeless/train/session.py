@@ -287,6 +287,11 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
 
 
+def open_task(opened: Run, kind: TaskKind) -> Task:
+    """What a run learns, to be looked at."""
+    return kind.open(_asked(opened.request(), opened.preset(), kind, opened, None, None))[0]
+
+
 def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
     """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
     Its data may move, and must stay what they were."""
