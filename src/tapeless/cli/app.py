@@ -12,12 +12,14 @@ from tapeless.cli.bench import bench
 from tapeless.cli.check import check
 from tapeless.cli.completion import with_completion
 from tapeless.cli.doctor import doctor
+from tapeless.cli.evaluate import evaluate
 from tapeless.cli.explain import explain
 from tapeless.cli.label import label_app
 from tapeless.cli.manual import help_
 from tapeless.cli.paths import with_paths
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
+from tapeless.cli.runs import runs
 from tapeless.cli.sample import sample
 from tapeless.cli.tokenize import tokenize
 from tapeless.cli.train import train
@@ -28,7 +30,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (presets, explain, plan, check, tokenize, train, doctor, sample, import_, export, bench, about, help_):
+COMMANDS = (
+    presets, explain, plan, check, tokenize, train, runs, doctor, evaluate, sample, import_, export, bench, about,
+    help_,
+)  # fmt: skip
+for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_completion(with_paths(command)))
 app.add_typer(label_app, name="label")
 

@@ -27,21 +27,19 @@ def with_completion(command: Callable[..., None]) -> Callable[..., None]:
     taken = inspect.signature(command, eval_str=True)
     for name, parameter in taken.parameters.items():
         _, *described = get_args(parameter.annotation) or (None,)
-        completer = _completer(name)
-        if described and completer is not None:
+        completer = _completer(name, getattr(described[0], "metavar", None) or "") if described else None
+        if completer is not None:
             described[0].autocompletion = completer
     command.__signature__ = taken  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in taken.parameters.values()}
     return command
 
 
-def _completer(name: str) -> Callable[[str], list[str]] | None:
-    if name in ("preset", "presets", "name"):
-        return presets
+def _completer(name: str, metavar: str) -> Callable[[str], list[str]] | None:
+    if "PRESET" in metavar:
+        return (lambda incomplete: presets(incomplete) + runs(incomplete)) if "RUN" in metavar else presets
     if name in ("run", "runs", "resume", "base"):
         return runs
-    if name in ("subject", "subjects"):  # a preset or a run
-        return lambda incomplete: presets(incomplete) + runs(incomplete)
     if name == "topic":
         return topics
     if name in WORDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.reading import READING_HELP
-from tapeless.tasks.data.tokenizer import Tokenizer
-from tapeless.tasks.data.tokens import TokenData, holds_tokens, open_data
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
+from tapeless.tasks.writing import Sampling, Writing
 
+TEMPERATURE = 0.8  # where nobody says
 SELF_EXPLAINING = ("hidden", "binary", "empty", "not a file")
 LOOKED_THROUGH = 1 << 16  # tokens held out, among which documents to continue are looked for
 LONGEST_PROMPT = 24  # characters
@@ -39,15 +41,7 @@ class Text(Task):
 
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out windows every time, so that two evaluations can be compared."""
-        held_out = evaluation_batches(self.data.validation, model.batch, self.time, batches)
-        if model.config.loss == "squared_error":
-            return _by_distance(model, held_out)
-        total, counted = 0.0, 0
-        for inputs, targets in held_out:
-            here = int(np.count_nonzero(targets >= 0))
-            total += model.loss(inputs, targets) * here
-            counted += here
-        return Measured(total / counted)
+        return measured(model, evaluation_batches(self.data.validation, model.batch, self.time, batches))
 
     def summary(self) -> str:
         told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
@@ -90,12 +84,55 @@ def told_left_out(skipped: Mapping[str, int], examples: Mapping[str, str]) -> st
     return f"left out: {', '.join(told)}" if told else ""
 
 
+class TextReader:
+    """Text as a tokenizer has it, to be continued."""
+
+    joint = ""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.name = f"text ({tokenizer.name})"
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
+        """Windows that do not overlap. The text is a document: its first token follows the end of another."""
+        tokens = self.encode(text)
+        if not tokens:
+            raise TapelessError("an empty text has nothing to be predicted: give some.")
+        return evaluation_batches(Tokens([np.array([self.tokenizer.end, *tokens])]), model.batch, model.time)
+
+    def measure(self, model: Model, text: str) -> Measured:
+        return measured(model, self.batches(model, text))
+
+    def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
+        read, end = self.encode(prompt), self.tokenizer.end
+
+        def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
+            return generate(
+                model, read or [end], asked.count, **asked.drawing(TEMPERATURE), stop=[end], window=window,
+                on_slide=on_slide,
+            )  # fmt: skip
+
+        return Writing(tokens, self.tokenizer.stream(), asked)
+
+
+def text_reader(run: Path, tokenizer: str | Path | None) -> TextReader:
+    if tokenizer is None:
+        raise TapelessError(f"{run} did not learn from text, so it has no tokenizer to read or write with.")
+    return TextReader(load_tokenizer(tokenizer))
+
+
 def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: int, seed: int) -> str:
     """The prompt and what the model goes on with."""
     if tokenizer is None:
         raise TapelessError("a sample needs a tokenizer, and this data has none: leave --sample out.")
     tokens = tokenizer.encode(prompt) or [tokenizer.end]
-    return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=0.8, seed=seed)))
+    return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=TEMPERATURE, seed=seed)))
 
 
 def open_text(asked: Asked) -> tuple[Text, Preset]:
@@ -159,7 +196,20 @@ KIND = TaskKind(
         "decay": 0.1,
     },
     unused=_unused,
+    reader=text_reader,
 )  # fmt: skip
+
+
+def measured(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:
+    """The mean over every target."""
+    if model.config.loss == "squared_error":
+        return _by_distance(model, batches)
+    total, counted = 0.0, 0
+    for inputs, targets in batches:
+        here = int(np.count_nonzero(targets >= 0))
+        total += model.loss(inputs, targets).real * here
+        counted += here
+    return Measured(total / counted)
 
 
 def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:

@@ -63,6 +63,9 @@ class Settings:
     eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
+    record: int | None = option(
+        None, "Reports", "Updates between two recorded call by call; 0 for none; by default as often as costs 2 %."
+    )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
@@ -86,6 +89,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.record:
+            check_size("record", self.record)
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:
