@@ -100,7 +100,7 @@ def test_recording_changes_no_bit(tmp_path):
 def test_the_default_keeps_to_its_share_of_the_time(tmp_path, model):
     now = 0.0
     recording = Recording(tmp_path, model, clock=lambda: now)
-    extra = recorded = 0
+    extra, recorded = 0.0, 0
     for step in range(1, 2001):
         if recording.due(step, last=step == 2000):
             record_one(recording, model, step)

@@ -11,6 +11,7 @@ from tapeless.cli.bench import bench
 from tapeless.cli.check import check
 from tapeless.cli.doctor import doctor
 from tapeless.cli.explain import explain
+from tapeless.cli.explore import explore
 from tapeless.cli.label import label_app
 from tapeless.cli.paths import with_paths
 from tapeless.cli.plan import plan
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (presets, explain, plan, check, tokenize, train, doctor, sample, import_, export, bench):
+for command in (presets, explain, plan, check, tokenize, train, explore, doctor, sample, import_, export, bench):
     app.command(command.__name__.rstrip("_"))(with_paths(command))
 app.add_typer(label_app, name="label")
 
