@@ -100,9 +100,9 @@ class _Search:
         sweep = self._sweep()
         lowest = min(sweep, key=lambda each: each.smooth).rate
         rates = [min(lowest * share, HIGHEST_LR) for share in REACH]
-        best = self._best(rates, self.short)
+        best, most = self._best(rates, self.short), 2 * len(REACH)
         for step in (HALF, 1 / HALF):  # where the best is the last of them, it may lie beyond
-            while best in (max(rates), min(rates)) and LOWEST < best * step < HIGHEST_LR and len(rates) < 2 * len(REACH):
+            while best in (max(rates), min(rates)) and LOWEST < best * step < HIGHEST_LR and len(rates) < most:
                 if (step > 1) != (best == max(rates)):
                     break
                 rates.append(best * step)
