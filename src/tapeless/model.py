@@ -27,6 +27,7 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.parts import dropout
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -94,7 +95,8 @@ class Model(Shown):
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Any] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
-        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
+        # Counts are `steps` and `draws`.
+        moments = {each.name: self.engine.view(each) for each in state if each.role != "index"}
         self.state: Mapping[str, Any] = MappingProxyType(moments)
         self._masters = _masters(self.program)
         for name in self._masters:  # only `write` keeps a weight and its master copy together
@@ -110,6 +112,8 @@ class Model(Shown):
                 self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
+        if self.preset.dropout:
+            self.write(dropout.SEED, seed)
         if self.class_weights:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
@@ -172,6 +176,17 @@ class Model(Shown):
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
         self.write("step", checked_steps(made))
+
+    @property
+    def draws(self) -> int:
+        """Batches that were learned from: each has random numbers of its own, where there is dropout. Set back to what
+        it was, the same come again."""
+        return int(self.read(dropout.NUMBER)[0]) if self.preset.dropout else 0
+
+    @draws.setter
+    def draws(self, made: int) -> None:
+        if self.preset.dropout:
+            self.write(dropout.NUMBER, made)
 
     @property
     def gradient_norms(self) -> dict[str, float]:

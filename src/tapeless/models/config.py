@@ -114,6 +114,7 @@ class Preset:
     layout: Layout = Layout()
     initialisation: str = "gpt2"
     optimizer: str = "adamw"
+    dropout: float = 0.0  # while it learns: the share of every branch, and of the embedding, that is left out
     frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
 
     @classmethod
@@ -150,6 +151,11 @@ class Preset:
         self.architecture.validate()
         self.layout.validate()
         _check_choices(self)
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise TapelessError(
+                f"dropout must be the share that is left out, at least 0 and below 1, such as 0.1, "
+                f"not {self.dropout!r}."
+            )
         if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
             raise TapelessError(
                 f"frozen must be a tuple or list of patterns over the names of weights, such as ('blocks.0.*',), "

@@ -65,8 +65,6 @@ class Float32Report(Told):
             lines += [f"  {first}{more}", f"    again: check.op(…, case={first.case!r})"]
         return "\n".join([*lines, *(f"  {each}" for each in self.tried)])
 
-    __repr__ = __str__
-
     def raise_if_wrong(self) -> None:
         """Raise TapelessError, with the whole report, unless the kernel is right."""
         if not self.ok:
