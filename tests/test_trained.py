@@ -292,6 +292,10 @@ def test_a_run_that_never_saved_and_one_half_written_are_told_apart(text, tmp_pa
         (lambda run: run.loss(""), "an empty text has nothing"),
         (lambda run: run.encode("\ud800"), "half a surrogate pair"),
         (lambda run: run.decode("abc"), "tokens must be a sequence of whole numbers, not 'abc'"),
+        (lambda run: run.decode([1.5]), r"tokens must be a sequence of whole numbers, not \[1.5\]"),
+        (lambda run: run.metrics("evaluaton"), "did you mean 'evaluation'"),
+        (lambda run: run.save(None), "None is the path of none"),
+        (lambda run: run.save("a\0b"), "is the path of none"),
         (lambda run: run.decode(3), "tokens must be a sequence of whole numbers, not 3"),
         (lambda run: run.save("/proc/nothing/here"), "cannot make the run folder"),
     ],
@@ -321,6 +325,7 @@ def test_its_metrics_are_at_hand(text):
     loaded = tapeless.load(text)
     assert loaded.metrics("evaluation")[-1]["loss"] == last_evaluation(text)["loss"]
     assert {"step", "evaluation"} <= {line["kind"] for line in loaded.metrics()}
+    assert loaded.metrics("spike") == []
     assert loaded.settings.lr == 1e-2
     assert loaded.config.layers == 2
 

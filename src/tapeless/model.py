@@ -120,7 +120,8 @@ class Model(Shown):
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
     def _sheet(self) -> Sheet:
-        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {self.steps:,} updates made"
+        made = f"{self.steps:,} update{'s' * (self.steps != 1)} made"
+        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {made}"
         lines = [
             ("model", f"{self.config.described()}, context {self.config.context:,}"),
             ("weights", f"{self.parameters:,} parameters; {learns}"),
@@ -131,7 +132,8 @@ class Model(Shown):
 
     def explain(self, layer: int | None = None) -> Explanation:
         """The training step, call by call, with formulas and shapes; of one block alone with `layer`."""
-        if layer is not None and not (isinstance(layer, int) and 0 <= layer < self.config.layers):
+        number = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
+        if layer is not None and not (number and 0 <= layer < self.config.layers):
             raise TapelessError(f"there is no layer {layer!r}: this model has layers 0 to {self.config.layers - 1}.")
         return Explanation(self.preset.name, self.program, layer)
 

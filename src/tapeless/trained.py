@@ -9,10 +9,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import exp, inf
+from operator import index
 from pathlib import Path
 from typing import Any
 
-from tapeless.errors import TapelessError, brief
+from tapeless.errors import TapelessError, brief, unknown
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.scores import SCORES
 from tapeless.labelling.source import SOURCE, STATISTICS
@@ -27,6 +28,7 @@ from tapeless.tasks.scoring import LARGEST_POWER
 from tapeless.tasks.task import Reader
 from tapeless.tasks.writing import Sampling, Writing
 from tapeless.train import checkpoint as checkpoints
+from tapeless.train.believed import LINES
 from tapeless.train.doctor import Diagnosis, diagnose, read_setup
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
@@ -128,8 +130,8 @@ class Trained(Shown):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
         try:
-            return self.reader.decode([int(token) for token in tokens])
-        except (TypeError, ValueError):
+            return self.reader.decode([index(token) for token in tokens])
+        except TypeError:
             raise TapelessError(f"tokens must be a sequence of whole numbers, not {brief(tokens)}.") from None
 
     def generate(
@@ -193,7 +195,11 @@ class Trained(Shown):
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the training recorded, line by line; of a `kind` ("step", "evaluation", …) those alone."""
-        return [line for line in read_metrics(self.folder) if kind is None or line["kind"] == kind]
+        lines = read_metrics(self.folder)
+        known = {*LINES, *(line["kind"] for line in lines)}
+        if kind is not None and kind not in known:
+            raise unknown("kind of metrics", kind, known)
+        return [line for line in lines if kind in (None, line["kind"])]
 
     def doctor(self) -> Diagnosis:
         """How the training went, in plain words, as `tapeless doctor` says it."""
@@ -202,6 +208,8 @@ class Trained(Shown):
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """The weights as they are now, as a run of its own, that can be loaded, sampled, exported, or trained further
         with `tapeless train --from`. The folder must not be there yet."""
+        if not isinstance(folder, str | os.PathLike) or "\0" in str(folder):
+            raise TapelessError(f"a run is saved in a folder, and {brief(folder)} is the path of none: give one.")
         out = user_path(Path(folder))
         if os.path.lexists(out):
             raise TapelessError(f"{out} exists already, and is not written over: choose another folder.")

@@ -125,11 +125,13 @@ class ExpressionReader:
     def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
         """One expression after the other; where the last ones fill no batch, the rest has target −1."""
         asked = self.expressions(text)
-        for start in range(0, len(asked), model.batch):
-            chosen = slice(start, start + model.batch)
-            tokens, targets = asked.tokens[chosen], targets_for(model.config, asked.answers[chosen])
-            missing = ((0, model.batch - len(tokens)), (0, 0))
-            yield np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
+        starts = range(0, len(asked), model.batch)
+        return (self._batch(model, asked, slice(start, start + model.batch)) for start in starts)
+
+    def _batch(self, model: Model, asked: Expressions, chosen: slice) -> tuple[Array, Array]:
+        tokens, targets = asked.tokens[chosen], targets_for(model.config, asked.answers[chosen])
+        missing = ((0, model.batch - len(tokens)), (0, 0))
+        return np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
 
     def measure(self, model: Model, text: str, window: int) -> Measured:
         loss, accuracy, surprise = _means(model, self.expressions(text))
