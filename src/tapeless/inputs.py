@@ -35,7 +35,7 @@ def check_seed(seed: Any) -> None:
 
 
 def checked_steps(made: Any) -> int:
-    if isinstance(made, bool) or not isinstance(made, Integral) or not 0 <= made <= MOST_STEPS:
+    if isinstance(made, bool) or not isinstance(made, Integral) or not 0 <= int(made) <= MOST_STEPS:
         raise TapelessError(f"steps must be a whole number from 0 to {MOST_STEPS:,}, not {made!r}.")
     return int(made)
 

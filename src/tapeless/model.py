@@ -32,13 +32,15 @@ from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import Plan, make_plan, make_plans
 from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
+from tapeless.program.explanation import Explanation
 from tapeless.program.precision import Precision
+from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
-class Model:
+class Model(Shown):
     """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
 
     def __init__(
@@ -111,6 +113,22 @@ class Model:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
+
+    def _sheet(self) -> Sheet:
+        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {self.steps:,} updates made"
+        lines = [
+            ("model", f"{self.config.described()}, context {self.config.context:,}"),
+            ("weights", f"{self.parameters:,} parameters; {learns}"),
+            ("step", f"batch {self.batch} × time {self.time}, {len(self.program.calls)} calls"),
+            ("runs", f"on {self.backend} in {self.precision.name}, in {size(self.plan.peak_bytes)}"),
+        ]
+        return Sheet(f"Model {self.preset.name}", lines)
+
+    def explain(self, layer: int | None = None) -> Explanation:
+        """The training step, call by call, with formulas and shapes; of one block alone with `layer`."""
+        if layer is not None and not (isinstance(layer, int) and 0 <= layer < self.config.layers):
+            raise TapelessError(f"there is no layer {layer!r}: this model has layers 0 to {self.config.layers - 1}.")
+        return Explanation(self.preset.name, self.program, layer)
 
     def read(self, name: str) -> Array:
         """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
@@ -263,9 +281,9 @@ class Model:
         array = checked_inputs(self.config, inputs, None, self.precision.activation)
         batch, time = array.shape[:2]
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.preset, batch, time)
-            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
-            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+            program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
+            plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
+            self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         engine.write(inputs_name(self.config), array)
         return engine
@@ -331,6 +349,13 @@ class Stepped:
     def __init__(self, model: Model, number: int) -> None:
         self._model, self._number = model, number
 
+    def __repr__(self) -> str:
+        if self._number != self._model._run_number:
+            return "<a step that the model has left behind>"
+        if self._model.optimizer is None:
+            return f"<loss {self.loss:.6g}>"
+        return f"<loss {self.loss:.6g}, gradient norm {self.norm:.4g}{'' if self.finite else ', not updated'}>"
+
     def _read(self, name: str) -> Any:
         if self._number != self._model._run_number:
             raise TapelessError("the model has run again since: ask for what came of a step before the next.")
@@ -375,4 +400,4 @@ def plans(
     """Of the training step and of the evaluation that shares its memory."""
     training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
     evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch)
+    return make_plans(training, evaluation, precision, backend.scratch, backend.together)

@@ -211,9 +211,10 @@ def test_layernorm_backward_of_values_near_each_other(adding: bool) -> None:
     true, ours = [np.zeros(shape) for shape in shapes], [np.zeros(shape, np.float32) for shape in shapes]
     OPS["layernorm"].backward(*true, wide[2], wide[0], wide[1], mean, rstd)
     scratch = [np.empty((2, 2, channels), np.float32)]
-    narrow = mean.astype(np.float32), rstd.astype(np.float32)
+    narrow: list[Any] = [mean.astype(np.float32), rstd.astype(np.float32)]
     adds = frozenset({"dx"}) if adding else NONE
-    for run in layernorm.backward(*ours, dy, x, weight, *narrow, scratch, add=adds):
+    arguments: tuple[Any, ...] = (*ours, dy, x, weight, *narrow, scratch, adds)
+    for run in layernorm.backward(*arguments):
         run()
     assert np.abs(mean - narrow[0]).max() > 1e-5, "the saved mean has lost something"
     for name, mine, truth in zip(("dx", "dweight", "dbias"), ours, true, strict=True):

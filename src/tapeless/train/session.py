@@ -26,7 +26,10 @@ from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
+FIXED = (
+    "data", "field", "column", "encoding", "drop_duplicates", "tokenizer", "validation", "batch", "time", "accumulate",
+    "seed", "backend", "precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -284,6 +287,11 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
 
 
+def open_task(opened: Run, kind: TaskKind) -> Task:
+    """What a run learns, to be looked at."""
+    return kind.open(_asked(opened.request(), opened.preset(), kind, opened, None, None))[0]
+
+
 def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
     """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
     Its data may move, and must stay what they were."""
@@ -365,7 +373,7 @@ def _asked(
         preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
         validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
         vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
-        class_weights=request.class_weights,
+        class_weights=request.class_weights, reading=settings.reading(),
     )  # fmt: skip
 
 
