@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from tapeless.errors import TapelessError
 from tapeless.explorer.guard import App, guarded
-from tapeless.explorer.memory import Wanted, memory
+from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.source import RunSource, described, heat
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -114,7 +114,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         recompute = {"": None, "yes": True, "no": False}.get(query.text("recompute"), "?")
         if not isinstance(recompute, bool | None):
             raise TapelessError("recompute is yes or no.")
-        wanted = Wanted(
+        wanted = Switches(
             query.count("batch"), query.count("time"), recompute, query.text("precision") or None,
             query.text("backend") or None,
         )  # fmt: skip
