@@ -17,6 +17,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 	@$(PIP) --editable ".[mkl,test]"
 	@touch $@
 
+.venv/.docs: .venv/.run
+	@$(PIP) --editable ".[mkl,docs]"
+	@touch $@
+
 train: .venv/.run
 	@$(BIN)/tapeless train
 
@@ -69,6 +73,15 @@ soak: .venv/.test
 # Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test
 	$(BIN)/python -m tools.fuzz --write
+
+# The documentation as a site, in site/index.html; a link that leads nowhere is an error.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
+
+# The code in README.md and docs/ that takes longer than a test may.
+docs-code: .venv/.test
+	$(BIN)/python -m tools.documents --long
 
 # The wheel alone, in an empty environment of each Python from 3.11 on that is here: about two minutes each.
 wheel-check: .venv/.test

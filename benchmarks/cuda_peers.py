@@ -1,7 +1,7 @@
 """The CUDA backend beside PyTorch, in one process and in turn, on a GPU. Needs torch, triton and NumPy.
 
 PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-124m 32 default,max-autotune    time and memory of a step
-PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default [recompute]
+PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default|none [recompute]
 PYTHONPATH=src python benchmarks/cuda_peers.py small       ops-102k, from a batch in NumPy to the next
 PYTHONPATH=src python benchmarks/cuda_peers.py gradients   gpt2-124m, 2×1024: errors beside those of autocast
 PYTHONPATH=src python benchmarks/cuda_peers.py training    gpt2-124m, 8×1024, 300 steps, beside two runs of PyTorch
@@ -113,7 +113,9 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
     print(f"  ours: {held:.2f} GiB, of which the plan said {planned:.2f}", flush=True)
     on_device = [torch.from_numpy(each.copy()).cuda() for each in (inputs, targets)]
     (graph,) = (natives for phases, natives in model.engine._captured.items() if "update" in phases)
-    for mode in modes.split(","):
+    alone = [milliseconds(lambda: [native() for native in graph], 12) for _ in range(4)]
+    print(f"  ours alone: {statistics.median(alone[1:]):.2f} ms", flush=True)
+    for mode in modes.split(",") if modes != "none" else ():
         gc.collect()
         torch.cuda.empty_cache()
         before, started = torch.cuda.memory_allocated(), time.perf_counter()

@@ -12,6 +12,7 @@ import numpy as np
 from tapeless.attention import attention_weights
 from tapeless.backends.backend import Backend, backend_named, precision_for
 from tapeless.backends.engine import Engine
+from tapeless.backends.planning import Wanted
 from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
@@ -31,10 +32,9 @@ from tapeless.models.parts import dropout
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
-from tapeless.program.arena import Plan, make_plan, make_plans
+from tapeless.program.arena import make_plan
 from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
 from tapeless.program.explanation import Explanation
-from tapeless.program.precision import Precision
 from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
@@ -82,9 +82,8 @@ class Model(Shown):
         self.precision = precision_for(kind, precision)
 
         weighted = self.class_weights is not None
-        self.plan, evaluation = plans(
-            self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted=weighted
-        )
+        wanted = Wanted(self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted)
+        self.plan, evaluation = wanted.plans_that_fit()
         self.program = self.plan.program
         self.engine = Engine(self.plan, kind)
         self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
@@ -414,19 +413,3 @@ class Stepped:
         loss = self.loss
         what = f"the gradients have a norm of {self.norm:g} in {self._model.precision.gradient}"
         return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"
-
-
-def plans(
-    preset: Preset,
-    batch: int,
-    time: int,
-    optimizer: Optimizer | None,
-    precision: Precision,
-    backend: Backend,
-    *,
-    weighted: bool = False,
-) -> tuple[Plan, Plan]:
-    """Of the training step and of the evaluation that shares its memory."""
-    training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
-    evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch, backend.together)

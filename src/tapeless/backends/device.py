@@ -18,6 +18,7 @@ import torch
 from tapeless.backends.backend import bind_call
 from tapeless.backends.fused import bind, groups
 from tapeless.backends.host import to_be_narrowed
+from tapeless.backends.memory import LIBRARIES
 from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.products import exact
 from tapeless.kernels.cuda.scratch import handed, recorded
@@ -36,6 +37,14 @@ class Device:
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
         self.device = device
+
+    def room(self) -> int | None:
+        """What is free on the device and what torch holds without use, less what its libraries will ask for."""
+        if self.device == "cpu" or not torch.cuda.is_available():
+            return None
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        free: int = torch.cuda.mem_get_info()[0] + unused - LIBRARIES
+        return max(0, free)
 
     def allocate(self, size: int) -> Any:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 from tapeless.backends.backend import Backend
 from tapeless.check.complex_step import TensorError, check_op
@@ -63,6 +64,8 @@ class OpReport(Told):
                 f"derivative: {len(self.gradients)} gradients, {elements:,} elements, by complex step, the worst off "
                 f"by {max(each.error for each in self.gradients):.1e} (allowed {EXACT:g})"
             )
+        if self.backend is None:
+            yield "kernels: none were tried"
         if self.results:
             worst = max(self.results, key=lambda each: each.error / each.tolerance)
             yield (
@@ -83,9 +86,9 @@ class OpReport(Told):
 def check_one(name: str, backend: Backend | None) -> OpReport:
     """An op of the reference, and its kernels on a backend: beside the reference, and on the cpu on threads and over
     the whole range of the type as well."""
-    gradients = tuple(check_op(name)) if OPS[name].SPEC.backward else ()
     findings = list(check_alone(name))
-    if backend is None:
+    gradients = tuple(check_op(name)) if OPS[name].SPEC.backward and not findings else ()
+    if backend is None or findings:
         return OpReport(name, None, gradients, tuple(findings), (), (), threads=False)
     findings += check_backend_alone(name, backend)
     results = () if findings else tuple(op_alone(name, backend))
@@ -94,6 +97,10 @@ def check_one(name: str, backend: Backend | None) -> OpReport:
         findings += [*check_on_threads(name), *check_ranges(name, backend)]
     ranges = tuple(range_errors(name, backend)) if here else ()
     return OpReport(name, backend.name, gradients, tuple(findings), results, ranges, threads=here)
+
+
+def has_kernels(name: str, backend: Backend) -> bool:
+    return find_spec(f"tapeless.ops.{name}.{backend.name}") is not None
 
 
 def ops_among(names: list[str], others: list[str]) -> list[str]:

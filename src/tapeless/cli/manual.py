@@ -50,7 +50,8 @@ def find_pages() -> dict[str, Path]:
     folder = next((place for place in (package / "docs", package.parents[1] / "docs") if place.is_dir()), None)
     if folder is None:
         raise TapelessError("the pages of the documentation are not installed: install tapeless again.")
-    pages = {path.stem: path for path in sorted(folder.glob("*.md"))}
+    # The reference of names is made of docstrings, which `help()` of Python shows.
+    pages = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "api"}
     pages["decisions"] = folder / "decisions" / "README.md"
     pages |= {path.stem.partition("-")[0]: path for path in sorted((folder / "decisions").glob("[0-9]*.md"))}
     return pages
@@ -62,6 +63,7 @@ def title(page: str) -> str:
 
 def for_terminal(page: str) -> str:
     """Without what is meant for other readers of the page: comments, pictures, and links to files."""
+    page = re.sub(r"\A---\n.*?\n---\n", "", page, flags=re.DOTALL)
     page = re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
     page = re.sub(r"^!\[[^\]]*\]\([^)]*\)\s*$", "", page, flags=re.MULTILINE)
     page = re.sub(r"\[`?([\w-]+)\.md`?\]\(\1\.md(?:#[\w-]*)?\)", r"`tapeless help \1`", page)

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.one_op import OpReport, check_one
+from tapeless.check.one_op import OpReport, check_one, has_kernels
 from tapeless.cli.common import console, print_json
 from tapeless.cli.progress import one_by_one
 from tapeless.errors import TapelessError
@@ -18,7 +18,10 @@ def check_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
     if others:
         raise TapelessError("an op is proven alone: name ops only, and leave out presets, --fast, --frozen and --bugs.")
     kind = backend_named("cpu" if backend == "reference" else backend)
-    reports = [check_one(name, kind) for name in one_by_one(names, lambda name: f"op {name}", json)]
+    reports = [
+        check_one(name, kind if backend != "reference" or has_kernels(name, kind) else None)
+        for name in one_by_one(names, lambda name: f"op {name}", json)
+    ]
     if json:
         print_json({"ok": all(reports), "backend": kind.name, "ops": [_document(report) for report in reports]})
     else:

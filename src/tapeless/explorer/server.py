@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from tapeless.errors import TapelessError
 from tapeless.explorer.guard import App, guarded
-from tapeless.explorer.memory import Wanted, memory
+from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.source import RunSource, described, heat
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -81,12 +81,17 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
 
     def doctor(request: Request) -> Response:
         Query(request)
-        return JSONResponse(run_of(request).doctor())
+        return JSONResponse(_or_why_not(run_of(request).doctor))
 
     def record(request: Request) -> Response:
         Query(request)
-        generation, found = run_of(request).record()
-        return JSONResponse(described(found, generation))
+        source = run_of(request)
+
+        def listed() -> dict[str, Any]:
+            generation, found = source.record()
+            return described(found, generation)
+
+        return JSONResponse(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
         query = Query(request, "what", "bins")
@@ -109,7 +114,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         recompute = {"": None, "yes": True, "no": False}.get(query.text("recompute"), "?")
         if not isinstance(recompute, bool | None):
             raise TapelessError("recompute is yes or no.")
-        wanted = Wanted(
+        wanted = Switches(
             query.count("batch"), query.count("time"), recompute, query.text("precision") or None,
             query.text("backend") or None,
         )  # fmt: skip
@@ -168,6 +173,14 @@ def pages() -> dict[str, tuple[str, bytes]]:
 
 def _page(kind: str, content: bytes) -> Callable[[Request], Response]:
     return lambda request: Response(content, media_type=kind)
+
+
+def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Of a run that is young or damaged, what there is not is no mistake of the page's."""
+    try:
+        return ask()
+    except TapelessError as error:
+        return {"error": str(error)}
 
 
 def _sentence(request: Request, error: Exception) -> Response:

@@ -31,8 +31,8 @@ LEFT = 1.5  # times the loss it began with: then the sweep is over
 HALF = 10**0.5  # between the rates that are tried first
 QUARTER = 10**0.25  # between those that are tried again, for longer
 REACH = (HALF, 1.0, 1 / HALF, 1 / HALF**2, 1 / HALF**3, 1 / HALF**4)  # times the rate of the sweep's lowest loss
-SHORT, LONG = 40, 120  # updates of a first and of a second try, at most …
-SHORTEST = 10  # … and at least, as a share of the run that is to come
+MOST, MOST_LONG = 12, 5  # of the ones and of the others, where the best turns out to be the first or the last
+SHORT, LONG = 40, 160  # updates of a first and of a second try: an eighth and half of the run, but at most so many
 BATCHES = 20  # that a try is judged by, at most
 
 
@@ -83,8 +83,8 @@ class _Search:
     def __init__(self, trainer: Trainer, progress: Progress | None) -> None:
         self.trainer, self.progress = trainer, progress
         self.start = Kept(trainer)
-        self.short = max(1, min(SHORT, trainer.steps, max(SHORTEST, trainer.steps // 10)))
-        self.long = max(self.short, min(LONG, trainer.steps, max(SHORTEST, trainer.steps // 3)))
+        self.short = min(SHORT, max(trainer.steps // 8, min(trainer.steps, 10)))
+        self.long = max(self.short, min(LONG, trainer.steps // 2))
         self.whole = SWEEP + self.short * len(REACH) + self.long * 3  # about: what is left or added is seen as it comes
         self.updates = 0
         self.tries: dict[tuple[float, int], Tried] = {}
@@ -100,24 +100,19 @@ class _Search:
         sweep = self._sweep()
         lowest = min(sweep, key=lambda each: each.smooth).rate
         rates = [min(lowest * share, HIGHEST_LR) for share in REACH]
-        best, most = self._best(rates, self.short), 2 * len(REACH)
-        for step in (HALF, 1 / HALF):  # where the best is the last of them, it may lie beyond
-            while best in (max(rates), min(rates)) and LOWEST < best * step < HIGHEST_LR and len(rates) < most:
-                if (step > 1) != (best == max(rates)):
-                    break
-                rates.append(best * step)
-                best = self._best(rates, self.short)
+        best = self._best(rates, self.short, HALF, MOST)
+        low, high = min(rate for rate, _ in self.tries), max(rate for rate, _ in self.tries)
         if not isfinite(self.tries[best, self.short].loss):
             raise TapelessError(
-                f"the training diverges at every rate that was tried, down to {min(rates):.1e}: see to the data, or "
+                f"the training diverges at every rate that was tried, down to {low:.1e}: see to the data, or "
                 f"clip the gradients."
             )
         if self.tries[best, self.short].loss >= before:
             raise TapelessError(
-                f"nothing is learned in {self.short} updates at any rate from {min(rates):.1e} to {max(rates):.1e}, so "
+                f"nothing is learned in {self.short} updates at any rate from {low:.1e} to {high:.1e}, so "
                 f"none can be told from another: train for more steps, with larger batches or from other weights."
             )
-        best = self._best([best * QUARTER, best, best / QUARTER], self.long)
+        best = self._best([best * QUARTER, best, best / QUARTER], self.long, QUARTER, MOST_LONG)
         tries = tuple(self.tries.values())
         return RateFound(best, before, sweep, tries, self.updates, time.perf_counter() - begun)
 
@@ -136,11 +131,16 @@ class _Search:
             )
         return tuple(found)
 
-    def _best(self, rates: list[float], updates: int) -> float:
-        for rate in rates:
-            if (rate, updates) not in self.tries:
-                self.tries[rate, updates] = Tried(rate, updates, self._tried(rate, updates))
-        return min(rates, key=lambda rate: self.tries[rate, updates].loss)
+    def _best(self, rates: list[float], updates: int, step: float, most: int) -> float:
+        """Of these rates, and where the best turns out to be the first or the last, of some beyond."""
+        while True:
+            for rate in rates:
+                if (rate, updates) not in self.tries:
+                    self.tries[rate, updates] = Tried(rate, updates, self._tried(rate, updates))
+            best = min(rates, key=lambda rate: (self.tries[rate, updates].loss, rate))  # if all diverge, the lowest
+            if len(rates) >= most or min(rates) < best < max(rates):
+                return best
+            rates = [*rates, best / step if best == min(rates) else min(best * step, HIGHEST_LR)]
 
     def _tried(self, rate: float, updates: int) -> float:
         schedule = replace(self.trainer.settings, lr=rate, steps=updates, epochs=None).learning_rate(updates)
