@@ -45,6 +45,12 @@ def test_a_wide_range_is_logarithmic():
     assert body[6].endswith("b")  # 1 is halfway between 100 and 0.01
 
 
+@pytest.mark.parametrize("least", [1.2345e-3, 1.2345e-12, 123456.0, 0.0])
+def test_any_number_fits_beside_the_axis(least):
+    rows = drawn([Curve("x", [(0, least + 1), (9, least)])], 80)
+    assert max(map(len, rows)) == 80
+
+
 def test_nothing_is_nothing():
     assert drawn([NONE], 80) == []
 

@@ -65,6 +65,7 @@ def test_a_run_without_evaluations_has_its_own_losses(place, tmp_path):
     assert found.curves[1].beside == ()
     assert any("was not judged yet" in remark for remark in found.remarks)
     (run / "metrics.jsonl").unlink()
+    assert "different things" not in " ".join(compare([place / "bytes", run]).remarks)  # one alone has losses
     found = compare([place / "a", run])
     assert found.curves[1].points == []
     assert any("has no metrics" in remark for remark in found.remarks)

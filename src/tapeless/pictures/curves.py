@@ -13,7 +13,7 @@ from tapeless.pictures.svg import Panel, Points, Span, legend, picture
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SEVERAL = "*"  # curves in one place
 COLOURS = ("#07c", "#e63", "#0a7", "#a3c", "#c90", "#699", "#933", "#366")
-MARGIN = 9  # characters to the left of the curves
+MARGIN = 10  # characters to the left of the curves
 LOGARITHMIC = 20.0  # times the least from which a straight axis would squeeze the rest together
 
 
@@ -39,7 +39,7 @@ def drawn(curves: Sequence[Curve], width: int, height: int = 14) -> list[str]:
             held = cells[row][column]
             cells[row][column] = letter if held in (" ", letter) else SEVERAL
     values = _heights(up, logarithmic, height)
-    labels = {row: f"{values[row]:.4g}" for row in (0, height // 2, height - 1)}
+    labels = {row: f"{values[row]:.3g}" for row in (0, height // 2, height - 1)}
     rows = []
     for row, line in enumerate(cells):
         axis = f"{labels[row]:>{MARGIN - 2}} ┤" if row in labels else " " * (MARGIN - 1) + "│"

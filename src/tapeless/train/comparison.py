@@ -63,13 +63,14 @@ def _curve(seen: Overview) -> Curve:
 
 def _remarks(seen: list[Overview], asked: list[dict[str, Any]]) -> list[str]:
     found = []
-    if len({(each.kind, theirs["loss"]) for each, theirs in zip(seen, asked, strict=True)}) > 1:
+    both = [(each, theirs) for each, theirs in zip(seen, asked, strict=True) if each.lines]  # those that have losses
+    if len({(each.kind, theirs["loss"]) for each, theirs in both}) > 1:
         found.append("They learn different things, so their losses are not of one kind.")
-    elif len({theirs["vocab"] for theirs in asked}) > 1:
+    elif len({theirs["vocab"] for _, theirs in both}) > 1:
         found.append(
             "Their tokens differ, and so does what a loss per token means: `tapeless evaluate` tells bits per byte."
         )
-    elif len({theirs["data"] for theirs in asked}) > 1:
+    elif len({theirs["data"] for _, theirs in both}) > 1:
         found.append("They learn from different data: `tapeless evaluate --data` judges each by the same text.")
     for each in seen:
         if not each.lines:
