@@ -67,6 +67,7 @@ class Bench:
     usual: dict[str, float] = field(default_factory=dict)  # the largest element of each result at the example
     sizes: list[str] = field(default_factory=list)
     cases: int = 0
+    seen: bool = False  # the one case that is asked for
     worst_range: tuple[float, str] = (0.0, "")
 
     @property
@@ -78,7 +79,10 @@ class Bench:
         return np.random.default_rng([self.seed, *case.encode()])
 
     def asked(self, case: str) -> bool:
-        return self.claims.case is None or self.claims.case == case
+        if self.claims.case is None:
+            return True
+        self.seen = self.seen or self.claims.case == case
+        return self.claims.case == case
 
     def note(self, check: str, case: str, sentence: str, at: At | None = None) -> None:
         inputs, dy = ((), ()) if at is None else (tuple(at.inputs), tuple(at.dy.values()))
@@ -120,6 +124,8 @@ def prove_kernel(
         definition = replace(definition, itself=itself)
         bench = Bench(definition, _caller(definition, kernel, claims), claims, seed)
         _try_all(bench, extras)
+        if claims.case is not None and not bench.seen:
+            raise TapelessError(f"there is no case {claims.case!r}: give it as a report's `again:` says it.")
     except RefusalError as refusal:
         return Float32Report("refused", str(refusal), proof)
     verdict = "wrong" if bench.wrong else "right" if proof is None or proof.ok else "cannot tell"
@@ -138,16 +144,10 @@ def _caller(definition: Definition, kernel: Sequence[Any], claims: Claims) -> Ca
     for direction, function in zip(("forward", "backward"), kernel, strict=True):
         if function is None:
             continue
+        # One that writes is given every array by itself; one that returns, dy and what is saved as one argument each.
         results, read = ([*y, *saved], names) if direction == "forward" else (gradients, [*dy, *saved, *names])
-        form = form_of(direction, function, results, read, claims.writes)
-        if not form.writes:  # there, dy and what is saved are one argument each, however many they hold
-            form = form_of(
-                direction,
-                function,
-                results,
-                names if direction == "forward" else ["dy", *saved[:1], *names],
-                claims.writes,
-            )
+        returning = names if direction == "forward" else ["dy", *(["saved"] if definition.pair.saved else []), *names]
+        form = form_of(direction, function, [*results, *read], returning, claims.writes)
         forms[direction] = form
     if claims.adds and not ("backward" in forms and forms["backward"].writes):
         raise TapelessError("adds is for a backward that writes into its outputs: this one returns them.")
@@ -249,7 +249,7 @@ def run(bench: Bench, direction: str, at: At, **ways: Any) -> Ran:
     if direction == "forward":
         return caller.forward(at.inputs, {n: x for n, x in true.items() if n not in at.saved}, at.saved, **ways)
     keeps: Any = at.saved
-    if at.saved and "forward" in caller.forms:
+    if caller.pair.saved and "forward" in caller.forms:
         like = {name: x for name, x in at.true["forward"].items() if name not in at.saved}
         ran = caller.forward(at.inputs, like, at.saved)
         keeps = saved_of(ran.results, ran.saved, at.saved, caller)
@@ -442,13 +442,14 @@ def _try_range(bench: Bench, direction: str, inputs: list[Any]) -> None:
 
 
 def _try_nan(bench: Bench, trial: OwnTrial, case: str) -> None:
-    """The complex step says NaN of every gradient where there is one: then it has to come out somewhere."""
+    """The complex step says NaN of every gradient where an input has one, also of those that do not depend on it: then
+    only dy is asked about, in which every gradient is linear."""
     if bench.definition.way != "complex step" or trial.direction == "forward":
         for lost in unnoticed(trial, bench.rng(case)):
             bench.note("NaN", case, lost.removeprefix(f"{trial.name}.{trial.direction}: "))
         return
     rng = bench.rng(case)
-    for argument in trial.ranged:
+    for argument in trial.incoming:
         numbers = trial.usual(rng)
         place = tuple(int(rng.integers(0, size)) for size in numbers[argument].shape)
         numbers[argument][place] = np.nan
