@@ -46,6 +46,7 @@ class Float32Report(Told):
 
     @property
     def ok(self) -> bool:
+        """Whether the kernel is right."""
         return self.verdict == "right"
 
     def __bool__(self) -> bool:
