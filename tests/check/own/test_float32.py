@@ -242,7 +242,8 @@ def test_what_torch_allocates_and_nobody_writes():
         return dx
 
     report = op(lambda x: 2 * x, (torch.tensor(SCORES[0]),), kernel=(None, backward))
-    assert report.wrong[0].check in ("memory", "repeats")
+    # What lies there by chance may be NaN by itself: then it is a wrong result before it is an unwritten one.
+    assert report.wrong[0].check in ("memory", "repeats", "sizes"), report
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -56,7 +56,7 @@ class Ran:
 def form_of(
     direction: str, function: Any, writing: Sequence[str], returning: Sequence[str], writes: bool | None
 ) -> Form:
-    """Told from the number of its parameters, unless `writes` says. `writing`, `returning`: what either kind is given."""
+    """Told from the number of its parameters, unless `writes` says. `writing`, `returning`: what either is given."""
     if not callable(function):
         raise TapelessError(f"the kernel's {direction} must be a function, not {function!r}.")
     try:
