@@ -25,7 +25,7 @@ def learning():
     trainer = _trainer(dropout=0.3)
     task = trainer.task
     task.evaluate = lambda model, batches: finding_measured(np.mean([model.loss(*each) for each in task.given]))
-    trainer.steps = 60
+    trainer.steps = 16
     return trainer
 
 

@@ -3,8 +3,8 @@
 In the sweep every update has a higher rate than the one before, from far too small to far too large, until the loss
 leaves. That says within two decades where a good rate lies, and no better: what helps for one update may ruin a
 hundred. So rates in that range are tried, each from the same weights, on the same batches and over the whole of the
-run's own schedule in few updates, and judged by what was held out. The best and its neighbours are tried again for
-longer. When all is done, model and batches are what they were.
+run's own schedule in few updates, and judged by what was held out. The best and those below it are tried again for
+longer, and at last its neighbours. When all is done, model and batches are what they were.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Search:
         self.start = Kept(trainer)
         self.short = min(SHORT, max(trainer.steps // 8, min(trainer.steps, 10)))
         self.long = max(self.short, min(LONG, trainer.steps // 2))
-        self.whole = SWEEP + self.short * len(REACH) + self.long * 3  # about: what is left or added is seen as it comes
+        self.whole = SWEEP + self.short * len(REACH) + self.long * 6  # about: what is left or added is seen as it comes
         self.updates = 0
         self.tries: dict[tuple[float, int], Tried] = {}
 
@@ -112,7 +112,9 @@ class _Search:
                 f"nothing is learned in {self.short} updates at any rate from {low:.1e} to {high:.1e}, so "
                 f"none can be told from another: train for more steps, with larger batches or from other weights."
             )
-        best = self._best([best * QUARTER, best, best / QUARTER], self.long, QUARTER, MOST_LONG)
+        # What is best for a few updates is often too high for many.
+        best = self._best([best, best / HALF, best / HALF**2], self.long, HALF, MOST_LONG)
+        best = self._best([best * QUARTER, best, best / QUARTER], self.long, QUARTER, 3)
         tries = tuple(self.tries.values())
         return RateFound(best, before, sweep, tries, self.updates, time.perf_counter() - begun)
 
