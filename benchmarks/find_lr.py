@@ -51,7 +51,7 @@ def labelled(folder: Path, yeast: Path, backend: str) -> Session:
     )  # fmt: skip
     with making(folder) as made:
         return labelling.start(
-            made, source, Settings(steps=STEPS, batch=8, time=64, backend=backend), {"layers": 2, "channels": 32}
+            made, source, Settings(steps=STEPS, time=128, backend=backend), {"layers": 2, "channels": 32}
         )
 
 
