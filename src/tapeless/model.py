@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import inf, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +27,7 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.parts import dropout
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -41,7 +42,8 @@ GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model(Shown):
-    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
+    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name. `params`, `grads`
+    and `state` map names to arrays; `config` has its sizes, `plan` every byte, `program` every call."""
 
     def __init__(
         self,
@@ -93,7 +95,8 @@ class Model(Shown):
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Any] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
-        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
+        # Counts are `steps` and `draws`.
+        moments = {each.name: self.engine.view(each) for each in state if each.role != "index"}
         self.state: Mapping[str, Any] = MappingProxyType(moments)
         self._masters = _masters(self.program)
         for name in self._masters:  # only `write` keeps a weight and its master copy together
@@ -109,6 +112,8 @@ class Model(Shown):
                 self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
+        if self.preset.dropout:
+            self.write(dropout.SEED, seed)
         if self.class_weights:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
@@ -156,6 +161,7 @@ class Model(Shown):
 
     @property
     def parameters(self) -> int:
+        """How many numbers its weights are."""
         return self.program.parameters
 
     @property
@@ -168,6 +174,27 @@ class Model(Shown):
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
         self.write("step", checked_steps(made))
+
+    @property
+    def draws(self) -> int:
+        """Batches that were learned from: each has random numbers of its own, where there is dropout. Set back to what
+        it was, the same come again."""
+        return int(self.read(dropout.NUMBER)[0]) if self.preset.dropout else 0
+
+    @draws.setter
+    def draws(self, made: int) -> None:
+        if self.preset.dropout:
+            self.write(dropout.NUMBER, made)
+
+    @property
+    def gradient_norms(self) -> dict[str, float]:
+        """The norm of each layer's gradients as they are now: of "embedding", "blocks.0", …, "head"."""
+        squares: dict[str, float] = {}
+        for weight in self.program.weights:
+            if weight.name in self.grads:
+                norm = np.linalg.norm(self.read(gradient_name(weight.name)).astype(np.complex128))
+                squares[weight.section] = squares.get(weight.section, 0.0) + float(norm) ** 2
+        return {section: sqrt(square) for section, square in squares.items()}
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None

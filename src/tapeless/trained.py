@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tapeless.shown import Sheet, Shown
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
+from tapeless.tasks.scoring import LARGEST_POWER
 from tapeless.tasks.task import Reader
 from tapeless.tasks.writing import Sampling, Writing
 from tapeless.train import checkpoint as checkpoints
@@ -98,7 +99,7 @@ class Trained(Shown):
         self.model: Model
         self.model, found, self.messages = run.model(checkpoint, time=self.window if time is None else time, **how)
         self.step = found.step
-        self._asked = checkpoint
+        self._asked = str(checkpoint)
 
     @property
     def config(self) -> Architecture:
@@ -179,14 +180,16 @@ class Trained(Shown):
         return self.reader.batches(self.model, _text(text))
 
     def loss(self, text: str) -> float:
-        """The model's loss on a text: of a language model, nats per token. Of the operations task, on the right answers
-        to the expressions in it."""
-        return self.reader.measure(self.model, _text(text)).loss
+        """The model's loss on a text: of a language model, nats per token, each from at least half a window of what
+        stands before it, as `tapeless evaluate` counts. Of the operations task, on the right answers to the expressions
+        in it."""
+        return self.reader.measure(self.model, _text(text), self.window).loss
 
     def perplexity(self, text: str) -> float:
         """e to the mean cross-entropy: between how many tokens it wavers, on average, before each one of the text."""
-        found = self.reader.measure(self.model, _text(text))
-        return exp(found.loss if found.cross_entropy is None else found.cross_entropy)
+        surprise = self.reader.measure(self.model, _text(text), self.window).cross_entropy
+        assert surprise is not None  # which readers measure always
+        return exp(surprise) if surprise < LARGEST_POWER else inf
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the training recorded, line by line; of a `kind` ("step", "evaluation", …) those alone."""
@@ -215,7 +218,7 @@ class Trained(Shown):
 
     def _sheet(self) -> Sheet:
         model, config = self.model, self.config
-        which = f"{self._asked}, " if isinstance(self._asked, str) else ""
+        which = "" if self._asked.isdigit() else f"{self._asked}, "
         lines = [
             ("model", f"{config.described()}, {model.parameters:,} parameters"),
             ("weights", f"{which}after update {self.step:,}{self._asked_for()}{self._measured()}"),

@@ -120,7 +120,7 @@ def test_the_right_answers_are_known(model):
 
 
 def test_it_measures_as_the_task_does(model):
-    measured = READER.measure(model, "Max(1,6,2) Min(1,6,2)")
+    measured = READER.measure(model, "Max(1,6,2) Min(1,6,2)", 8)
     loss, accuracy = evaluate(model, READER.expressions("Max(1,6,2) Min(1,6,2)"))
     assert (measured.loss, measured.accuracy) == (loss, accuracy)
 

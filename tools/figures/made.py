@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 import numpy as np
@@ -29,6 +29,7 @@ from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.program.call import Program
+from tools.figures.api import PUBLIC, api_of, api_of_the_given
 from tools.figures.places import ROOT
 
 
@@ -242,6 +243,8 @@ FIGURES: dict[str, Figure] = {
     "memory of gpt2-124m": Figure(_plan),
     "memory of gpt2-124m recomputed": Figure(lambda: _plan("--recompute")),
     "backward of a block": Figure(_backward_of_a_block),
+    **{f"api of {module.rpartition('.')[2]}": Figure(partial(api_of, module)) for module in PUBLIC},
+    "api of the given": Figure(api_of_the_given),
     "bugs": Figure(lambda: str(len(BUGS))),
     "ops": Figure(lambda: str(len(OPS))),
     "small models": Figure(lambda: str(len(CONFIGURATIONS))),

@@ -56,8 +56,10 @@ class Device:
         return values
 
     def write(self, view: Any, values: Any) -> None:
+        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it."""
         array = np.array(values)  # torch takes none that is only to be read
-        view.copy_(torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array))
+        source = torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array)
+        view.copy_(source if self.device == "cpu" else source.pin_memory(), non_blocking=True)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:

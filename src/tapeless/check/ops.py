@@ -175,8 +175,12 @@ def check_backend_alone(name: str, backend: Backend) -> Iterator[Finding]:
 def ops_alone(backend: str) -> Iterator[Difference]:
     """Every result of every op by itself, for what no model uses."""
     for name in OPS:
-        for differences, _ in _beside_the_reference(name, backend_named(backend)):
-            yield from differences
+        yield from op_alone(name, backend_named(backend))
+
+
+def op_alone(name: str, backend: Backend) -> Iterator[Difference]:
+    for differences, _ in _beside_the_reference(name, backend):
+        yield from differences
 
 
 def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:

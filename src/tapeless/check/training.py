@@ -122,8 +122,8 @@ class _Fixed(Task):
         return Measured(0.0)
 
 
-def _trainer() -> Trainer:
-    return Trainer(small_model(OPTIMIZER), _Fixed(), SETTINGS)
+def _trainer(**fields: Any) -> Trainer:
+    return Trainer(small_model(OPTIMIZER, **fields), _Fixed(), SETTINGS)
 
 
 def _loop() -> Iterator[str]:
@@ -168,8 +168,9 @@ def _copied(arrays: Mapping[str, Array]) -> Tensors:
 
 
 def _resumed() -> Iterator[str]:
-    """Stopped in the middle of an update, and restored into a new trainer with other weights."""
-    whole, first, second = _trainer(), _trainer(), _trainer()
+    """Stopped in the middle of an update, and restored into a new trainer with other weights; what it drops at random
+    goes on as well."""
+    whole, first, second = (_trainer(dropout=0.3) for _ in range(3))
     stop, batches = 2 * ACCUMULATE + 1, UPDATES * ACCUMULATE
     for _ in range(batches):
         whole.batch()

@@ -8,12 +8,15 @@ import typer
 
 import tapeless
 from tapeless.cli.about import about
+from tapeless.cli.attend import attend
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
+from tapeless.cli.compare import compare
 from tapeless.cli.completion import with_completion
 from tapeless.cli.doctor import doctor
 from tapeless.cli.evaluate import evaluate
 from tapeless.cli.explain import explain
+from tapeless.cli.explore import explore
 from tapeless.cli.label import label_app
 from tapeless.cli.manual import help_
 from tapeless.cli.paths import with_paths
@@ -31,8 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    presets, explain, plan, check, tokenize, train, runs, doctor, evaluate, sample, import_, export, bench, about,
-    help_,
+    presets, explain, plan, check, tokenize, train, explore, runs, doctor, evaluate, compare, attend, sample,
+    import_, export, bench, about, help_,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_completion(with_paths(command)))

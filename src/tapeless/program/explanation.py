@@ -38,7 +38,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`print` it, or leave it at the end of a notebook's cell."""
+    """A training step to be read: `print` it, or leave it at the end of a notebook's cell."""
 
     name: str
     program: Program
@@ -46,6 +46,7 @@ class Explanation:
 
     @property
     def heading(self) -> str:
+        """How many calls, parameters and FLOPs."""
         program = self.program
         frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
         parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")

@@ -131,7 +131,7 @@ class ExpressionReader:
             missing = ((0, model.batch - len(tokens)), (0, 0))
             yield np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
 
-    def measure(self, model: Model, text: str) -> Measured:
+    def measure(self, model: Model, text: str, window: int) -> Measured:
         loss, accuracy, surprise = _means(model, self.expressions(text))
         return Measured(loss, accuracy, cross_entropy=surprise)
 
@@ -267,6 +267,7 @@ def final_scores(model: Model, tokens: Array) -> Array:
 def score_totals(config: Architecture, scores: Array, answers: Array) -> Array:
     """What scores (N, vocab) are worth, added up over N: the model's own loss, how many are right, and the
     cross-entropy of the softmax over the scores."""
+    scores = scores.real
     picked = scores[np.arange(len(scores)), answers]
     largest = scores.max(axis=1)
     surprise = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1)) - picked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from tapeless.tasks.data.corpus import find_documents, pieces
 from tapeless.tasks.data.documents import Reader
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.reading import READING_HELP, Reading
-from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.scoring import score_text
@@ -196,29 +196,15 @@ def _encoded(data: str, reading: Reading, tokenizer: Tokenizer, progress: Progre
             for piece in pieces(document, reader):
                 (ids,) = tokenizer.encode_pieces([piece])
                 parts.append(ids.astype(np.uint32))
-                lost = lost or _lost(piece.decode("utf-8"), ids, tokenizer)
+                lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
                 done += len(piece)
                 progress("tokenising", done, corpus.size)
             parts.append(np.array([tokenizer.end], np.uint32))
     left_out = told_left_out(corpus.skipped, corpus.examples)
     told = [f"{left_out}."] if left_out else []
     if lost:
-        told.append(f"its tokenizer loses part of this text, {lost}: so there are no bits per byte.")
+        told.append(f"its tokenizer loses part of this text, {lost}; so there are no bits per byte.")
     return _Passage(data, Tokens([np.concatenate(parts)]), None if lost else corpus.size, tokenizer.end, told)
-
-
-def _lost(words: str, ids: Array, tokenizer: Tokenizer) -> str:
-    """What does not come back from its tokens, of which bits per byte would be too few."""
-    if tokenizer.name == "bytes" or tokenizer.decode(ids) == words:
-        return ""
-    alone = ((each, tokenizer.decode(tokenizer.encode(each))) for each in dict.fromkeys(words))
-    return next(
-        (f"such as {each!r}, which comes back as {back!r}" for each, back in _changed(alone)), "as it spells it"
-    )
-
-
-def _changed(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    return ((each, back) for each, back in pairs if back.strip() != each.strip())
 
 
 def _end(tokenizer: Tokenizer | None) -> int | None:

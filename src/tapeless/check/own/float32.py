@@ -31,6 +31,7 @@ from tapeless.errors import TapelessError
 from tapeless.ops.contract import NONE, Array
 
 ROUNDING = 2.0**-24
+FEW = 60  # numbers from which two draws must do where each is a run of the forward
 VANISHED = 2.0**-10  # of what a result is at the example: so small by cancellation
 AT_ONCE, TURNS = 4, 8  # threads that call the kernel at the same time, and how often each
 COUNTS = (1, 2, 3, 8)  # of threads, where a kernel takes their number
@@ -162,12 +163,12 @@ def _try_all(bench: Bench, extras: Sequence[Extra]) -> None:
     first = f"{title(bench.definition.names, example)}"
     if bench.asked(first):
         _try_at(bench, first, example, extras)
-    for sizes in other_sizes(letters, dims, bench.claims.largest):
+    for sizes in other_sizes(letters, dims, bench.claims.largest, bench.definition.most):
         case = title(bench.definition.names, resized(example, letters, sizes, np.random.default_rng(0)))
         if case == first or case in bench.sizes or not bench.asked(case):
             continue
         inputs = resized(example, letters, sizes, bench.rng(case))
-        if bench.definition.takes(inputs) and _defined_at(bench.definition, inputs):
+        if _defined_at(bench.definition, inputs):
             _try_at(bench, case, inputs, ())
     small = resized(example, letters, {letter: min(size, SMALL) for letter, size in dims.items()}, bench.rng("range"))
     for direction in bench.directions if not bench.wrong else ():  # what is wrong on usual numbers is so on all
@@ -197,7 +198,7 @@ def _at(bench: Bench, case: str, inputs: list[Any]) -> At:
     true: dict[str, Arrays] = {}
     moved: dict[str, list[Arrays]] = {}
     for direction in bench.caller.forms:
-        many = sum(each.size for each in inputs if is_float(each)) > (500 if definition.way == "complex step" else MANY)
+        many = sum(each.size for each in inputs if is_float(each)) > (FEW if definition.way == "complex step" else MANY)
         true[direction] = _said(definition, direction, inputs, dy)
         moved[direction] = []
         for _ in range(2 if many else MOVES):

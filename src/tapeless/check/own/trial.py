@@ -15,7 +15,7 @@ from tapeless.check.own.definition import Definition, is_float
 from tapeless.check.own.sizes import summed
 from tapeless.check.range_numbers import Kind
 from tapeless.check.ranges import DRAWS, MOVE, ROUNDING, Case, Move, only
-from tapeless.check.tolerances import LOCKSTEP_INHERENT, RANGES
+from tapeless.check.tolerances import LOCKSTEP_INHERENT, RANGES, TOLERANCES
 from tapeless.ops.contract import Array, Shape
 
 Arrays = dict[str, Array]
@@ -96,8 +96,15 @@ class OwnTrial:
     def forgiven(self, case: Case) -> None:
         """Errors of somebody else's kernel are measured by the result's largest element at least; and what the
         definition itself loses in float32, row by row, a kernel may lose, unless that is most of the result: then it
-        has left the range of the type."""
+        has left the range of the type. Where the complex step is the definition, its own rounding is added."""
         inputs, dy = self.taken(case.numbers)
+        if self.direction == "backward" and self.definition.way == "complex step":
+            outputs = self.definition.outputs(inputs)[0]
+            terms = sum(float(np.abs(d * y).sum()) for d, y in zip(dy.values(), outputs, strict=True))
+            for index, (result, size) in zip(self.definition.wrt, case.sizes.items(), strict=True):
+                typical = max(1.0, float(np.sqrt(np.mean(np.square(inputs[index])))))
+                allowed = RANGES[self.name] * self.lengths[result]
+                np.maximum(size, TOLERANCES["vanishing gradient"] * terms / typical / (ROUNDING * allowed), out=size)
         rough = self.definition.rough(inputs, list(dy.values()) if self.direction == "backward" else None)
         for number, (result, size) in enumerate(case.sizes.items()):
             largest = np.abs(case.true[result]).max(initial=0)
