@@ -29,7 +29,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (presets, explain, plan, check, tokenize, train, explore, runs, doctor, evaluate, sample, import_, export, bench)
+COMMANDS = (
+    presets,
+    explain,
+    plan,
+    check,
+    tokenize,
+    train,
+    explore,
+    runs,
+    doctor,
+    evaluate,
+    sample,
+    import_,
+    export,
+    bench,
+)
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_paths(command))
 app.add_typer(label_app, name="label")

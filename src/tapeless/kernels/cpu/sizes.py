@@ -7,7 +7,6 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, int32
 
-from tapeless.kernels.cpu.blas import Array
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import float_of_bits, plus
 from tapeless.kernels.native import Native
