@@ -136,6 +136,8 @@ class Decoder:
 def _run(engine: Engine, position: int, tokens: list[int]) -> None:
     engine.write("tokens", [tokens])
     engine.write("position", position)
+    if "places" in engine.plan.placements:
+        engine.write("places", [range(position, position + len(tokens))])
     engine.run()
 
 

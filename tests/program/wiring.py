@@ -27,6 +27,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "one answer": {"readout": "last", "layers": 1, "tied": False},
     "one answer post-norm": {"readout": "last", "placement": "post", "causal": False, "layers": 2, "recompute": True},
     "signal": {"features": 4, "tied": False, "layers": 1},
+    "llama": {
+        "layers": 1,
+        "positions": "rotary",
+        "norm_kind": "rmsnorm",
+        "activation": "swiglu",
+        "head_width": 4,
+        "kv_heads": 1,
+        "query_key_norm": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "window": 2,
+    },
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.
@@ -70,6 +82,8 @@ def mutants(program: Program) -> Iterator[Mutant]:
         for name, value in call.scalars:
             if isinstance(value, bool):
                 yield made(f"not {name}", index, _with_scalar(call, name, not value))
+            elif isinstance(value, int):
+                yield made(f"other {name}", index, _with_scalar(call, name, value + 1))
             elif isinstance(value, float):
                 yield made(f"other {name}", index, _with_scalar(call, name, value * 2 + 0.25))
         for position, argument in enumerate(call.arguments):

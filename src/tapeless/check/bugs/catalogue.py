@@ -14,6 +14,9 @@ from tapeless.check.bugs import (
     overflow,
     positions,
     races,
+    rms,
+    rotations,
+    seen,
 )
 from tapeless.check.bugs.planting import Bug
 
@@ -21,7 +24,10 @@ BUGS: tuple[Bug, ...] = (
     *linear.BUGS,
     *activations.BUGS,
     *norms.BUGS,
+    *rms.BUGS,
     *attention.BUGS,
+    *seen.BUGS,
+    *rotations.BUGS,
     *embeddings.BUGS,
     *positions.BUGS,
     *losses.BUGS,
