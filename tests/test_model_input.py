@@ -438,3 +438,15 @@ def test_a_deep_model_is_built_without_a_pause(monkeypatch):
         Model("gpt2-4x256", backend="reference", layers=layers, **fields)
         counts.append(len(asked))
     assert counts[1] < 2.2 * counts[0]
+
+
+@pytest.mark.parametrize("made", [-3, 1 << 63, 2.0, True, "7", None])
+def test_steps_that_cannot_have_been_made_are_refused(made):
+    model = gpt()
+    model.steps = 5
+    assert repr(made) in refusal(lambda: setattr(model, "steps", made))
+    assert model.steps == 5
+
+
+def test_a_model_without_updates_counts_none():
+    assert "optimizer=None" in refusal(lambda: setattr(gpt(optimizer=None), "steps", 1))

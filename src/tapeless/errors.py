@@ -8,8 +8,9 @@ from difflib import get_close_matches
 LONGEST_NAME = 80  # comparing what is longer takes long and finds nothing
 MOST_SUGGESTED, MOST_LISTED = 8, 60
 RENAMED = {"dtype": "precision"}  # what was called otherwise before
-_brief = reprlib.Repr()  # a value from a file can be of any length; a sentence cannot
+_brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = _brief.maxlong = LONGEST_NAME
+brief = _brief.repr  # a value can be of any length; a sentence cannot
 
 
 class TapelessError(Exception):
@@ -33,7 +34,7 @@ def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     hint = f"did you mean {near[0]!r}?" if len(near) == 1 else "choose one of " + _listed(near or names) + "."
     if len(names) == 1:
         hint = f"it must be {names[0]}."
-    return TapelessError(f"unknown {what} {_brief.repr(value)}: {hint}")
+    return TapelessError(f"unknown {what} {brief(value)}: {hint}")
 
 
 def _meant(value: str, names: list[str]) -> list[str]:

@@ -95,7 +95,7 @@ class Decoder:
         self.chunk = min(CHUNK, config.context)
         backend = model.engine.backend
         plans = [
-            make_plan(program, model.precision, backend.scratch, lent=True)
+            make_plan(program, model.precision, backend.scratch, backend.together, lent=True)
             for program in (reading(model.preset, self.chunk), decoding(model.preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
@@ -125,12 +125,7 @@ class Decoder:
             raise TapelessError(f"all {self.context} positions of this model are taken; read what to keep again.")
         _run(self.decoding, self.position, [token])
         self.position += 1
-        scores = self.decoding.read("scores").reshape(-1).real.astype(np.float64)
-        if not np.isfinite(scores).all():
-            raise NonFiniteError(
-                "the model's scores are not finite: its weights hold NaN, infinity or too large values."
-            )
-        return scores
+        return checked_scores(self.decoding.read("scores").reshape(-1))
 
 
 def _run(engine: Engine, position: int, tokens: list[int]) -> None:
@@ -139,6 +134,14 @@ def _run(engine: Engine, position: int, tokens: list[int]) -> None:
     if "places" in engine.plan.placements:
         engine.write("places", [range(position, position + len(tokens))])
     engine.run()
+
+
+def checked_scores(scores: Array) -> Array:
+    """As float64, to be drawn from."""
+    wide: Array = scores.real.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise NonFiniteError("the model's scores are not finite: its weights hold NaN, infinity or too large values.")
+    return wide
 
 
 def choose(scores: Array, temperature: float, top_k: int | None, top_p: float | None, rng: np.random.Generator) -> int:

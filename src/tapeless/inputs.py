@@ -14,6 +14,7 @@ from tapeless.ops.contract import Array, Shape
 from tapeless.program.precision import largest, numpy_type
 
 LARGEST_SEED = (1 << 63) - 1  # a run's configuration keeps it as TOML does its integers
+MOST_STEPS = (1 << 63) - 1  # the list counts them in an int64
 
 
 def check_shape(config: Architecture, batch: int, time: int) -> None:
@@ -31,6 +32,12 @@ def check_seed(seed: Any) -> None:
         raise TapelessError(f"seed must be a whole number of at least 0, not {seed!r}.")
     if int(seed) > LARGEST_SEED:
         raise TapelessError(f"seed must be at most {LARGEST_SEED:,}: what is larger fits no 64 bits.")
+
+
+def checked_steps(made: Any) -> int:
+    if isinstance(made, bool) or not isinstance(made, Integral) or not 0 <= int(made) <= MOST_STEPS:
+        raise TapelessError(f"steps must be a whole number from 0 to {MOST_STEPS:,}, not {made!r}.")
+    return int(made)
 
 
 def check_update(lr: Any, clip: Any, dtype: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.attention import attention_weights
 from tapeless.backends.backend import Backend, backend_named, precision_for
 from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError, unknown
@@ -19,6 +20,7 @@ from tapeless.inputs import (
     check_update,
     checked_count,
     checked_inputs,
+    checked_steps,
     checked_targets,
     documents,
     inputs_name,
@@ -33,13 +35,15 @@ from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import Plan, make_plan, make_plans
 from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
+from tapeless.program.explanation import Explanation
 from tapeless.program.precision import Precision
+from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
-class Model:
+class Model(Shown):
     """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
 
     def __init__(
@@ -115,6 +119,22 @@ class Model:
         if self.optimizer is not None:  # which squares gradients in their own type
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
+    def _sheet(self) -> Sheet:
+        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {self.steps:,} updates made"
+        lines = [
+            ("model", f"{self.config.described()}, context {self.config.context:,}"),
+            ("weights", f"{self.parameters:,} parameters; {learns}"),
+            ("step", f"batch {self.batch} × time {self.time}, {len(self.program.calls)} calls"),
+            ("runs", f"on {self.backend} in {self.precision.name}, in {size(self.plan.peak_bytes)}"),
+        ]
+        return Sheet(f"Model {self.preset.name}", lines)
+
+    def explain(self, layer: int | None = None) -> Explanation:
+        """The training step, call by call, with formulas and shapes; of one block alone with `layer`."""
+        if layer is not None and not (isinstance(layer, int) and 0 <= layer < self.config.layers):
+            raise TapelessError(f"there is no layer {layer!r}: this model has layers 0 to {self.config.layers - 1}.")
+        return Explanation(self.preset.name, self.program, layer)
+
     def read(self, name: str) -> Array:
         """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
         self._check_known(name)
@@ -150,7 +170,9 @@ class Model:
 
     @steps.setter
     def steps(self, made: int) -> None:
-        self.write("step", made)
+        if self.optimizer is None:
+            raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
+        self.write("step", checked_steps(made))
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
@@ -197,10 +219,31 @@ class Model:
 
         Where the loss or the gradients are not finite nothing is updated, and what is returned says so.
         """
+        return self._ran(*self._prepared(inputs, targets, lr, clip, accumulate, count))
+
+    def walk_step(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        lr: float,
+        clip: float | None = None,
+        accumulate: bool = False,
+        count: float | None = None,
+    ) -> tuple[Iterator[Call], Stepped]:
+        """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
+        phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
+        self._run_number += 1
+        return self.engine.walk(*phases), Stepped(self, self._run_number)
+
+    def _prepared(
+        self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
+    ) -> tuple[str, ...]:
+        """A step ready to run: the phases it consists of."""
         self._check_update(lr, clip)
         self.feed(inputs, targets, count)
         self.prepare_update(lr, clip)
-        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
+        return (*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
 
     def _ran(self, *phases: str) -> Stepped:
         self._run_number += 1
@@ -224,20 +267,34 @@ class Model:
         Any batch, any time up to the context. For squared-error models: minus the squared distance to every
         embedding. Runs in memory of its own (the scores can be larger than the model); weights are shared.
         """
+        engine = self._reader(inputs)
+        engine.run()
+        scores = engine.read("scores").copy()
+        return scores[:, -1] if self.config.readout == "last" else scores
+
+    def attention(self, inputs: Any) -> dict[str, Array]:
+        """What every head looks at: for each block, by its name ("blocks.0", …), weights of shape (B, heads, T, T).
+
+        `attention(tokens)["blocks.2"][0, 5]` is head 5 of block 2 on the first sequence; its row t says how much
+        position t takes of each position, and adds up to 1. Any batch, any time up to the context. Where the model
+        answers once per sequence, the last block has one query: (B, heads, 1, T).
+        """
+        return attention_weights(self._reader(inputs))
+
+    def _reader(self, inputs: Any) -> Engine:
+        """The readout for inputs of this shape, which it has been given; its scores are made when it runs."""
         tokens, segments = unpacked(inputs)
         array = checked_inputs(self.config, tokens, None, self.precision.activation)
         batch, time = array.shape[:2]
         places = documents(self.config, segments, (batch, time))
         if self._readout is None or self._readout[0] != (batch, time):
-            program = transformer.readout(self.preset, batch, time)
-            plan = make_plan(program, self.precision, self.engine.backend.scratch, lent=True)
-            self._readout = (batch, time), Engine(plan, self.engine.backend, lender=self.engine)
+            program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
+            plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
+            self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         for name, values in {inputs_name(self.config): array, **places}.items():
             engine.write(name, values)
-        engine.run()
-        scores = engine.read("scores").copy()
-        return scores[:, -1] if self.config.readout == "last" else scores
+        return engine
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
         """Up to `count` tokens that follow `tokens`; the options are those of `tapeless.generate.generate`."""
@@ -301,6 +358,13 @@ class Stepped:
     def __init__(self, model: Model, number: int) -> None:
         self._model, self._number = model, number
 
+    def __repr__(self) -> str:
+        if self._number != self._model._run_number:
+            return "<a step that the model has left behind>"
+        if self._model.optimizer is None:
+            return f"<loss {self.loss:.6g}>"
+        return f"<loss {self.loss:.6g}, gradient norm {self.norm:.4g}{'' if self.finite else ', not updated'}>"
+
     def _read(self, name: str) -> Any:
         if self._number != self._model._run_number:
             raise TapelessError("the model has run again since: ask for what came of a step before the next.")
@@ -345,4 +409,4 @@ def plans(
     """Of the training step and of the evaluation that shares its memory."""
     training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
     evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch)
+    return make_plans(training, evaluation, precision, backend.scratch, backend.together)

@@ -1,11 +1,12 @@
 """A whole model on the CUDA backend beside the reference, in float32, run by Triton's interpreter on the CPU.
 
 The interpreter must be chosen before Triton is imported, so `test_cuda` runs this in a process of its own:
-TRITON_INTERPRET=1 python -m tests.backends.interpreted_model
+TRITON_INTERPRET=1 python -m tests.backends.interpreted_model differences|together
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from tapeless.backends.device import Device
 from tapeless.check.lockstep import lockstep
 from tapeless.check.ops import check_backend_alone
-from tapeless.model import Model
+from tapeless.model import GRADIENTS, Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
 
@@ -55,6 +56,41 @@ def differences() -> Iterator[str]:
         yield "params are no tensors"
 
 
+WIRINGS: dict[str, dict[str, Any]] = {
+    "pre-norm": {"layers": 2},
+    "recomputed": {"recompute": True},
+    "post-norm": {"placement": "post"},
+    "frozen": {"layers": 2, "frozen": ("blocks.1.mlp.up.*", "blocks.1.mlp.down.weight", "blocks.0.attn.qkv.bias")},
+    "relu": {"activation": "relu"},
+}
+BOUND_AS_ONE = {
+    "residual.forward layernorm.forward",
+    "layernorm.backward layernorm.forward linear.backward",
+    "layernorm.backward layernorm.forward gelu.forward linear.backward gelu.backward linear.backward",
+    "layernorm.backward gelu.forward linear.backward gelu.backward linear.backward",
+}
+
+
+def together() -> Iterator[str]:
+    """Calls bound as one beside the same calls walked singly, in memory that held NaN before."""
+    seen = set()
+    for wiring, fields in WIRINGS.items():
+        model = Model("gpt2-4x256", batch=2, time=5, backend=Device("cpu"), optimizer=None, seed=3, **SMALL | fields)
+        rng = np.random.default_rng(0)
+        batch = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 5))
+        found = []
+        for run in (model.engine.run, lambda *phases, model=model: list(model.engine.walk(*phases))):
+            model.engine.poison()
+            model.feed(*batch)
+            run("zero", *GRADIENTS)
+            found.append({name: model.read(name).copy() for name in ("loss", *map(gradient_name, model.grads))})
+        for name in found[0]:
+            yield from compared(f"{wiring}: {name}", [each[name] for each in found])
+        for first, last in model.plan.together:
+            seen.add(" ".join(call.title for call in model.program.calls[first : last + 1]))
+    yield from [f"bound as one: {sorted(seen)}"] if not seen >= BOUND_AS_ONE else []
+
+
 def compared(what: str, values: Any) -> Iterator[str]:
     found, true = (np.asarray(value, np.float64) for value in values)
     error = np.abs(found - true).max() / (np.abs(true).max() or 1.0)
@@ -64,5 +100,5 @@ def compared(what: str, values: Any) -> Iterator[str]:
 
 if __name__ == "__main__":
     with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
-        wrong = list(differences())
+        wrong = list({"differences": differences, "together": together}[sys.argv[1]]())
     print(*wrong, f"{len(wrong)} wrong", sep="\n")

@@ -84,7 +84,8 @@ def test_a_captured_list_computes_once_each_time_it_runs(monkeypatch):
     assert ran == ["one", "two", "replayed", "replayed"]
 
 
-def test_a_model_does_what_the_reference_does():
-    done = python("-m", "tests.backends.interpreted_model")
+@pytest.mark.parametrize("part", ["differences", "together"])
+def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly(part):
+    done = python("-m", "tests.backends.interpreted_model", part)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert done.stdout == "0 wrong\n"

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.ranges import VALUES, Case, RangeError, cases, judge
+from tapeless.check.ranges import VALUES, Case, RangeError, Trial, cases, judge
 from tapeless.ops.contract import Array
 
 cpu = backend_named("cpu")
@@ -139,6 +139,7 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
 
 def torch_results(case: Case) -> dict[str, Array] | None:
     """What torch computes of the case's results; None where it has no such op, or adds to something."""
+    assert isinstance(case.trial, Trial)
     name, numbers = case.trial.name, case.numbers
     written = {argument.name: argument.mode for argument in case.trial.steps[-1].call.writes}
     if name not in FORWARDS or "add" in written.values():

@@ -930,6 +930,33 @@ def test_what_nobody_needs_is_refused(options: dict[str, bool], buffer: str, cal
     refusal(lambda: verify(frozen_first(**options)), buffer, f"{call} at test_verify.py", word)
 
 
+@pytest.mark.parametrize(("mean", "word"), [("mean", "unneeded"), ("other", "no forward")])
+def test_what_nobody_needs_is_known_by_all_it_reads(mean: str, word: str) -> None:
+    """A backward of a frozen norm, with its own mean or with another's: of another's it is no backward at all."""
+    p = Builder(frozen=("norm.*",))
+    weight, bias, w = p.weight("norm.weight", IN), p.weight("norm.bias", IN), p.weight("two.weight", IN, IN)
+    dw = p.gradient(w)
+    x, table = p.buffer("input", "x", (ROWS, IN)), p.buffer("constant", "table", (7, IN))
+    targets, count = p.buffer("input", "targets", (ROWS,), "index"), p.buffer("input", "count", (1,), "scalar")
+    loss = p.buffer("output", "loss", (1,), "statistic")
+    first, n, y, dy, back = (p.workspace(name, ROWS, IN) for name in ("first", "n", "y", "dy", "back"))
+    means = {name: p.buffer("workspace", name, (ROWS,), "statistic") for name in ("mean", "rstd", "other")}
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    with p.phase("forward"):
+        for given, normed, kept in ((x, first, "other"), (first, n, "mean")):
+            p.layernorm.forward(
+                y=write(normed), mean=write(means[kept]), rstd=write(means["rstd"]), x=given,
+                weight=weight, bias=bias, eps=1e-5,
+            )  # fmt: skip
+        p.linear.forward(y=write(y), x=n, weight=w)
+    with p.phase("backward"):
+        p.squared_error.backward(loss=write(loss), dx=write(dy), x=y, table=table, targets=targets, count=count)
+        p.linear.backward(dweight=add(dw), dy=dy, x=n, weight=w)
+        p.layernorm.backward(dx=write(back), dy=dy, x=first, weight=weight, mean=means[mean], rstd=means["rstd"])
+    refusal(lambda: verify(p.build()), "back", "layernorm.backward at test_verify.py", word)
+
+
 @pytest.mark.parametrize("frozen", ["blocks.1.mlp.up.weight", "blocks.1.mlp.up.bias"])
 def test_a_frozen_weight_still_passes_gradients_on(frozen: str) -> None:
     """In a post-norm block the feed-forward adds its dx to the stream's gradient: left out, nothing is unwritten."""

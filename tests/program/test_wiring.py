@@ -243,6 +243,25 @@ def test_how_much_of_a_weight_has_no_gradient_is_said(read: int) -> None:
         verify(p.build())
 
 
+def test_how_much_of_a_bias_has_no_gradient_is_said() -> None:
+    p = Builder()
+    w, b = p.weight("w", 3, 4), p.weight("b", 6)
+    dw, db = p.gradient(w), p.gradient(b)
+    assert dw is not None
+    assert db is not None
+    x, y, dy = p.buffer("input", "x", (3, 3)), p.workspace("y", 3, 4), p.workspace("dy", 3, 4)
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    p.linear.forward(y=write(y), x=x, weight=w, bias=b.columns(0, 4))
+    with p.phase("backward"):
+        judge(p, y, dy)
+        p.linear.backward(dweight=add(dw), dbias=add(db.columns(0, 4)), dy=dy, x=x, weight=w)
+    with pytest.raises(
+        ProgramError, match=r"^no gradient: db in 2 of 6 columns has none, as b, which linear\.forward at "
+    ):
+        verify(p.build())
+
+
 def test_small_lists_are_right() -> None:
     for program in (two_steps(), two_steps(again=(2, 3, 2)), by_columns(), the_same_twice()):
         verify(program)

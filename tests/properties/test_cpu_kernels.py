@@ -198,3 +198,29 @@ def test_tanh_to_the_last_digits() -> None:
         run()
     true = np.tanh(x.astype(np.float64))
     assert (np.abs(y - true) / np.spacing(np.abs(true).astype(np.float32))).max() <= 2
+
+
+@pytest.mark.parametrize("adding", [False, True])
+def test_layernorm_backward_of_values_near_each_other(adding: bool) -> None:
+    """What the saved mean has lost to rounding is then a part of every value's distance from it, and is taken off."""
+    from tapeless.ops.layernorm import cpu as layernorm
+
+    rng = np.random.default_rng(0)
+    rows, channels = 32, 8
+    x = (3000 + 1e-2 * rng.normal(size=(rows, channels))).astype(np.float32)
+    weight, dy = rng.normal(size=channels).astype(np.float32), rng.normal(size=(rows, channels)).astype(np.float32)
+    wide = [each.astype(np.float64) for each in (x, weight, dy)]
+    y, mean, rstd = np.empty((rows, channels)), np.empty(rows), np.empty(rows)
+    OPS["layernorm"].forward(y, mean, rstd, wide[0], wide[1], np.zeros(channels), 1e-12)
+    shapes = (rows, channels), (channels,), (channels,)
+    true, ours = [np.zeros(shape) for shape in shapes], [np.zeros(shape, np.float32) for shape in shapes]
+    OPS["layernorm"].backward(*true, wide[2], wide[0], wide[1], mean, rstd)
+    scratch = [np.empty((2, 2, channels), np.float32)]
+    narrow: list[Any] = [mean.astype(np.float32), rstd.astype(np.float32)]
+    adds = frozenset({"dx"}) if adding else NONE
+    arguments: tuple[Any, ...] = (*ours, dy, x, weight, *narrow, scratch, adds)
+    for run in layernorm.backward(*arguments):
+        run()
+    assert np.abs(mean - narrow[0]).max() > 1e-5, "the saved mean has lost something"
+    for name, mine, truth in zip(("dx", "dweight", "dbias"), ours, true, strict=True):
+        assert np.abs(mine - truth).max() <= 1e-4 * np.abs(truth).max(), name

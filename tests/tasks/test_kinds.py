@@ -1,5 +1,6 @@
 """Each task says for itself what its defaults are, which data are its own, and what there is to say at the end."""
 
+import shlex
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,7 @@ from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.run import KIND as LABELLED
 from tapeless.model import Model
 from tapeless.tasks import operations, text
+from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
@@ -59,8 +61,10 @@ def test_settings_that_mean_nothing_to_a_task(tmp_path):
     assert "sample" in operations.KIND.unused("operations", False)
     np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
     folder = str(tmp_path)
-    assert set(text.KIND.unused(folder, False)) == {"tokenizer", "validation"}
-    assert set(text.KIND.unused(str(tmp_path / "train.bin"), False)) == {"tokenizer"}, "of which a share is held out"
+    assert set(text.KIND.unused(folder, False)) == {*READING_HELP, "tokenizer", "validation"}
+    assert set(text.KIND.unused(str(tmp_path / "train.bin"), False)) == {*READING_HELP, "tokenizer"}, (
+        "of which a share is held out"
+    )
     assert set(text.KIND.unused("notes.txt", True)) == {"tokenizer"}
     assert not text.KIND.unused("notes.txt", False)
     assert len(KINDS) == 2
@@ -85,14 +89,22 @@ def test_operations_say_what_was_answered(tmp_path):
 
 def test_text_says_how_it_goes_on(tmp_path):
     model = Model("gpt2-4x256", time=16, vocab=257, context=16, **TINY)
-    tokens = Tokens([np.arange(200, dtype="<u2")])
-    task = Text(TokenData(tokens, tokens, 257, load_tokenizer("bytes"), "digest"), 16, 0)
+    trained = Tokens([np.arange(200, dtype="<u2")])
+    held_out = Tokens([np.array([*b"one", 256, *b"\n  \n  It's a line that goes on for long\n", 256], "<u2")])
+    task = Text(TokenData(trained, held_out, 257, load_tokenizer("bytes"), "digest"), 16, 0)
     said = task.farewell(ended(model, tmp_path))
-    assert said.text == continuation(model, task.tokenizer, "def ", 96, seed=3)
-    assert said.text.startswith("def ")
+    assert said.text == continuation(model, task.tokenizer, "It's a line that goes", 96, seed=3)
+    assert said.next == ((f"tapeless sample 'a b' --prompt {shlex.quote(task.prompt(3))}", "let it write"),)
+    assert task.prompt(2) == "one"  # of another document
     assert task.farewell(ended(model, tmp_path, prompt="import ")).text.startswith("import ")
-    assert said.next == (("tapeless sample 'a b' --prompt 'import '", "let it write"),)
-    assert (task.summary(), task.identity()) == ("200 tokens to train, 200 held out", {"data": "digest"})
+    assert (task.summary(), task.identity()) == ("200 tokens to train, 45 held out", {"data": "digest"})
+
+
+def test_a_prompt_is_found_in_any_text():
+    """One line without spaces, nothing but spaces, a character cut off."""
+    for content, prompt in ((b"x" * 99, "x" * 24), (b" \n \n", ""), ("€".encode()[1:] + b"\nword\n", "word")):
+        tokens = Tokens([np.array([*content, 256], "<u2")])
+        assert Text(TokenData(tokens, tokens, 257, load_tokenizer("bytes"), ""), 16, 0).prompt(0) == prompt
 
 
 def test_without_a_tokenizer_nothing_is_written(tmp_path):

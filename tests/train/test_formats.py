@@ -94,7 +94,7 @@ def test_a_training_file_with_the_old_name_is_told_the_new(tmp_path: Path) -> No
     with pytest.raises(TapelessError, match="norm is called placement now"):
         Model("ops-102k", norm="pre")
     said = CliRunner().invoke(app, ["plan", "ops-102k", "--norm", "pre"])
-    assert "norm is called placement now" in str(said.exception or said.output)
+    assert str(said.exception) == "--norm is called --placement now: say --placement pre."
 
 
 def _request(path: Path) -> Request:

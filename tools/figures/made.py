@@ -25,7 +25,7 @@ from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.examples import examples_of
 from tapeless.check.ops import call_alone, forms_of, long_examples
 from tapeless.models import transformer
-from tapeless.models.config import Optimizer
+from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.program.call import Program
@@ -58,7 +58,8 @@ def _block(*lines: str) -> str:
 
 def _program(c: Configuration, updated: bool = False) -> Program:
     fields = {name: value for name, value in c.fields.items() if name != "class_weights"}
-    preset, weighted = PRESETS[c.preset].override(**fields), "class_weights" in c.fields
+    preset = (c.preset if isinstance(c.preset, Preset) else PRESETS[c.preset]).override(**fields)
+    weighted = "class_weights" in c.fields
     optimizer = Optimizer(preset.optimizer) if updated else None
     return transformer.training(preset, c.batch, c.time, optimizer, weighted=weighted)
 

@@ -31,6 +31,7 @@ from tapeless.models.presets import preset
 from tapeless.tasks.data.corpus import find_documents, pieces
 from tapeless.tasks.data.meta import read_meta
 from tapeless.tasks.data.prepare import prepare, split_documents
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer, train_bpe
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.operations import KIND, Operations
@@ -389,15 +390,27 @@ def _bin_folder(folder: Path) -> tuple[list[bytes], Read]:
     return examples, read
 
 
-def _corpus(folder: Path) -> tuple[list[bytes], Read]:
-    def read(data: bytes) -> None:
-        path = folder / "text.txt"
-        path.write_bytes(data)
-        for side in split_documents(find_documents(str(path)), 0.2, 0):
-            for document in side:
-                assert sum(map(len, pieces(document))) == document.size
+def _corpus(name: str, *examples: bytes) -> Callable[[Path], tuple[list[bytes], Read]]:
+    def prepared(folder: Path) -> tuple[list[bytes], Read]:
+        def read(data: bytes) -> None:
+            path = folder / name
+            path.write_bytes(data)
+            corpus = find_documents(str(path), Reading(encoding="utf-16-le", drop_duplicates=True))
+            try:
+                for side in split_documents(corpus, 0.2, 0):
+                    for document in side:
+                        assert sum(map(len, pieces(document))) == document.size
+            finally:
+                corpus.close()
 
-    return [TEXT.encode()[:400], b"\xef\xbb\xbfone\ntwo\n", b"a", b"no line end at all, \xc3\xbc"], read
+        return list(examples), read
+
+    return prepared
+
+
+TEXTS = (TEXT.encode()[:400], b"\xef\xbb\xbfone\ntwo\r\n", b"a", b"no line end, \xc3\xbc", TEXT[:90].encode("utf-16"))
+JSON_LINES = b"".join(json.dumps({"id": n, "text": line}).encode() + b"\n" for n, line in enumerate(TEXT.split("\n")))
+TABLE = b'id,text\n1,"a, ""b""\nc"\n2,plain\n3,\xc3\xbc\n'
 
 
 def _safetensors(folder: Path) -> tuple[list[bytes], Read]:
@@ -496,7 +509,10 @@ READERS = (
     Reader("prepared tokens: shard, resealed", 40, some_bytes, _shard),
     Reader(".bin of nanoGPT and llm.c", 60, some_bytes, _bin),
     Reader("folder of .bin", 30, some_bytes, _bin_folder),
-    Reader("text", 60, mixed((some_lines, some_bytes)), _corpus),
+    Reader("text", 40, mixed((some_lines, some_bytes)), _corpus("text.txt", *TEXTS)),
+    Reader("text, gzip", 10, zipped(mixed((some_lines, some_bytes))), _corpus("text.gz", *TEXTS)),
+    Reader("JSON lines", 30, mixed((some_json_lines, some_bytes)), _corpus("rows.jsonl", JSON_LINES)),
+    Reader("table", 20, mixed((some_lines, some_bytes)), _corpus("rows.csv", TABLE)),
     Reader("safetensors", 70, some_safetensors, _safetensors),
     Reader("Hugging Face: config.json", 20, _bytes_or(some_json), _hugging_face("config.json")),
     Reader("Hugging Face: index", 10, _bytes_or(some_json), _hugging_face("model.safetensors.index.json")),

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tapeless.errors import TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Placement, place_scratch
+from tapeless.program.arena import Placement, Together, place_scratch
 from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
 
@@ -45,6 +45,14 @@ class Backend(Protocol):
         """The native calls that compute it, each with everything decided. `options`: which outputs it adds to
         (`add`), and the arrays it has asked for (`scratch`)."""
 
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        """Which consecutive calls of a list are bound as one where nothing looks in between, and with what scratch."""
+
+    def bind_together(
+        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
+    ) -> list[Native]:
+        """The native calls that compute what these compute one after the other. `arrays`: of each, by argument."""
+
     def begin(self) -> list[Native]:
         """What comes before the first call of a list, each time it runs."""
 
@@ -72,7 +80,7 @@ def precision_for(backend: Backend, name: str | None) -> Precision:
     if name is not None and name not in backend.precisions:
         raise TapelessError(
             f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "
-            f"take backend='reference'."
+            f"take the reference backend."
         )
     return PRECISIONS[backend.default_precision if name is None else name]
 

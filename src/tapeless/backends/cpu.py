@@ -21,7 +21,7 @@ from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
 if find_spec("numba") is None:
-    raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take backend='reference'.")
+    raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take the reference backend.")
 
 
 class Cpu(Host):
@@ -41,10 +41,10 @@ class Cpu(Host):
         if binder is None:
             raise TapelessError(
                 f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
-                f"or take backend='reference'."
+                f"or take the reference backend."
             )
         if any(argument.name == "master" for argument in call.arguments):
-            raise TapelessError("the cpu backend updates no master copy of the weights: take backend='reference'.")
+            raise TapelessError("the cpu backend updates no master copy of the weights: take the reference backend.")
         natives: list[Native] = binder(*arguments, **options)
         products = [native for native in natives if isinstance(native, blas.Product)]
         small = products and all(product.flops < blas.THREADED for product in products)

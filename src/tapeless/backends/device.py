@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from tapeless.backends.backend import bind_call
+from tapeless.backends.fused import bind, groups
 from tapeless.backends.host import to_be_narrowed
 from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.products import exact
 from tapeless.kernels.cuda.scratch import handed, recorded
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Placement
+from tapeless.program.arena import Placement, Together
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
@@ -59,14 +60,8 @@ class Device:
         view.copy_(torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array))
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
-        arrays = {}
-        for argument in call.arguments:
-            buffer, name = argument.view.buffer, argument.name
-            whole = torch.empty(buffer.shape, dtype=getattr(torch, precision.dtype(buffer.role)), device="meta")
-            columns = whole[..., argument.view.start : argument.view.stop]
-            arrays[name] = columns.reshape(call.spec.kernel_shape(name, tuple(columns.shape)))
         with recorded() as asked:
-            bind_call(call, arrays, self, scratch=())
+            bind_call(call, _without_memory(call, precision), self, scratch=())
         return asked
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
@@ -75,11 +70,26 @@ class Device:
         if binder is None:
             raise TapelessError(
                 f"{call.op} has no {call.direction} on the cuda backend: write it in ops/{call.op}/cuda.py, "
-                f"or take backend='reference'."
+                f"or take the reference backend."
             )
         with handed(options.pop("scratch", ())):
             natives = binder(*arguments, **options)
         return [partial(_run_exactly, natives)]
+
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        found = []
+        for group in groups(calls):
+            with recorded() as asked:
+                bind(group, [_without_memory(call, precision) for call in group.calls])
+            found.append(Together(group.first, group.last, asked))
+        return found
+
+    def bind_together(
+        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
+    ) -> list[Native]:
+        (group,) = groups(calls)
+        with handed(scratch):
+            return [partial(_run_exactly, bind(group, arrays))]
 
     def begin(self) -> list[Native]:
         return []
@@ -110,6 +120,17 @@ class Captured:
                 _run(self._natives)
             self._graph = graph
         self._graph.replay()
+
+
+def _without_memory(call: Call, precision: Precision) -> dict[str, Any]:
+    """Its arguments, as tensors that have a shape and a type alone."""
+    arrays = {}
+    for argument in call.arguments:
+        buffer, name = argument.view.buffer, argument.name
+        whole = torch.empty(buffer.shape, dtype=getattr(torch, precision.dtype(buffer.role)), device="meta")
+        columns = whole[..., argument.view.start : argument.view.stop]
+        arrays[name] = columns.reshape(call.spec.kernel_shape(name, tuple(columns.shape)))
+    return arrays
 
 
 def _run(natives: Sequence[Native]) -> None:

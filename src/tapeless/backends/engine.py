@@ -76,12 +76,26 @@ class Engine(Arena):
         self._captured: dict[tuple[str, ...], list[Native]] = {}
 
     def run(self, *phases: str) -> None:
-        """All calls of these phases, or of the whole program, with nothing between them."""
+        """All calls of these phases, or of the whole program, with nothing between them: here those that the backend
+        binds as one are one."""
         for native in self._captured.get(phases) or self._capture(phases):
             native()
 
     def _capture(self, phases: tuple[str, ...]) -> list[Native]:
-        natives = [native for call, bound in self.bound if _is_in(call, phases) for native in bound]
+        natives: list[Native] = []
+        groups = {first: (last, scratch) for (first, last), scratch in self.plan.together.items()}
+        number = 0
+        while number < len(self.bound):
+            last, scratch = groups.get(number, (number, ()))
+            calls = self.program.calls[number : last + 1]
+            if last > number and all(_is_in(call, phases) for call in calls):
+                arrays = [self.arguments(call) for call in calls]
+                given = [self.backend.view(self.memory, each) for each in scratch]
+                natives += self.backend.bind_together(calls, arrays, given)
+                number = last + 1
+                continue
+            natives += self.bound[number][1] if _is_in(calls[0], phases) else []
+            number += 1
         self._captured[phases] = [*self._begin, *self.backend.capture(natives)]
         return self._captured[phases]
 

@@ -10,7 +10,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
-from tapeless.program.arena import ALIGNMENT, Placement
+from tapeless.program.arena import ALIGNMENT, Placement, Together
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision, numpy_type
 
@@ -63,6 +63,14 @@ class Host:
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()
+
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        return ()
+
+    def bind_together(
+        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
+    ) -> list[Native]:
+        raise NotImplementedError
 
     def begin(self) -> list[Native]:
         return []

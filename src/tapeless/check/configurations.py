@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from tapeless.errors import TapelessError
 from tapeless.inputs import Packed
 from tapeless.model import Model
+from tapeless.models import transformer
+from tapeless.models.config import Preset
 from tapeless.models.initialise import Constant
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
@@ -24,7 +28,7 @@ SMALL = {"layers": 2, "channels": 6, "heads": 2, "vocab": 7, "context": 5, "hidd
 @dataclass(frozen=True)
 class Configuration:
     name: str
-    preset: str
+    preset: str | Preset
     fields: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 2
     time: int = 4
@@ -63,10 +67,10 @@ class Configuration:
         return inputs, targets
 
 
-def small(name: str, **changes: Any) -> Mapping[str, Any]:
+def small(name: str | Preset, **changes: Any) -> Mapping[str, Any]:
     """A preset's fields made small; its kind of norm, activation, positions, mask and head stay, and how its heads are
     shared and whether they have a width of their own."""
-    c = PRESETS[name].architecture
+    c = (name if isinstance(name, Preset) else PRESETS[name]).architecture
     fields: dict[str, Any] = dict(SMALL) | ({"features": 3} if c.features else {})
     if c.positions == "rotary":  # heads of an even width, all of whose angles differ, and eps and scaling that show
         fields |= {"channels": 8, "heads": 4, "head_width": 6 if c.head_width else None, "rope_base": 50.0}
@@ -176,8 +180,21 @@ def configurations_of(name: str) -> tuple[Configuration, ...]:
     return tuple(configuration for configuration in CONFIGURATIONS if configuration.preset == name)
 
 
-def full_size(name: str) -> Configuration:
-    """The preset as it is, on a short batch, for the fast mode."""
-    return Configuration(
-        f"{name} at full size", name, batch=2, time=min(8, PRESETS[name].architecture.context), spread=0.05
-    )
+def full_size(name: str, preset: Preset | None = None) -> Configuration:
+    """The preset as it is, on a short batch, for the fast mode; or a model of somebody's own."""
+    time = min(8, (preset or PRESETS[name]).architecture.context)
+    return Configuration(f"{name} at full size", preset or name, batch=2, time=time, spread=0.05)
+
+
+def made_small(name: str, preset: Preset, weighted: bool = False) -> Configuration:
+    """Of a model of somebody's own. What it freezes is frozen here as far as the few layers have it."""
+    fields = dict(small(preset, chunk=2 if preset.architecture.readout == "last" else 4))
+    weights = transformer.evaluation(preset.override(**fields, frozen=()), 1, 1).weights
+    names = [weight.name for weight in weights]
+    frozen = tuple(pattern for pattern in preset.frozen if any(fnmatchcase(name, pattern) for name in names))
+    try:
+        transformer.check_frozen(names, frozen)
+    except TapelessError:  # it trains none but layers that a small model lacks
+        frozen = ()
+    classes = {"class_weights": (0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)} if weighted else {}
+    return Configuration(f"{name} made small", preset, fields | {"frozen": frozen} | classes, batch=3, time=5)

@@ -9,12 +9,13 @@ import numpy as np
 from tapeless.check.complex_step import relative_error
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
+from tapeless.shown import Told
 
 EXACT = TOLERANCES["definition"]  # float64 beside float64: anything that is not rounding is a mistake
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Told):
     """`place` is an op ("layernorm"), an op as a model calls it ("layernorm in norm"), or a part of the training
     ("schedule", "loop")."""
 

@@ -20,12 +20,13 @@ from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
+from tapeless.shown import Told
 
 MOVES, MANY = 8, 20_000  # draws of inputs that are off by a rounding; numbers from which two draws will do
 
 
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(Told):
     """One result of one call: how far it is from the reference, and where most."""
 
     number: int
@@ -106,22 +107,24 @@ def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random
 def _difference(
     number: int, call: Call, result: str, found: Array, true: Array, moved: list[Array], dtype: str
 ) -> Difference:
-    """`moved` is what becomes of the exact result when its inputs are off by a rounding: where terms cancel that is
-    far, and no kernel of the type can be expected to come closer."""
-    scale = float(np.abs(true).max()) or 1.0
+    length = reduction_length(call, result)
+    error, tolerance, where = farthest(found, true, moved, dtype, length)
+    return Difference(number, call, result, error, tolerance, where, float(found[where]), float(true[where]))
+
+
+def farthest(
+    found: Array, true: Array, moved: list[Array], dtype: str, length: int, least: float = 0.0
+) -> tuple[float, float, tuple[int, ...]]:
+    """The largest error of a result, relative to its largest element; what is allowed; and where it is. `moved` is what
+    becomes of the exact result when its inputs are off by a rounding: where terms cancel that is far, and no kernel of
+    the type can be expected to come closer. `length`: how many numbers go into one of the result. `least`: what the
+    error is relative to where the largest element is smaller."""
+    scale = max(float(np.abs(true).max()), least) or 1.0
     error = np.abs(found.astype(np.float64) - true) / scale
     where = np.unravel_index(int(np.argmax(np.where(np.isnan(error), np.inf, error))), found.shape)
     inherent = max(float(np.abs(each - true).max()) for each in moved) / scale
-    return Difference(
-        number,
-        call,
-        result,
-        float(error[where]),
-        LOCKSTEP[dtype] * sqrt(reduction_length(call, result)) + LOCKSTEP_INHERENT * inherent,
-        tuple(int(i) for i in where),
-        float(found[where]),
-        float(true[where]),
-    )
+    tolerance = LOCKSTEP[dtype] * sqrt(length) + LOCKSTEP_INHERENT * inherent
+    return float(error[where]), tolerance, tuple(int(i) for i in where)
 
 
 def reduction_length(call: Call, result: str) -> int:

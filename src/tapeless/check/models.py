@@ -36,6 +36,9 @@ WALKED = tuple(
         "ops-102k",
         "cllm",
         "sunfish",
+        "qwen3-0.6b",
+        "qwen3-0.6b untied, documents, recomputed",
+        "llama-4x256 documents and a window",
     )
 )
 

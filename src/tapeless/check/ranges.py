@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Spec
 from tapeless.program.call import Call
+from tapeless.shown import Told
 
 Arrays = dict[str, Array]
 Move = Callable[[str, Shape], Any]  # of an argument: in units of MOVE
@@ -56,8 +57,8 @@ SHORT = 8  # cases at each of the other sizes
 SIZES = ((USUAL, None), (NARROW, SHORT), (ONE_ROW, SHORT), (THREADED | {"N": 70_000}, 2))
 
 
-@dataclass(frozen=True)
-class RangeError:
+@dataclass(frozen=True, repr=False)
+class RangeError(Told):
     """One result of an op over all that was tried: its worst error, in roundings of its natural size, and where."""
 
     op: str
@@ -86,11 +87,29 @@ class RangeError:
         )
 
 
+class Tried(Protocol):
+    """What can be run on any numbers, by what is under test and by what it is held to; a Trial, or somebody's own."""
+
+    name: str
+    direction: str
+    example: Example
+    ranged: list[str]  # the arguments that extreme numbers are put into
+    lengths: dict[str, float]  # by result: √ of the most numbers that are summed into one
+    size: int
+
+    def usual(self, rng: np.random.Generator) -> Arrays: ...
+    def extreme(self, argument: str, make: Kind, rng: np.random.Generator) -> Array: ...
+    def found(self, numbers: Arrays) -> Arrays: ...
+    def true(self, numbers: Arrays, move: Move | None = None) -> Arrays: ...
+    def moves(self) -> Iterator[Move]: ...
+    def at_random(self, name: str, shape: Shape) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Case:
     """Numbers for an op at one size, the true results, and the sizes that their errors are measured by."""
 
-    trial: Trial
+    trial: Tried
     title: str
     numbers: Arrays
     true: Arrays
@@ -140,23 +159,23 @@ def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: in
     for size, most in SIZES if values else ((SMALL, None),):
         for number, example in enumerate(examples if size is USUAL else examples[:2]):
             trial = Trial(name, direction, _resized(name, example, size, rng), backend, adding=number % 2 == 1)
-            kinds = _kinds(trial)
+            kinds = kinds_of(trial)
             if most is not None or number:
                 kinds = [kinds[i] for i in rng.permutation(len(kinds))[: most or SHORT]]
-            for case in _fitting(trial, kinds, rng):
+            for case in fitting(trial, kinds, rng):
                 tried += trial.size
                 yield case
     trial = Trial(name, direction, _resized(name, examples[0], USUAL, rng), backend, adding=False)
     progress = True
     while tried < values and progress:
         progress = False
-        for case in _fitting(trial, _kinds(trial), rng):
+        for case in fitting(trial, kinds_of(trial), rng):
             progress = True
             tried += trial.size
             yield case
 
 
-def _fitting(trial: Trial, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[Case]:
+def fitting(trial: Tried, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[Case]:
     for title, make in kinds:
         numbers = make(rng)
         with np.errstate(all="ignore"):
@@ -183,7 +202,7 @@ def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator)
     return made
 
 
-def _kinds(trial: Trial) -> list[Numbers]:
+def kinds_of(trial: Tried) -> list[Numbers]:
     """Each argument extreme by itself, the others as in the example, and all of them at once."""
 
     def numbers(extreme: list[str], make: Kind, rng: np.random.Generator) -> Arrays:
@@ -265,7 +284,7 @@ class Trial:
         which is all there is to know of a result that is no sum, and then everything at random."""
         read = set() if self._single else {argument.name for step in self.steps for argument in step.call.reads}
         for one in sorted(read.difference(NOT_MOVED.get(self.name, ()))):
-            yield partial(_only, one)
+            yield partial(only, one)
         # Of single numbers there are no terms.
         yield from [self.at_random] * (DRAWS if read else 0)
 
@@ -292,7 +311,7 @@ class Trial:
         return {result: made[result] for result in self.results}
 
 
-def _only(one: str, name: str, shape: Shape) -> float:
+def only(one: str, name: str, shape: Shape) -> float:
     return float(name == one)
 
 
@@ -306,7 +325,7 @@ def judge(case: Case, found: Arrays) -> list[RangeError]:
     return errors
 
 
-def _learn(trial: Trial, numbers: Arrays, true: Arrays, sizes: Arrays, moves: Iterable[Move]) -> None:
+def _learn(trial: Tried, numbers: Arrays, true: Arrays, sizes: Arrays, moves: Iterable[Move]) -> None:
     """The sizes grow by what the true results move."""
     for move in moves:
         moved = trial.true(numbers, move)
@@ -314,7 +333,7 @@ def _learn(trial: Trial, numbers: Arrays, true: Arrays, sizes: Arrays, moves: It
             np.maximum(sizes[result], np.abs(moved[result] - value) / MOVE, out=sizes[result])
 
 
-def unnoticed(trial: Trial, rng: np.random.Generator) -> Iterator[str]:
+def unnoticed(trial: Tried, rng: np.random.Generator) -> Iterator[str]:
     """A NaN that goes in comes out, wherever it does so by the reference: the guard of a training looks for it."""
     for argument in trial.ranged:
         numbers = trial.usual(rng)
@@ -329,7 +348,7 @@ def unnoticed(trial: Trial, rng: np.random.Generator) -> Iterator[str]:
                 yield f"{trial.name}.{trial.direction}: a NaN at {place} of {argument} is not seen in {result}"
 
 
-def natural_sizes(trial: Trial, numbers: Arrays) -> tuple[Arrays, Arrays]:
+def natural_sizes(trial: Tried, numbers: Arrays) -> tuple[Arrays, Arrays]:
     """The true results, and the size that their errors are measured by."""
     true = trial.true(numbers)
     sizes = {result: np.abs(value) for result, value in true.items()}

@@ -39,6 +39,7 @@ LOCKSTEP_INHERENT = 4.0
 # size, times √(numbers summed into one). About twice what ten seeds came to; a copy is exact.
 RANGES = {
     "any other op": 16.0,
+    "own kernel": 64.0,  # somebody else's, of any kind: four times that, and beside it what its definition loses itself
     "embedding": 4.0,
     "positions": 6.0,
     "positions_at": 2.0,

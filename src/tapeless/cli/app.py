@@ -10,11 +10,13 @@ import tapeless
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
 from tapeless.cli.doctor import doctor
+from tapeless.cli.evaluate import evaluate
 from tapeless.cli.explain import explain
 from tapeless.cli.label import label_app
 from tapeless.cli.paths import with_paths
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
+from tapeless.cli.runs import runs
 from tapeless.cli.sample import sample
 from tapeless.cli.tokenize import tokenize
 from tapeless.cli.train import train
@@ -26,7 +28,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (presets, explain, plan, check, tokenize, train, doctor, sample, import_, export, bench):
+COMMANDS = (presets, explain, plan, check, tokenize, train, runs, doctor, evaluate, sample, import_, export, bench)
+for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(with_paths(command))
 app.add_typer(label_app, name="label")
 

@@ -10,7 +10,14 @@ from rich.table import Table
 
 from tapeless.backends.backend import backend_named
 from tapeless.check.complex_step import TensorError, check_directions, check_model, check_op
-from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size
+from tapeless.check.configurations import (
+    CONFIGURATIONS,
+    LARGER,
+    Configuration,
+    configurations_of,
+    full_size,
+    made_small,
+)
 from tapeless.check.everything import check_everything
 from tapeless.check.finding import Finding
 from tapeless.check.tolerances import TOLERANCES
@@ -19,9 +26,10 @@ from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
 from tapeless.cli.progress import one_by_one
+from tapeless.cli.subject import Subject, subject
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
-from tapeless.models.presets import PRESETS, preset
+from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 
 SHOWN = 12  # tensors in the table
@@ -29,7 +37,8 @@ SHOWN = 12  # tensors in the table
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET …]", help="Presets to prove; all by default.")
+        list[str] | None,
+        typer.Argument(metavar="[PRESET|RUN …]", help="Presets, or folders of runs, to prove; all presets by default."),
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
@@ -37,6 +46,10 @@ def check(
     backend: Annotated[
         str, typer.Option(help="reference: by complex step. cpu, cuda: every call beside the reference.")
     ] = "reference",
+    frozen: Annotated[
+        list[str] | None,
+        typer.Option(help="Weights that are not trained, by a pattern over their names; repeatable."),
+    ] = None,
     bugs: Annotated[
         bool, typer.Option("--bugs", help="Plant every bug of the catalogue and see it caught, and named.")
     ] = False,
@@ -52,30 +65,33 @@ def check(
     as they are, on a short batch (a preset of N parameters needs about 48·N bytes), by default all that stay
     under 200 million parameters. --backend cpu or cuda walks one whole training step of every configuration in lockstep
     with the reference and reports the first call whose result is off; the cpu's ops are tried on threads and over the
-    whole range of the type as well.
+    whole range of the type as well. Of a run it is its own model that is proven, with what it freezes.
     --bugs checks the checkers.
 
     Example: tapeless check gpt2-4x256 ops-102k
     """
     if bugs:
-        if names or fast or backend != "reference":
-            raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast and --backend.")
+        if names or fast or frozen or backend != "reference":
+            raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast, --frozen and --backend.")
         run_bugs(json)
         return
-    chosen = [preset(name).name for name in names or ()]
+    if frozen and not names:
+        raise TapelessError("--frozen is of some model: name a preset or a run before it.")
+    changes = {"frozen": tuple(frozen)} if frozen else {}
+    seen = [subject(name, changes, batch=None, time=None, usual=(2, None)) for name in names or ()]
+    chosen = [each.name for each in seen]
     if backend_named(backend).name != "reference":
         if fast:
             raise TapelessError("--fast is a mode of the complex step: leave out --fast or --backend.")
-        check_backend(backend, chosen, json)
+        check_backend(backend, _in_lockstep(seen), json)
         return
-    wirings = [
-        check_wiring(name) for name in one_by_one(chosen or list(PRESETS), lambda name: f"wiring of {name}", json)
-    ]
+    wired_here: list[Subject | str] = [*seen] or list(PRESETS)
+    wirings = [_wiring(each) for each in one_by_one(wired_here, lambda each: f"wiring of {_name(each)}", json)]
     if fast:
-        configurations = tuple(full_size(name) for name in chosen or _moderate())
+        configurations = tuple(full_size(each.name, each.preset) for each in seen) or tuple(map(full_size, _moderate()))
         ops: list[str] = []
     else:
-        configurations = tuple(c for name in chosen for c in configurations_of(name)) or CONFIGURATIONS
+        configurations = tuple(c for each in seen for c in _small(each)) or CONFIGURATIONS
         used = {op for wiring in wirings for op in wiring.ops}
         ops = [name for name, op in OPS.items() if op.SPEC.backward and (name in used or not chosen)]
     wired = all(wiring.ok for wiring in wirings)
@@ -105,12 +121,47 @@ def check(
     else:
         if errors and (not chosen or not ok):
             _print_worst(errors)
-        _print_stages(wirings, ops, alone, configurations, whole, fast)
+        _print_stages(wirings, ops, alone, configurations, whole, fast, any(map(_own, seen)))
         _print_verdict(errors, wirings)
         if errors and not fast and not chosen:
             _print_findings(findings)
     if not ok:
         raise typer.Exit(1)
+
+
+def _name(seen: Subject | str) -> str:
+    return seen if isinstance(seen, str) else seen.name
+
+
+def _own(seen: Subject) -> bool:
+    """Whether it is no preset as it is."""
+    return seen.run is not None or bool(seen.preset.frozen)
+
+
+def _wiring(seen: Subject | str) -> Wiring:
+    if isinstance(seen, str):
+        return check_wiring(seen)
+    weighted = seen.class_weights is not None
+    return check_wiring(
+        seen.name, seen.preset, seen.optimizer, master=seen.precision.has_master and _own(seen), weighted=weighted
+    )
+
+
+def _small(seen: Subject) -> tuple[Configuration, ...]:
+    if not _own(seen):
+        return configurations_of(seen.name)
+    return (made_small(seen.name, seen.preset, seen.class_weights is not None),)
+
+
+def _in_lockstep(seen: list[Subject]) -> list[Configuration]:
+    """What a backend is compared on; nothing where all there is is meant."""
+    found = []
+    for each in seen:
+        if _own(each):
+            found += [*_small(each), full_size(each.name, each.preset)]
+        else:
+            found += [c for c in (*CONFIGURATIONS, *LARGER) if c.preset == each.name]
+    return found
 
 
 def _size(error: TensorError) -> float:
@@ -170,6 +221,7 @@ def _print_stages(
     configurations: tuple[Configuration, ...],
     whole: list[TensorError],
     fast: bool,
+    own: bool,
 ) -> None:
     """What each stage proves, how much of it, and how far off the worst is."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -179,7 +231,7 @@ def _print_stages(
     table.add_row(
         "wiring",
         "at full size, gradients add up by the chain rule",
-        f"{_many(len(wirings), 'preset')}, {calls:,} calls, {gradients:,} gradients",
+        f"{_many(len(wirings), 'model' if own else 'preset')}, {calls:,} calls, {gradients:,} gradients",
         "exact" if all(wiring.ok for wiring in wirings) else "[bold red]refused[/]",
     )
     for name, what, of, errors in (

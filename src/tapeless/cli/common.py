@@ -18,7 +18,12 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
+from tapeless.errors import TapelessError
 from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
+from tapeless.shown import flops as flops
+from tapeless.shown import shape as shape
+from tapeless.shown import size as size
+from tapeless.tasks.data.reading import READING_HELP
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -28,6 +33,11 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of
 Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
+# How text is taken out of files, wherever a command reads some.
+FieldOption = Annotated[str | None, typer.Option(help=READING_HELP["field"])]
+ColumnOption = Annotated[str | None, typer.Option(help=READING_HELP["column"])]
+EncodingOption = Annotated[str | None, typer.Option(help=READING_HELP["encoding"])]
+DropOption = Annotated[bool, typer.Option("--drop-duplicates", help=READING_HELP["drop_duplicates"])]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
@@ -98,6 +108,8 @@ def _with_fields(
 
     def wrapped(**values: Any) -> None:
         given = {name: values.pop(name) for name in names if values[name] is not None}
+        for old in given.keys() & {*renamed}:
+            raise TapelessError(f"--{old} is called --{RENAMED[old]} now: say --{RENAMED[old]} {given[old]}.")
         command(**{name: value for name, value in values.items() if name not in names}, **{arrive_as: given})
 
     options = []
@@ -114,7 +126,7 @@ def _with_fields(
         options.append(
             inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         )
-    for name in renamed:  # known, so that whoever is given them can say what they are called now
+    for name in renamed:  # known, so that it can be said what they are called now
         hidden: Any = Annotated[Optional[str], typer.Option(f"--{name}", hidden=True)]  # noqa: UP045
         options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden))
     parameters = [*own, *options]
@@ -167,25 +179,13 @@ def _without_nan(document: Any) -> Any:
     return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def flops(count: float) -> str:
-    for unit in ("", "K", "M", "G", "T"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}FLOP"
-        count /= 1000
-    return f"{count:.3g} PFLOP"
-
-
-def shape(sizes: Any) -> str:
-    return "×".join(map(str, sizes))
+def count(number: float) -> str:
+    """A number for people: 102 k, 16.3 M."""
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} P"
 
 
 def bars(values: list[float], width: int) -> str:

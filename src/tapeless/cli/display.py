@@ -14,7 +14,7 @@ from tapeless.cli.common import console
 from tapeless.train.loop import Evaluated, Event, Logged, Spiked, Step
 from tapeless.train.session import NotSaved, Saved, Session
 
-WIDE, MEDIUM = 100, 64  # columns from which there is room for everything, and for a bar
+WIDE, MEDIUM = 100, 64  # columns from which there is room for everything, and for a bar and the speed
 QUIET_SECONDS = 10.0  # between lines of a log
 
 
@@ -95,8 +95,6 @@ def _columns() -> list[ProgressColumn]:
     counted: list[Any] = [TextColumn("{task.completed:,.0f}/{task.total:,.0f}  loss {task.fields[loss]:.4f}")]
     if console.width < MEDIUM:
         return counted
-    counted = [counted[0], BarColumn(bar_width=None), TimeRemainingColumn()]
-    if console.width < WIDE:
-        return counted
-    details = TextColumn("lr {task.fields[lr]:.1e}  ‖d‖ {task.fields[norm]:.2f}  {task.fields[speed]}")
-    return [counted[0], counted[1], details, counted[2]]
+    details = "lr {task.fields[lr]:.1e}  ‖d‖ {task.fields[norm]:.2f}  " if console.width >= WIDE else ""
+    speed = TextColumn(details + "{task.fields[speed]}")
+    return [counted[0], BarColumn(bar_width=None), speed, TimeRemainingColumn()]

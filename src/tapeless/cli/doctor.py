@@ -13,9 +13,10 @@ from rich.table import Table
 
 from tapeless.cli.common import Json, console, print_json
 from tapeless.train.doctor import Observation, diagnose, read_setup
+from tapeless.train.doctor.findings import MARKS
 from tapeless.train.metrics import read_metrics
 
-STYLES = {"fine": ("green", "✓"), "look": ("yellow", "!"), "bad": ("bold red", "✗")}
+STYLES = {"fine": "green", "look": "yellow", "bad": "bold red"}
 
 
 def doctor(
@@ -42,7 +43,7 @@ def doctor(
 
 
 def _print(diagnosis: Observation, evidence: list[Observation]) -> None:
-    style, mark = STYLES[diagnosis.verdict]
+    style, mark = STYLES[diagnosis.verdict], MARKS[diagnosis.verdict]
     console.print(f"[{style}]{mark} {diagnosis.kind}[/]")
     console.print(Padding(escape(diagnosis.sentence), (0, 0, 0, 2)))
     if diagnosis.remedy:
@@ -52,7 +53,7 @@ def _print(diagnosis: Observation, evidence: list[Observation]) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in evidence:
-        style, mark = STYLES[finding.verdict]
+        style, mark = STYLES[finding.verdict], MARKS[finding.verdict]
         table.add_row(f"[{style}]{mark}[/]", finding.kind, f"[dim]{escape(finding.sentence)}[/]")
     if evidence:
         console.print("\n[dim]What it rests on[/]")

@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from tapeless.cli.common import (
-    Batch,
     Json,
-    PresetName,
-    Time,
     compiling_shown,
     console,
     flops,
@@ -23,12 +21,11 @@ from tapeless.cli.common import (
     with_preset_fields,
 )
 from tapeless.cli.idle import refuse_idle_fields
+from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
 from tapeless.errors import TapelessError
-from tapeless.inputs import check_shape
-from tapeless.model import Model
+from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models import transformer
-from tapeless.models.config import Optimizer, Preset
-from tapeless.models.presets import preset
+from tapeless.models.config import Preset
 from tapeless.ops.contract import LEGEND
 from tapeless.program.call import Call, Program
 from tapeless.program.listing import describe, local_name, runs_of_sections
@@ -48,9 +45,9 @@ Norms = dict[tuple[int, str], float]
 
 @with_preset_fields
 def explain(
-    name: PresetName,
-    batch: Batch = 2,
-    time: Time = None,
+    name: PresetOrRun,
+    batch: SubjectBatch = None,
+    time: SubjectTime = None,
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
     json: Json = False,
@@ -60,28 +57,32 @@ def explain(
     """The training step, call by call, with formulas and shapes.
 
     Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place;
-    a call marked ↻ computes again what was not kept.
+    a call marked ↻ computes again what was not kept. Of a run it is its own step, and the values are those of its
+    newest weights on random words.
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
-    wanted = preset(name).override(**changes)
-    config = wanted.architecture
-    refuse_idle_fields(changes, wanted, {} if values else {"initialisation": "no weight is made without --values"})
-    time = min(config.context, 64) if time is None else time
-    check_shape(config, batch, time)
+    backend = DEFAULT_BACKEND if values else None
+    seen = subject(name, changes, batch=batch, time=time, usual=(2, 64), backend=backend)
+    wanted, config = seen.preset, seen.preset.architecture
+    unseen = {} if values else {"initialisation": "no weight is made without --values"}
+    refuse_idle_fields(changes, wanted, unseen if seen.run is None else {"initialisation": "the run has its weights"})
     if layer is not None and not 0 <= layer < config.layers:
         raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
     norms: Norms = {}
     if values:
         with compiling_shown(quiet=json):
-            model = Model(wanted, batch=batch, time=time)
+            model = seen.model()
         program, norms = model.program, _norms_of_one_step(model)
     else:
-        program = transformer.training(wanted, batch, time, Optimizer(wanted.optimizer))
+        program = transformer.training(
+            wanted, seen.batch, seen.time, seen.optimizer, master=seen.precision.has_master,
+            weighted=seen.class_weights is not None,
+        )  # fmt: skip
     if json:
         print_json(_as_json(program, layer, norms))
     else:
-        _print_listing(wanted, program, layer, norms)
+        _print_listing(seen, program, layer, norms)
 
 
 def _norms_of_one_step(model: Model) -> Norms:
@@ -116,13 +117,14 @@ def _chosen(program: Program, layer: int | None) -> list[tuple[int, Call]]:
     return numbered if layer is None else [(n, c) for n, c in numbered if c.section == f"blocks.{layer}"]
 
 
-def _print_listing(preset: Preset, program: Program, layer: int | None, norms: Norms) -> None:
+def _print_listing(seen: Subject, program: Program, layer: int | None, norms: Norms) -> None:
     used = {letter for call in program.calls for letter in call.dims if not letter.isdigit()}
     legend = ",  ".join(f"[bold]{letter}[/] {LEGEND[letter]}" for letter in LEGEND if letter in used)
     frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
     parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")
     calls = f"{len(program.calls)} calls, {parameters}, {flops(program.flops)} a step"
-    console.print(f"[bold]{preset.name}[/]  {calls}")
+    console.print(f"[bold]{escape(seen.name)}[/]  {calls}")
+    console.print(f"[dim]batch {seen.batch}, time {seen.time}[/]")
     console.print(f"[dim]{legend}[/]")
     numbered = _chosen(program, layer)
     for group, phases in GROUPS.items():
@@ -130,7 +132,7 @@ def _print_listing(preset: Preset, program: Program, layer: int | None, norms: N
         if members:
             cost = flops(sum(call.flops for _, call in members))
             console.print(f"\n[bold cyan]{group.upper()}[/]  {TITLES[group]}  [dim]{cost}[/]")
-            _print_group(preset, program, members, norms, fold=layer is None)
+            _print_group(seen.preset, program, members, norms, fold=layer is None)
 
 
 def _print_group(preset: Preset, program: Program, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:

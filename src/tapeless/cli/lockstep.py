@@ -22,14 +22,15 @@ SHOWN = 12
 Found = list[tuple[Configuration, Difference]]
 
 
-def check_backend(backend: str, presets: list[str], json: bool) -> None:
-    chosen = [c for c in (*CONFIGURATIONS, *LARGER) if not presets or c.preset in presets]
-    alone = [] if presets else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
+def check_backend(backend: str, asked: list[Configuration], json: bool) -> None:
+    """On the configurations that are `asked` for, or on all and every op alone."""
+    chosen = asked or [*CONFIGURATIONS, *LARGER]
+    alone = [] if asked else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
     models = one_by_one(chosen, lambda configuration: configuration.name, json)
     found = alone + [(c, difference) for c in models for difference in lockstep(*pair(c, backend))]
     kind = backend_named(backend)
     # These two look at kernels that have this machine's threads and memory.
-    ops = [] if presets or kind.threads() is None else list(OPS)
+    ops = [] if asked or kind.threads() is None else list(OPS)
     on_threads = one_by_one(ops, lambda name: f"{name} on threads", json)
     races = [finding for name in on_threads for finding in check_on_threads(name)]
     found.sort(key=lambda pair: -_share(pair[1]))

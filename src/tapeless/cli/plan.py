@@ -6,67 +6,70 @@ import re
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named, precision_for
-from tapeless.cli.common import (
-    Batch,
-    Json,
-    PresetName,
-    Time,
-    bars,
-    console,
-    flops,
-    print_json,
-    shape,
-    size,
-    with_preset_fields,
-)
+from tapeless.backends.memory import BESIDE, Memory, largest_batch, memory_of, parsed_memory
+from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
-from tapeless.inputs import check_shape
-from tapeless.model import DEFAULT_BACKEND, plans
-from tapeless.models.config import Optimizer
-from tapeless.models.presets import preset
+from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
 from tapeless.program import listing
 from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
+
+NARROW = 70  # columns below which also the names of buffers are folded
 
 
 @with_preset_fields
 def plan(
-    name: PresetName,
-    batch: Batch = 1,
-    time: Time = None,
-    backend: Annotated[str, typer.Option(help="The backend that will run it.")] = DEFAULT_BACKEND,
+    name: PresetOrRun,
+    batch: SubjectBatch = None,
+    time: SubjectTime = None,
+    backend: Annotated[
+        str | None, typer.Option(help="cpu, cuda or reference; of a run, its own. Default: cpu.", show_default=False)
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Of another machine, such as 16GB: does it fit there, and which batch would?")
     ] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Memory to the byte and FLOPs, before anything is allocated.
+    """Memory to the byte and FLOPs, before anything is allocated; whether this machine has it, and the largest batch.
 
-    Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute
+    Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute --memory 16GB
     """
-    wanted = preset(name).override(**changes)
-    refuse_idle_fields(changes, wanted, {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"})
-    time = wanted.architecture.context if time is None else time
-    check_shape(wanted.architecture, batch, time)
-    kind = backend_named(backend)
-    planned = plans(wanted, batch, time, Optimizer(wanted.optimizer), precision_for(kind, precision), kind)[0]
+    asked = None if memory is None else parsed_memory(memory)
+    seen = subject(name, changes, batch=batch, time=time, usual=(1, None), backend=backend, precision=precision)
+    unseen = {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"}
+    refuse_idle_fields(changes, seen.preset, unseen)
+    planned = seen.plan()
+    there = memory_of(seen.backend) if asked is None else Memory(asked, asked)
+    beside = 0 if seen.backend == "cuda" else BESIDE
+    needed = planned.peak_bytes + beside
+    with console.status("looking for the largest batch") as status:
+        if json:
+            status.stop()
+        largest = None if there is None else largest_batch(lambda n: seen.plan(n).peak_bytes + beside, there.free)
     if json:
-        print_json({"preset": name} | listing.planned(planned))
+        fits = None if there is None else needed <= there.free
+        memory_there = None if there is None else vars(there)
+        answer = {"needed_bytes": needed, "memory": memory_there, "fits": fits, "largest_batch": largest}
+        print_json({"preset": name, "batch": seen.batch, "time": seen.time} | listing.planned(planned) | answer)
     else:
-        _print(name, batch, time, planned)
+        _print(seen, planned)
+        _print_answer(seen, planned, beside, there, largest, memory)
 
 
-def _print(name: str, batch: int, time: int, planned: Plan) -> None:
+def _print(seen: Subject, planned: Plan) -> None:
     peak = planned.program.calls[planned.peak_call]
-    console.print(f"[bold]{name}[/]  batch {batch}, time {time}, {planned.precision.name}")
+    about = f"batch {seen.batch}, time {seen.time}, {seen.backend} backend, {planned.precision.name}"
+    console.print(f"[bold]{escape(seen.name)}[/]  {about}")
     summary = Table.grid(padding=(0, 2))
     summary.add_row("parameters", f"{planned.parameters:,}")
     summary.add_row("work", f"{flops(planned.flops)} a step, in {len(planned.program.calls)} calls")
-    summary.add_row("arena", f"[bold]{planned.peak_bytes:,} bytes[/] ({size(planned.peak_bytes)})")
     where = f"{peak.section + ', ' if peak.section else ''}{peak.phase}"
     summary.add_row("peak", f"at call {planned.peak_call}, {peak.title} ({where}, {peak.source})")
     console.print(summary)
@@ -74,30 +77,54 @@ def _print(name: str, batch: int, time: int, planned: Plan) -> None:
     console.print(f"\n[dim]bytes in use, call by call ({', '.join(_phases(planned))})[/]")
     console.print(f"[cyan]{bars([float(b) for b in planned.live_bytes], min(console.width - 2, 100))}[/]")
 
-    table = Table(box=None, header_style="dim", title_justify="left")
+    table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("region")
     table.add_column("bytes", justify="right")
     table.add_column("", justify="right")
     for kind, total in planned.bytes_by_kind().items():
         table.add_row(kind, f"{total:,}", size(total))
+    table.add_row("[bold]all", f"[bold]{planned.peak_bytes:,}", f"[bold]{size(planned.peak_bytes)}")
     console.print(table)
 
-    table = Table(box=None, header_style="dim")
-    for column in ("buffer", "kind", "shape", "each", "count", "calls"):
-        table.add_column(column, justify="right" if column in ("each", "count") else "left")
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("buffer", "kind", "shape", "each", "calls"):
+        whole = column == "buffer" and console.width >= NARROW
+        table.add_column(column, justify="right" if column == "each" else "left", overflow="fold", no_wrap=whole)
     for label, group in _grouped(planned):
         first = group[0]
-        table.add_row(
-            label,
-            first.kind,
-            shape(first.buffer.shape),
-            size(first.bytes),
-            str(len(group)),
-            _when(group),
-        )
+        kind = first.kind.removesuffix(" scratch")
+        table.add_row(label, kind, shape(first.buffer.shape), size(first.bytes), _when(group))
     console.print()
     console.print(table)
-    console.print("[dim]saved and scratch buffers share the workspace; --json lists every buffer with its offset.[/]")
+    console.print(
+        "[dim]saved, scratch and kernel buffers share the workspace; --json lists every buffer with its offset.[/]\n"
+    )
+
+
+def _print_answer(
+    seen: Subject, planned: Plan, beside: int, there: Memory | None, largest: int | None, asked: str | None
+) -> None:
+    """The last lines, as a terminal shows those without scrolling."""
+    arena, persistent = planned.peak_bytes, planned.workspace_offset
+    python = f", and some {beside >> 20} MiB for Python itself" if beside else ""
+    console.print(f"It needs [bold]{size(arena)}[/] ({arena:,} bytes){python}.")
+    gpu = seen.backend == "cuda"
+    if there is None or largest is None:
+        hint = "There is no GPU here" if gpu else "This machine does not tell its memory"
+        console.print(f"{hint}: --memory 16GB asks for one that has so much.")
+        return
+    where = "The GPU here" if gpu else "This machine"
+    has = f"{where} has {size(there.free)} free of {size(there.total)}" if asked is None else f"With {escape(asked)}"
+    fits = arena + beside <= there.free
+    verdict = "[bold green]it fits[/]" if fits else "[bold red]it does not fit[/]"
+    console.print(f"{has}: {verdict}.")
+    if persistent + beside > there.free:
+        console.print(f"Its weights, gradients and optimizer's state alone take {size(persistent)}.")
+    elif largest:
+        console.print(f"The largest batch that fits at time {seen.time} is [bold]{largest:,}[/].")
+    else:
+        less = "a shorter --time" if seen.preset.layout.recompute else "--recompute, or a shorter --time"
+        console.print(f"Not even one sequence of {seen.time} positions fits: try {less}.")
 
 
 def _phases(planned: Plan) -> list[str]:
@@ -106,19 +133,40 @@ def _phases(planned: Plan) -> list[str]:
 
 
 def _grouped(planned: Plan) -> list[tuple[str, list[Placement]]]:
-    """Buffers that differ only in their block's number stand in one row."""
-    groups: dict[tuple[Any, ...], list[Placement]] = {}
+    """Buffers that differ only in their block's number stand in one row, with the numbers."""
+    groups: dict[tuple[Any, ...], list[tuple[int, Placement]]] = {}
     for placement in planned.placements.values():
         if not placement.buffer.members:
-            label = re.sub(r"^blocks\.\d+\.", "blocks.N.", placement.buffer.name)
-            if placement.kind == KERNEL_SCRATCH:
-                label = label.rpartition(", call ")[0]
-            groups.setdefault((label, placement.kind, placement.buffer.shape), []).append(placement)
-    return [(key[0], group) for key, group in groups.items()]
+            name = placement.buffer.name
+            if placement.kind == KERNEL_SCRATCH:  # of whichever block: what matters is whose
+                name = name.split(", ")[1]
+            block = re.match(r"blocks\.(\d+)\.", name)
+            label = name[block.end() :] if block else name
+            key = (block is not None, label, placement.kind, placement.buffer.shape)
+            groups.setdefault(key, []).append((int(block[1]) if block else -1, placement))
+    found = []
+    for (inside, label, kind, _), members in groups.items():
+        if inside:
+            label = f"blocks.{_spans([number for number, _ in members])}.{label}"
+        elif kind == KERNEL_SCRATCH and len(members) > 1:
+            label += f" ×{len(members)}"
+        found.append((label, [placement for _, placement in members]))
+    return found
+
+
+def _spans(numbers: list[int]) -> str:
+    """0–11, or 0–2,5 where some between them differ."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
 
 
 def _when(group: list[Placement]) -> str:
     if group[0].buffer.kind != "workspace":
         return "always"
-    spans = ", ".join(f"{first}–{last}" for first, last in group[0].ranges)
+    spans = ", ".join(f"{first}–{last}" if first < last else str(first) for first, last in group[0].ranges)
     return spans if len(group) == 1 else f"{spans}, …"

@@ -9,6 +9,8 @@ from tapeless.models import transformer
 from tapeless.models.config import Architecture
 from tapeless.models.presets import PRESETS
 
+SIZES = ("layers", "channels", "heads", "hidden", "vocab", "context")
+
 
 def presets(json: Json = False) -> None:
     """The presets, with parameter counts.
@@ -24,16 +26,19 @@ def presets(json: Json = False) -> None:
             ]
         )
         return
-    table = Table(box=None, header_style="dim")
-    for column in ("preset", "parameters", "layers", "channels", "heads", "hidden", "vocab", "context"):
-        short = column in ("preset", "parameters")
-        table.add_column(column, justify="left" if column == "preset" else "right", no_wrap=short, overflow="fold")
-    table.add_column("kind")
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("preset", "parameters", *SIZES):
+        table.add_column(column, justify="left" if column == "preset" else "right", overflow="fold")
+    kinds: dict[str, list[str]] = {}
     for preset, count in counted:
         config = preset.architecture
         numbers = (config.layers, config.channels, config.heads, config.width, config.vocab, config.context)
-        table.add_row(f"[bold]{preset.name}", f"{count:,}", *(f"{n:,}" for n in numbers), _kind(config))
+        table.add_row(f"[bold]{preset.name}", f"{count:,}", *(f"{n:,}" for n in numbers))
+        kinds.setdefault(_kind(config), []).append(preset.name)
     console.print(table)
+    console.print()
+    for kind, names in kinds.items():
+        console.print(f"[bold]{', '.join(names)}[/]: {kind}")
     console.print("\n[dim]Look inside one:[/] tapeless explain ops-102k   [dim]its memory:[/] tapeless plan gpt2-124m")
 
 

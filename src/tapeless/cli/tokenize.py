@@ -12,15 +12,31 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from tapeless.cli.common import Json, console, own_command, print_json, size
+from tapeless.cli.common import (
+    ColumnOption,
+    DropOption,
+    EncodingOption,
+    FieldOption,
+    Json,
+    console,
+    own_command,
+    print_json,
+    size,
+)
 from tapeless.cli.idle import idle
 from tapeless.cli.paths import quoted
-from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.corpus import one_document
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
+from tapeless.tasks.data.reading import PACKED, Reading
+from tapeless.tasks.text import told_left_out
 
 
 def tokenize(
     source: Annotated[str, typer.Argument(help="A text file, a folder, a quoted glob, or stdlib: Python's sources.")],
+    field: FieldOption = None,
+    column: ColumnOption = None,
+    encoding: EncodingOption = None,
+    drop_duplicates: DropOption = False,
     tokenizer: Annotated[
         str, typer.Option(help="bytes, bpe (learned from the text), or the path of a tokenizer.json.")
     ] = "bytes",
@@ -37,12 +53,16 @@ def tokenize(
 ) -> None:
     """Turn text into tokens to train on.
 
-    A file is a document, and stands on one side of the split whole; a single file is cut once, at a line end.
-    In a folder, hidden, binary and empty files are left out. Text must be UTF-8.
+    A file is a document, and so is each row of JSON lines (.jsonl) and of a table (.csv, .tsv); .gz and .zst are
+    unpacked. A document stands on one side of the split whole, with all that have its text; a single one is cut once,
+    at a line end. In a folder, hidden, binary and empty files are left out, and those that are not UTF-8.
+
+    Example: tapeless tokenize reviews.csv.gz --column body --drop-duplicates
 
     Example: tapeless tokenize stdlib --tokenizer bpe --vocab 4096 --out data/python
     """
-    if seed is not None and user_path(source).is_file():
+    reading = Reading(field, column, encoding, drop_duplicates)
+    if seed is not None and one_document(source, reading):
         raise idle("seed", f"{source} is one document, and is cut at the same place by any")
     started = time.perf_counter()
     columns = (
@@ -68,6 +88,7 @@ def tokenize(
             vocab=vocab,
             validation=validation,
             seed=seed or 0,
+            reading=reading,
             progress=show,
         )
     seconds = time.perf_counter() - started
@@ -79,7 +100,8 @@ def tokenize(
 
 def _default_folder(source: str, tokenizer: str) -> Path:
     """data/stdlib-bpe, data/shakespeare-bytes, …: named by the source and the tokenizer."""
-    plain = [Path(given).resolve().stem.strip(".*?[]") for given in (source, tokenizer)]
+    names = [Path(given).resolve() for given in (source, tokenizer)]
+    plain = [(Path(name.stem) if name.suffix in PACKED else name).stem.strip(".*?[]") for name in names]
     return Path("data") / f"{plain[0] or 'text'}-{plain[1] or 'json'}"
 
 
@@ -101,8 +123,7 @@ def _print(prepared: Prepared, seconds: float) -> None:
         table.add_row(name, *counts)
     console.print(table)
     if meta.skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(meta.skipped.items()))
-        console.print(f"[dim]left out: {reasons}[/]")
+        console.print(f"[dim]{escape(told_left_out(meta.skipped, meta.examples))}[/]")
     folder = escape(str(prepared.folder))
     console.print(
         f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.errors import TapelessError
 from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.labelling.report import farewell
 from tapeless.labelling.scores import LabelReport, score
@@ -28,7 +29,7 @@ from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.models.presets import preset
 from tapeless.tasks.kinds import KINDS
-from tapeless.tasks.task import Asked, Ended, Farewell, Progress, TaskKind
+from tapeless.tasks.task import Asked, Ended, Farewell, Progress, Reader, TaskKind
 from tapeless.train import session
 from tapeless.train.run import Run
 from tapeless.train.session import Session
@@ -62,11 +63,16 @@ def _open(asked: Asked) -> tuple[LabellingTask, Preset]:
     return LabellingTask(opened, asked.preset, asked.time, asked.seed, asked.class_weights), asked.preset
 
 
+def _refuse_text(run: Path, tokenizer: str | Path | None) -> Reader:
+    raise TapelessError(f"{run} labels signals and reads no text: label with it by `tapeless label predict {run}`.")
+
+
 KIND = TaskKind(
     "labelled",
     takes=lambda data, folder: data == "labelled" and folder is not None and (folder / SOURCE).exists(),
     open=_open,
     defaults={"batch": 16, "time": 256, "steps": 1000, "lr": 1.5e-3, "schedule": "cosine", "clip": 1.0},
+    reader=_refuse_text,
 )
 EVERY_KIND = (KIND, *KINDS)
 

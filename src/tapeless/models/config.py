@@ -87,6 +87,12 @@ class Architecture:
         """Whether several documents can share a row: each begins at place 0, and nobody sees another's."""
         return self.positions == "rotary" and self.causal and self.readout == "all"
 
+    def described(self) -> str:
+        """Its sizes in a few words."""
+        several = "s" * (self.layers > 1)
+        reads = f"{self.features} features, {self.vocab:,} classes" if self.features else f"vocabulary {self.vocab:,}"
+        return f"{self.layers} layer{several} × {self.channels} channels, {self.heads} heads, {reads}"
+
     def validate(self) -> None:
         _check_choices(self)
         for name in ("layers", "channels", "heads", "vocab", "context", "rope_old_context"):
@@ -226,7 +232,7 @@ def _part_with(preset: Preset, name: str) -> Any:
 def check_fields(names: Mapping[str, Any]) -> None:
     for name in names:
         if name in RENAMED:
-            raise TapelessError(f"{name} is called {RENAMED[name]} now: say {RENAMED[name]}={names[name]!r}.")
+            raise TapelessError(f"{name} is called {RENAMED[name]} now.")
         if name not in OVERRIDABLE:
             raise unknown("field", name, OVERRIDABLE)
 

@@ -6,8 +6,8 @@ an evaluation (the loss alone), as a readout (the scores), and with a cache as d
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from tapeless.errors import ProgramError, TapelessError
@@ -186,7 +186,7 @@ def training(
     update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
     p = Builder(preset.frozen)
     n = declare(p, preset, batch, time, weighted=weighted)
-    check_frozen(p.weights, preset.frozen)
+    check_frozen([weight.name for weight in p.weights], preset.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
@@ -202,15 +202,14 @@ def training(
     return p.verified()
 
 
-def check_frozen(weights: tuple[Weight, ...], patterns: tuple[str, ...]) -> None:
-    names = [weight.name for weight in weights]
+def check_frozen(names: list[str], patterns: tuple[str, ...]) -> None:
     for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
+        if not any(fnmatchcase(name, pattern) for name in names):
             raise TapelessError(
                 f"frozen={pattern!r} is the name of no weight: they are called {names[0]}, {names[-1]} and so on, and "
                 f"* stands for any part of a name."
             )
-    if all(weight.kind == "frozen" for weight in weights):
+    if all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names):
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +14,21 @@ from tapeless.errors import ProgramError, TapelessError
 from tapeless.kernels.native import Scratch
 from tapeless.program.call import PERSISTENT, Buffer, Call, Program, member_offsets
 from tapeless.program.precision import Precision, itemsize
+from tapeless.shown import Sheet, Shown, Table, flops, shape, size
 
 ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
 KERNEL_SCRATCH = "kernel scratch"
+MOST_SHOWN = 200  # buffers in a notebook
 Range = tuple[int, int]  # first and last call, both included
+
+
+class Together(NamedTuple):
+    """Calls that follow one another, which a backend may bind as one, and what that needs besides their arguments."""
+
+    first: int
+    last: int
+    scratch: Sequence[Scratch]
 
 
 @dataclass(frozen=True)
@@ -40,14 +51,15 @@ class Placement:
         return self.ranges[-1][1]
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """Every buffer's bytes. `peak_bytes` is the size of the arena: what it says is what is used."""
 
     program: Program
     precision: Precision
     placements: dict[str, Placement]
     scratch: tuple[tuple[Placement, ...], ...]  # by call: the arrays that its kernel has asked for
+    together: dict[Range, tuple[Placement, ...]]  # calls bound as one where nothing looks in between, and their arrays
     workspace_offset: int
     peak_bytes: int
 
@@ -82,14 +94,43 @@ class Plan:
                 totals[placement.kind] = totals.get(placement.kind, 0) + placement.bytes
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
 
+    def _sheet(self) -> Sheet:
+        program, peak = self.program, self.program.calls[self.peak_call]
+        where = f"{peak.section + ', ' if peak.section else ''}{peak.phase}"
+        lines = [
+            ("arena", f"{self.peak_bytes:,} bytes ({size(self.peak_bytes)}), in {self.precision.name}"),
+            ("peak", f"at call {self.peak_call}, {peak.title} ({where})"),
+            ("work", f"{flops(self.flops)} in {len(program.calls)} calls, {self.parameters:,} parameters"),
+        ]
+        regions = [(kind, f"{total:,}", size(total)) for kind, total in self.bytes_by_kind().items()]
+        leaves = [placement for placement in self.placements.values() if not placement.buffer.members]
+        largest = sorted(leaves, key=lambda placement: -placement.bytes)[:MOST_SHOWN]
+        buffers = [
+            (each.buffer.name, each.kind, shape(each.buffer.shape), each.dtype, f"{each.offset:,}", f"{each.bytes:,}",
+             ", ".join(f"{first}–{last}" for first, last in each.ranges))
+            for each in largest
+        ]  # fmt: skip
+        left = len(leaves) - len(largest)
+        title = f"the {len(largest)} largest of {len(leaves)} buffers" if left else f"all {len(leaves)} buffers"
+        columns = ("buffer", "kind", "shape", "type", "offset", "bytes", "calls")
+        tables = [
+            Table(("region", "bytes", ""), regions, right=(1, 2)), Table(columns, buffers, right=(4, 5), title=title)
+        ]  # fmt: skip
+        return Sheet("memory plan", lines, tables)
+
 
 LENT = ("weight", "frozen", "constant")  # what a second arena takes from the first instead of holding it again
 
 
 Asked = Callable[[Call, Precision], Sequence[Scratch]]
+Grouped = Callable[[Sequence[Call], Precision], Sequence[Together]]
 
 
 def no_scratch(call: Call, precision: Precision) -> Sequence[Scratch]:
+    return ()
+
+
+def none_together(calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
     return ()
 
 
@@ -97,18 +138,21 @@ def make_plan(
     program: Program,
     precision: Precision,
     scratch: Asked = no_scratch,
+    together: Grouped = none_together,
     *,
     share: bool = True,
     beside: Plan | None = None,
     lent: bool = False,
 ) -> Plan:
-    """Give every buffer its bytes, and every kernel the scratch that the backend says it needs.
+    """Give every buffer its bytes, and every kernel the scratch that the backend says it needs. What calls that are
+    bound `together` touch lives through all of them, in whichever order they then do their work.
 
     `share=False` gives each workspace buffer a place of its own, to compare with. `beside` plans a second
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
     weights and constants: an arena that holds them already lends them.
     """
-    ranges, whole = _live_ranges(program), (0, len(program.calls) - 1)
+    groups = together(program.calls, precision)
+    ranges, whole = _through(groups, _live_ranges(program)), (0, len(program.calls) - 1)
     placements: dict[str, Placement] = {}
 
     def place(buffer: Buffer, kind: str, offset: int, live: tuple[Range, ...]) -> int:
@@ -140,45 +184,54 @@ def make_plan(
         )
         for buffer in program.buffers if buffer.kind == "workspace"
     ]  # fmt: skip
-    asked = [place_scratch(call, scratch(call, precision)) for call in program.calls]
-    blocks = [_scratch_block(program.calls[n], n, size) for n, (_, size) in enumerate(asked) if size]
+    alone = [((n, n), scratch(call, precision)) for n, call in enumerate(program.calls)]
+    asked = [
+        (live, *place_scratch(program.calls[live[0]], arrays))
+        for live, arrays in (*alone, *(((first, last), arrays) for first, last, arrays in groups))
+    ]
+    blocks = [_scratch_block(program.calls[live[0]], live, size) for live, _, size in asked if size]
     occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks)))
     for each in sorted((*workspace, *blocks), key=lambda each: -each.bytes):  # large first leaves the fewest holes
         offset = occupied.lowest_gap(each.bytes, each.ranges) if share else top
         placements[each.buffer.name] = replace(each, offset=offset)
         top = max(top, _aligned(offset + each.bytes))
         occupied.add(placements[each.buffer.name])
-    at = {block.first_call: placements[block.buffer.name].offset for block in blocks}
-    given = tuple(
-        tuple(replace(each, offset=at[number] + each.offset, ranges=((number, number),)) for each in arrays)
-        for number, (arrays, _) in enumerate(asked)
-    )
-    plan = Plan(program, precision, placements, given, base, max(top, beside.peak_bytes if beside else 0))
+    at = {block.ranges[0]: placements[block.buffer.name].offset for block in blocks}
+    given = [
+        (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
+        for live, arrays, _ in asked
+    ]
+    singly = tuple(arrays for _, arrays in given[: len(program.calls)])
+    peak = max(top, beside.peak_bytes if beside else 0)
+    plan = Plan(program, precision, placements, singly, dict(given[len(program.calls) :]), base, peak)
     verify_plan(plan)
     return plan
 
 
-def make_plans(first: Program, other: Program, precision: Precision, scratch: Asked) -> tuple[Plan, Plan]:
+def make_plans(
+    first: Program, other: Program, precision: Precision, scratch: Asked, together: Grouped = none_together
+) -> tuple[Plan, Plan]:
     """Two programs for one arena, which is as large as the larger of them asks for."""
-    plan = make_plan(first, precision, scratch)
-    beside = make_plan(other, precision, scratch, beside=plan)
+    plan = make_plan(first, precision, scratch, together)
+    beside = make_plan(other, precision, scratch, together, beside=plan)
     return replace(plan, peak_bytes=beside.peak_bytes), beside
 
 
 def place_scratch(call: Call, asked: Sequence[Scratch]) -> tuple[list[Placement], int]:
     """The arrays one after the other, from 0, and the bytes of them all."""
     placements, end = [], 0
-    for number, (shape, dtype) in enumerate(asked):
-        size = prod(shape) * itemsize(dtype)
-        buffer = Buffer(f"scratch {number} of {call.title}", "workspace", shape)
+    for number, (sizes, dtype) in enumerate(asked):
+        size = prod(sizes) * itemsize(dtype)
+        buffer = Buffer(f"scratch {number} of {call.title}", "workspace", sizes)
         placements.append(Placement(buffer, KERNEL_SCRATCH, dtype, end, size, ((0, 0),)))
         end = _aligned(end + size)
     return placements, end
 
 
-def _scratch_block(call: Call, number: int, size: int) -> Placement:
-    buffer = Buffer(f"{call.writes[0].view.name}, {call.title}, call {number}", "workspace", (size,))
-    return Placement(buffer, KERNEL_SCRATCH, "uint8", 0, size, ((number, number),))
+def _scratch_block(call: Call, live: Range, size: int) -> Placement:
+    calls = f"call {live[0]}" if live[0] == live[1] else f"calls {live[0]} to {live[1]}"
+    buffer = Buffer(f"{call.writes[0].view.name}, {call.title}, {calls}", "workspace", (size,))
+    return Placement(buffer, KERNEL_SCRATCH, "uint8", 0, size, (live,))
 
 
 def verify_plan(plan: Plan) -> None:
@@ -227,6 +280,21 @@ def _live_ranges(program: Program) -> dict[str, tuple[Range, ...]]:
             else:
                 spans[-1] = (spans[-1][0], index)
     return {name: tuple(spans) for name, spans in ranges.items()}
+
+
+def _through(groups: Sequence[Together], ranges: dict[str, tuple[Range, ...]]) -> dict[str, tuple[Range, ...]]:
+    """Ranges that begin or end among calls that are bound as one reach from the first of them to the last."""
+    inside = {n: (first, last) for first, last, _ in groups for n in range(first, last + 1)}
+    found = {}
+    for name, spans in ranges.items():
+        joined: list[Range] = []
+        for first, last in spans:
+            first, last = inside.get(first, (first, first))[0], inside.get(last, (last, last))[1]
+            if joined and first <= joined[-1][1]:
+                first, last = joined.pop()[0], last
+            joined.append((first, last))
+        found[name] = tuple(joined)
+    return found
 
 
 def _kind_of_workspace(program: Program, live: tuple[Range, ...]) -> str:

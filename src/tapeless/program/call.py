@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,12 +14,15 @@ import numpy as np
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
+from tapeless.shown import shape
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
 PERSISTENT = ("weight", "master", "frozen", "gradient", "state", "constant", "input", "output")
 # Filled before a program starts: by initialisation, by the caller, or by an earlier step.
 PREPARED = ("weight", "master", "frozen", "state", "constant", "input")
 PHASES = ("zero", "forward", "recompute", "backward", "clip", "update")
+
+MODES = {"read": "reads", "write": "writes", "add": "adds to", "update": "updates"}
 
 # What a buffer of a kind is, unless it is said: all others are activations.
 ROLE_OF = {"weight": "weight", "master": "master", "gradient": "gradient", "state": "state"}
@@ -40,6 +44,10 @@ class Buffer:
     def __hash__(self) -> int:
         """By name alone: hashing the members of a region each time would cost more than all else in a deep model."""
         return hash(self.name)
+
+    def __repr__(self) -> str:
+        inside = f" of {len(self.members)} members" if self.members else ""
+        return f"<{self.kind} {self.name} {shape(self.shape)}{inside}>"
 
     @property
     def elements(self) -> int:
@@ -75,7 +83,7 @@ class Weight(Buffer):
     decay: bool = False  # whether weight decay applies to it
     section: str = ""  # the part of the model it belongs to, as of a call
 
-    __hash__ = Buffer.__hash__
+    __hash__, __repr__ = Buffer.__hash__, Buffer.__repr__
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,9 @@ class View:
     buffer: Buffer
     start: int
     stop: int
+
+    def __repr__(self) -> str:
+        return f"<{self.buffer.kind} {self.name} {shape(self.shape)}>"
 
     @property
     def whole(self) -> bool:
@@ -180,6 +191,14 @@ class Call:
     source: str  # file:line
     stack: tuple[str, ...] = ()  # path:line of that, of who called it, and so on up to the whole program
 
+    def __repr__(self) -> str:
+        where = f"{self.section + ', ' if self.section else ''}{self.phase}, {self.source}"
+        done: dict[str, list[str]] = {}
+        for argument in self.arguments:
+            done.setdefault(MODES[argument.mode], []).append(f"{argument.name}={argument.view.name}")
+        told = "; ".join(f"{mode} {', '.join(names)}" for mode, names in done.items())
+        return f"<{self.title} ({where}) {told}>"
+
     @property
     def spec(self) -> Spec:
         spec: Spec = OPS[self.op].SPEC
@@ -238,6 +257,11 @@ class Program:
     # For each call the forward call it belongs to, by index: of a backward the one that it differentiates, of a
     # recomputation the one that it repeats. The verifier knows.
     partners: tuple[int | None, ...] = ()
+
+    def __repr__(self) -> str:
+        phases = Counter(call.phase for call in self.calls)
+        counted = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+        return f"<program of {len(self.calls)} calls ({counted}), {self.parameters:,} parameters>"
 
     def phase(self, *phases: str) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.phase in phases)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.generate import check_sampling, checked_scores, choose
 from tapeless.model import Model
-from tapeless.models.config import Architecture
+from tapeless.models.config import Architecture, check_size
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 from tapeless.tasks.task import Ended, Farewell, Measured, Task, TaskKind
+from tapeless.tasks.writing import Sampling, Writing
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
@@ -25,7 +28,9 @@ OPERATIONS: dict[str, Callable[[tuple[int, ...]], int]] = {
     "Min": min,
 }
 WORDS = ("pad", "end", *DIGITS, *OPERATIONS, "(", ")", ",")
+SPELLED = WORDS[2:]  # that expressions are written with
 LENGTH = 8  # Max ( 1 , 6 , 2 )
+EXPECTED = f"write one such as Max(1,6,2), of {', '.join(OPERATIONS)} and three digits"
 TRAINING = 4000
 EVALUATED_AT_ONCE = 500
 
@@ -42,13 +47,18 @@ class Expressions:
 
 
 def all_expressions() -> Expressions:
+    tokens, answers = _everything()
+    return Expressions(np.array(tokens), np.array(answers))
+
+
+def _everything() -> tuple[list[tuple[int, ...]], list[int]]:
     tokens, answers = [], []
     for name, operation in OPERATIONS.items():
         for digits in product(range(10), repeat=3):
             words = [name, "(", str(digits[0]), ",", str(digits[1]), ",", str(digits[2]), ")"]
-            tokens.append([WORDS.index(word) for word in words])
+            tokens.append(tuple(WORDS.index(word) for word in words))
             answers.append(WORDS.index(str(operation(digits))))
-    return Expressions(np.array(tokens), np.array(answers))
+    return tokens, answers
 
 
 def split(seed: int) -> tuple[Expressions, Expressions]:
@@ -77,6 +87,74 @@ def check_fits(config: Architecture) -> None:
         raise TapelessError(f"the operations task has {len(WORDS)} words, so vocab={config.vocab} is too small.")
     if config.context < LENGTH:
         raise TapelessError(f"an expression has {LENGTH} tokens, so context={config.context} is too short.")
+
+
+class ExpressionReader:
+    """Expressions as people write them, to be answered."""
+
+    name = "expressions such as Max(1,6,2)"
+    joint = " = "
+
+    def encode(self, text: str) -> list[int]:
+        """Its words; blanks between them are nothing."""
+        found, place = [], 0
+        while place < len(text):
+            word = next((word for word in SPELLED if text.startswith(word, place)), None)
+            if word is not None:
+                found.append(WORDS.index(word))
+            elif not text[place].isspace():
+                raise TapelessError(f"{text[place:][:20]!r} begins with no word of the operations task: {EXPECTED}.")
+            place += len(word or " ")
+        return found
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """An id that stands for no word, as a model with a larger vocabulary has them, gives none."""
+        return "".join(WORDS[token] for token in ids if 0 <= token < len(WORDS))
+
+    def expressions(self, text: str) -> Expressions:
+        tokens = np.array(self.encode(text), np.int64)
+        if not len(tokens) or len(tokens) % LENGTH:
+            raise TapelessError(f"{text[:40]!r} is no whole expression: {EXPECTED}.")
+        tokens = tokens.reshape(-1, LENGTH)
+        known = {tuple(each): answer for each, answer in zip(*_everything(), strict=True)}
+        for each in tokens:
+            if tuple(each) not in known:
+                raise TapelessError(f"{spell(each)!r} is no expression: {EXPECTED}.")
+        return Expressions(tokens, np.array([known[tuple(each)] for each in tokens]))
+
+    def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
+        """One expression after the other; where the last ones fill no batch, the rest has target −1."""
+        asked = self.expressions(text)
+        for start in range(0, len(asked), model.batch):
+            chosen = slice(start, start + model.batch)
+            tokens, targets = asked.tokens[chosen], targets_for(model.config, asked.answers[chosen])
+            missing = ((0, model.batch - len(tokens)), (0, 0))
+            yield np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
+
+    def measure(self, model: Model, text: str) -> Measured:
+        loss, accuracy, surprise = _means(model, self.expressions(text))
+        return Measured(loss, accuracy, cross_entropy=surprise)
+
+    def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
+        """The answer: one word, and the likeliest where no temperature was asked for."""
+        expressions, how = self.expressions(prompt), asked.drawing(usual=0.0)
+        if len(expressions) > 1:
+            raise TapelessError(f"{prompt[:40]!r} is {len(expressions)} expressions: ask one at a time.")
+        check_size("count", asked.count)
+        check_sampling(**how)
+        scores = checked_scores(final_scores(model, expressions.tokens)[0])
+        rng = np.random.default_rng(how.pop("seed"))
+        return Writing(lambda on_slide: [choose(scores, **how, rng=rng)], Answer(), asked, "that is its answer")
+
+
+class Answer:
+    """One word, which a model with a larger vocabulary may have made up."""
+
+    def push(self, token: int) -> str:
+        return WORDS[token] if token < len(WORDS) else f"word {token}"
+
+    def finish(self) -> str:
+        return ""
 
 
 class Operations(Task):
@@ -109,7 +187,7 @@ class Operations(Task):
             (
                 spell(self.validation.tokens[index]),
                 "=",
-                WORDS[said[index]] if said[index] < len(WORDS) else f"word {said[index]}",
+                Answer().push(said[index]),
                 "✓" if good[index] else f"✗ it is {WORDS[self.validation.answers[index]]}",
             )
             for index in shown
@@ -147,9 +225,10 @@ KIND = TaskKind(
     defaults={"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0},
     length=LENGTH,
     presets=("ops-102k",),
+    reader=lambda run, tokenizer: ExpressionReader(),
     # Everything is known: its words, its length, what is held out, all of which is evaluated.
     unused=lambda data, inherits: dict.fromkeys(
-        ("tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
+        (*READING_HELP, "tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
     ),
 )
 

@@ -7,7 +7,7 @@ end. A new one is a module with a `TaskKind`, and a line where kinds are listed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import Tokenizer
+from tapeless.tasks.writing import Sampling, Writing
 
 Progress = Callable[[str, int, int], None]  # what, done, of how much
 
@@ -116,7 +118,33 @@ class Asked:
     vocab: int | None = None  # where it was asked for, and is not the data's to say
     inherited: str | Path | None = None  # the tokenizer of the run whose weights it starts from
     class_weights: tuple[float, ...] | None = None  # that the run has been trained with
+    reading: Reading | None = None  # how text is taken out of files
     progress: Progress | None = None
+
+
+class Reader(Protocol):
+    """How one talks with a model that has learned a task: text goes in and comes out."""
+
+    @property
+    def name(self) -> str:
+        """What it reads, in a word or two."""
+
+    @property
+    def joint(self) -> str:
+        """What stands between a prompt and what the model says to it, where both are shown."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
+        """All that the model can be asked about a text: inputs and targets, as large as its batches are."""
+
+    def measure(self, model: Model, text: str) -> Measured:
+        """How well the model predicts all that it can be asked about a text."""
+
+    def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
+        """What the model says to a prompt. `window`: how many positions it was trained on."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +155,8 @@ class TaskKind:
     takes: Callable[[str, Path | None], bool]  # whether it is what `data` names, in a run's folder where there is one
     open: Callable[[Asked], tuple[Task, Preset]]  # with the model's sizes as the data want them
     defaults: Mapping[str, Any]  # settings where nobody says
+    # How one talks with a run of it, which is in this folder and has this tokenizer; refused where that is not by text.
+    reader: Callable[[Path, str | Path | None], Reader]
     length: int | None = None  # of its sequences, where not the setting `time` decides
     presets: Sequence[str] = ()  # which learn it where no data are named
     # Settings that would have no effect, each with why, for what `data` names; and is a tokenizer inherited?

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.prepare import prepare
-from tapeless.tasks.data.tokenizer import Tokenizer
-from tapeless.tasks.data.tokens import TokenData, holds_tokens, open_data
+from tapeless.tasks.data.reading import READING_HELP
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
+from tapeless.tasks.writing import Sampling, Writing
 
-PROMPT = "def "  # continued at the end where nobody says what
+TEMPERATURE = 0.8  # where nobody says
+SELF_EXPLAINING = ("hidden", "binary", "empty", "not a file")
+LOOKED_THROUGH = 1 << 16  # tokens held out, among which documents to continue are looked for
+LONGEST_PROMPT = 24  # characters
 
 
 class Text(Task):
@@ -35,28 +41,90 @@ class Text(Task):
 
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out windows every time, so that two evaluations can be compared."""
-        held_out = evaluation_batches(self.data.validation, model.batch, self.time, batches)
-        if model.config.loss == "squared_error":
-            return _by_distance(model, held_out)
-        total, counted = 0.0, 0
-        for inputs, targets in held_out:
-            here = int(np.count_nonzero(targets >= 0))
-            total += model.loss(inputs, targets) * here
-            counted += here
-        return Measured(total / counted)
+        return measured(model, evaluation_batches(self.data.validation, model.batch, self.time, batches))
 
     def summary(self) -> str:
-        return f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
+        told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
+        left_out = told_left_out(self.data.skipped, self.data.examples)
+        return f"{told}; {left_out}" if left_out else told
+
+    def prompt(self, seed: int) -> str:
+        """The beginning of a document that was held out, for the model to go on with: a few words of a line."""
+        assert self.tokenizer is not None
+        held_out = self.data.validation
+        ids = held_out.window(0, min(len(held_out), LOOKED_THROUGH))
+        begins = [0, *(np.flatnonzero(ids[:-1] == self.tokenizer.end) + 1)]
+        begin = begins[seed % len(begins)]
+        lines = self.tokenizer.decode(ids[begin : begin + 8 * LONGEST_PROMPT]).strip("\n\ufffd ").splitlines()
+        line = next((line.strip() for line in lines if any(map(str.isalnum, line))), "")
+        short = line[:LONGEST_PROMPT]
+        return short if len(line) <= LONGEST_PROMPT else short.rpartition(" ")[0] or short
 
     def identity(self) -> dict[str, Any]:
         return {"data": self.data.sha256}
 
     def farewell(self, ended: Ended) -> Farewell:
-        commands = ((f"{ended.command} sample {ended.spelled} --prompt 'import '", "let it write"),)
         if self.tokenizer is None:
-            return Farewell(next=commands)
-        written = continuation(ended.model, self.tokenizer, ended.prompt or PROMPT, 96, seed=ended.step)
-        return Farewell("a sample, from the weights as they are now", text=written, next=commands)
+            return Farewell()
+        prompt = ended.prompt or self.prompt(ended.step)
+        command = f"{ended.command} sample {ended.spelled} --prompt {shlex.quote(prompt)}"
+        written = continuation(ended.model, self.tokenizer, prompt, 96, seed=ended.step)
+        title = "a sample, from the weights as they are now"
+        if not ended.prompt:
+            title += "; it goes on from the beginning of a text that was held out"
+        return Farewell(title, text=written, next=((command, "let it write"),))
+
+
+def told_left_out(skipped: Mapping[str, int], examples: Mapping[str, str]) -> str:
+    """What of a source was not taken, for people; of what could have been text one is named."""
+    told = []
+    for reason, count in sorted(skipped.items()):
+        named = f" ({examples[reason]})" if reason not in SELF_EXPLAINING and reason in examples else ""
+        told.append(f"{count:,} {reason}{named}")
+    return f"left out: {', '.join(told)}" if told else ""
+
+
+class TextReader:
+    """Text as a tokenizer has it, to be continued."""
+
+    joint = ""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.name = f"text ({tokenizer.name})"
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
+        """Windows that do not overlap. The text is a document: its first token follows the end of another."""
+        tokens = self.encode(text)
+        if not tokens:
+            raise TapelessError("an empty text has nothing to be predicted: give some.")
+        return evaluation_batches(Tokens([np.array([self.tokenizer.end, *tokens])]), model.batch, model.time)
+
+    def measure(self, model: Model, text: str) -> Measured:
+        return measured(model, self.batches(model, text))
+
+    def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
+        read, end = self.encode(prompt), self.tokenizer.end
+
+        def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
+            return generate(
+                model, read or [end], asked.count, **asked.drawing(TEMPERATURE), stop=[end], window=window,
+                on_slide=on_slide,
+            )  # fmt: skip
+
+        return Writing(tokens, self.tokenizer.stream(), asked)
+
+
+def text_reader(run: Path, tokenizer: str | Path | None) -> TextReader:
+    if tokenizer is None:
+        raise TapelessError(f"{run} did not learn from text, so it has no tokenizer to read or write with.")
+    return TextReader(load_tokenizer(tokenizer))
 
 
 def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: int, seed: int) -> str:
@@ -64,7 +132,7 @@ def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: 
     if tokenizer is None:
         raise TapelessError("a sample needs a tokenizer, and this data has none: leave --sample out.")
     tokens = tokenizer.encode(prompt) or [tokenizer.end]
-    return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=0.8, seed=seed)))
+    return prompt + tokenizer.decode(list(generate(model, tokens, count, temperature=TEMPERATURE, seed=seed)))
 
 
 def open_text(asked: Asked) -> tuple[Text, Preset]:
@@ -80,7 +148,7 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
             prepare(
                 asked.data, made, tokenizer=str(asked.inherited or asked.tokenizer),
                 vocab=asked.vocab if learned else None, validation=asked.validation, seed=asked.seed,
-                progress=asked.progress,
+                reading=asked.reading, progress=asked.progress,
             )  # fmt: skip
         data = open_data(made)
     if asked.vocab is None and data.tokenizer is not None:
@@ -112,7 +180,7 @@ def _check_learns_text(preset: Preset) -> None:
 def _unused(data: str, inherits: bool) -> dict[str, str]:
     found = {"tokenizer": "the model that it starts from reads the tokens that it learned"} if inherits else {}
     if data and holds_tokens(Path(data)):
-        found["tokenizer"] = f"{data} holds tokens already"
+        found |= dict.fromkeys((*READING_HELP, "tokenizer"), f"{data} holds tokens already")
         if user_path(data).is_dir():
             found["validation"] = f"{data} says itself what is held out"
     return found
@@ -128,7 +196,20 @@ KIND = TaskKind(
         "decay": 0.1,
     },
     unused=_unused,
+    reader=text_reader,
 )  # fmt: skip
+
+
+def measured(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:
+    """The mean over every target."""
+    if model.config.loss == "squared_error":
+        return _by_distance(model, batches)
+    total, counted = 0.0, 0
+    for inputs, targets in batches:
+        here = int(np.count_nonzero(targets >= 0))
+        total += model.loss(inputs, targets).real * here
+        counted += here
+    return Measured(total / counted)
 
 
 def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:

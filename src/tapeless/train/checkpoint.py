@@ -123,9 +123,18 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return _first_whole([path for _, path in _found(folder)])
 
 
-def any_in(folder: Path) -> bool:
-    """Whether there is anything that bears the name of a checkpoint, whole or not."""
-    return bool(_found(folder))
+def steps(folder: Path) -> list[int]:
+    """Of all checkpoints by their names, whole or not, the earliest first."""
+    return sorted({step for step, _ in _found(folder)})
+
+
+def at(folder: Path, step: int) -> Checkpoint | None:
+    """The checkpoint of one step; None where there is none, and refused where it is not whole."""
+    found = [path for number, path in _found(folder) if number == step]
+    taken, messages = _first_whole(found)
+    if taken is None and found:
+        raise TapelessError(f"{messages[0].rpartition(';')[0]}: take another checkpoint.")
+    return taken
 
 
 def best(folder: Path) -> tuple[Checkpoint | None, list[str]]:

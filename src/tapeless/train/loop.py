@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import NonFiniteError
-from tapeless.model import Model
+from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
@@ -20,6 +20,7 @@ from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
 from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
+from tapeless.train.recording import Recording
 from tapeless.train.settings import Settings
 
 ROWS = 500  # positions that units are watched over
@@ -99,6 +100,7 @@ class Trainer:
         self._aims = self._first_targets()  # a sample of what is predicted, the same in a resumed run
         self.first_spread = _spread(model, self._aims)
         self.phases = Phases()
+        self.recording: Recording | None = None  # whoever keeps a run gives it one
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
         self._drawn: list[tuple[Array, Array]] = []
@@ -117,8 +119,11 @@ class Trainer:
         added: dict[str, Any] = {"accumulate": self.added > 0, "count": self._count}
         last, lr, clip = self.added + 1 == self.settings.accumulate, self.schedule.at(self.step), self.settings.clip
         with self.phases("step"), np.errstate(all="ignore"):  # what NumPy would warn of is caught below
-            made = self.model.step(inputs, targets, lr=lr, clip=clip or None, **added) if last else None
+            begun = time.perf_counter()
+            made = self._update(inputs, targets, lr=lr, clip=clip or None, **added) if last else None
             share = made.loss if made else self.model.forward_backward(inputs, targets, **added)
+            if made and self.recording:
+                self.recording.took(time.perf_counter() - begun)
         if not isfinite(share):
             raise self._stopped(f"the loss is {share:g}", [self._drawn[self.added]])
         self.loss += share
@@ -131,6 +136,15 @@ class Trainer:
         done = Step(self.step, self.loss, lr, made.norm)
         self.added, self.loss = 0, 0.0
         return done
+
+    def _update(self, *batch: Array, **how: Any) -> Stepped:
+        """The last batch of an update, and the update; call by call where it is recorded, with the same result."""
+        number = self.step + 1
+        if self.recording is None or not self.recording.due(number, last=number == self.steps):
+            return self.model.step(*batch, **how)
+        walk, made = self.model.walk_step(*batch, **how)
+        self.recording.see(number, how["lr"], walk, made)
+        return made
 
     def _draw(self) -> None:
         """All batches of the next update: the mean is over the targets of all of them."""

@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
@@ -18,8 +20,9 @@ from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
 from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Preset, checked_class_weights
+from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.program.call import Program
+from tapeless.program.precision import Precision
 from tapeless.train import checkpoint
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
@@ -38,6 +41,19 @@ class NumberedFolder:
 
     def candidates(self) -> Iterator[Path]:
         return (self.parent / f"{self.name}-{number:03}" for number in count(1))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run's training step is made from."""
+
+    preset: Preset
+    batch: int
+    time: int
+    optimizer: Optimizer
+    backend: str
+    precision: Precision
+    class_weights: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -67,12 +83,20 @@ class Run:
 
     def program(self) -> Program:
         """The training step, call by call, as the run was given it; nothing is allocated for it."""
+        made, weighted = self.recipe(), self.request().class_weights is not None
+        master = made.precision.has_master
+        return transformer.training(
+            made.preset, made.batch, made.time, made.optimizer, master=master, weighted=weighted
+        )
+
+    def recipe(self) -> Recipe:
         request, preset = _read(self.folder)
-        settings, weighted = request.settings, request.class_weights is not None
-        batch, time = settings.batch or 1, settings.time or preset.architecture.context
-        master = precision_for(backend_named(settings.backend), settings.precision).has_master
-        optimizer = settings.optimizer(preset.optimizer)
-        return transformer.training(preset, batch, time, optimizer, master=master, weighted=weighted)
+        settings = request.settings
+        return Recipe(
+            preset, settings.batch or 1, settings.time or preset.architecture.context,
+            settings.optimizer(preset.optimizer), settings.backend,
+            precision_for(backend_named(settings.backend), settings.precision), request.class_weights,
+        )  # fmt: skip
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""
@@ -85,25 +109,56 @@ class Run:
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """To go on from; None where there is none, and none was damaged."""
-        if not checkpoint.any_in(self.checkpoints):
+        if not checkpoint.steps(self.checkpoints):
             return None, []
         return self.checkpoint("newest")
 
-    def checkpoint(self, which: str) -> tuple[Checkpoint, list[str]]:
-        """`best` or `newest`, with a message for every damaged one that had to be passed over."""
+    def checkpoint(self, which: str | int) -> tuple[Checkpoint, list[str]]:
+        """`best`, `newest` or the number of a step, with a message for every damaged one that had to be passed over."""
+        if isinstance(which, str) and which.isascii() and which.isdigit():
+            which = int(which)
+        if isinstance(which, int | np.integer) and not isinstance(which, bool):
+            return self._checkpoint_at(int(which)), []
+        if which not in ("best", "newest"):
+            raise TapelessError(f"checkpoint must be 'best', 'newest' or the number of a step, not {which!r}.")
         found, messages = (checkpoint.best if which == "best" else checkpoint.newest)(self.checkpoints)
         if found is None:
             said = f" ({' '.join(messages)})" if messages else ""
             raise TapelessError(f"{self.folder} holds no whole checkpoint yet{said}: train it first.")
         return found, messages
 
-    def model(self, which: str, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
-        """A model with the weights of a checkpoint, for reading out or sampling; it cannot be trained further."""
+    def _checkpoint_at(self, step: int) -> Checkpoint:
+        found = checkpoint.at(self.checkpoints, step)
+        if found is None:
+            there = checkpoint.steps(self.checkpoints)
+            shown = [str(each) for each in there] if len(there) < 12 else [*map(str, there[:5]), "…", str(there[-1])]
+            kept = f"those it has are of {', '.join(shown)}" if there else "it has none yet"
+            raise TapelessError(f"{self.folder} has no checkpoint of step {step}: {kept}.")
+        return found
+
+    def model(self, which: str | int, **how: Any) -> tuple[Model, Checkpoint, list[str]]:
+        """A model with the weights of a checkpoint, for reading out or sampling; unless an `optimizer` is asked for, it
+        cannot be trained further."""
         found, messages = self.checkpoint(which)
         request, preset = _read(self.folder)
-        model = Model(preset, optimizer=None, class_weights=request.class_weights, **how)
+        trainable = how.get("optimizer") is not None
+        model = Model(
+            preset if trainable else _to_read(preset),
+            class_weights=request.class_weights,
+            **{"optimizer": None, **how},
+        )
         read_weights(found, model)
         return model, found, messages
+
+
+def _to_read(preset: Preset) -> Preset:
+    """A slip in what is frozen is a training's to refuse: weights that are only read are as they are."""
+    try:
+        weights = transformer.evaluation(preset, 1, 1).weights
+        transformer.check_frozen([weight.name for weight in weights], preset.frozen)
+    except TapelessError:
+        return preset.override(frozen=())
+    return preset
 
 
 def read_weights(found: Checkpoint, model: Model) -> None:
@@ -154,7 +209,8 @@ def open_run(folder: Path, locked: bool = False) -> Run:
     if not (folder / CONFIGURATION).is_file():
         if was_left(folder):
             raise TapelessError(f"{folder} {NEVER_BEGAN}")
-        what = "is not a run: it has no config.toml" if folder.is_dir() else "is not there"
+        what = "is not a run: it is no folder" if os.path.lexists(folder) else "is not there"
+        what = "is not a run: it has no config.toml" if folder.is_dir() else what
         raise TapelessError(
             f"{folder} {what}. Runs are the folders that `tapeless train` makes, such as runs/NAME-001."
         )

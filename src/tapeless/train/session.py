@@ -20,12 +20,16 @@ from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import on_its_threads
 from tapeless.train.metrics import Recorder
+from tapeless.train.recording import Recording
 from tapeless.train.run import NumberedFolder, Run, read_weights
 from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
-FIXED = ("data", "tokenizer", "validation", "batch", "time", "accumulate", "seed", "backend", "precision")
+FIXED = (
+    "data", "field", "column", "encoding", "drop_duplicates", "tokenizer", "validation", "batch", "time", "accumulate",
+    "seed", "backend", "precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,11 +139,13 @@ class Session:
                 keep=trainer.settings.keep, best=best,
             )  # fmt: skip
         self.last_saved = trainer.step
-        self._write()
+        self._write(now=True)
         return Saved(trainer.step, path, best)
 
-    def _write(self) -> None:
+    def _write(self, now: bool = False) -> None:
         self.recorder.write()
+        if self.trainer.recording:
+            self.trainer.recording.write(now)
         self._waiting = False
 
     def _note(self, event: Event) -> None:
@@ -202,12 +208,18 @@ def begin(
     )
     trainer = Trainer(make_model(request, preset, kind), task, settings)
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
+    trainer.recording = _recording(made, trainer)
     session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
     if weights is not None:
         read_weights(weights, session.model)
         session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
     run.write_configuration(made, request, preset)
     return session
+
+
+def _recording(run: Run, trainer: Trainer) -> Recording | None:
+    every = trainer.settings.record
+    return None if every == 0 else Recording(run.folder, trainer.model, every)
 
 
 def _with_data(request: Request) -> Request:
@@ -269,7 +281,15 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
     begun = trainer.step > 0 or trainer.added > 0
     messages += [*_lock_messages(opened), *recorder.cut_after(trainer.step if begun else -1)]
+    trainer.recording = _recording(opened, trainer)
+    if trainer.recording:
+        messages += trainer.recording.cut_after(trainer.step)
     return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
+
+
+def open_task(opened: Run, kind: TaskKind) -> Task:
+    """What a run learns, to be looked at."""
+    return kind.open(_asked(opened.request(), opened.preset(), kind, opened, None, None))[0]
 
 
 def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
@@ -353,7 +373,7 @@ def _asked(
         preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
         validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
         vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
-        class_weights=request.class_weights,
+        class_weights=request.class_weights, reading=settings.reading(),
     )  # fmt: skip
 
 

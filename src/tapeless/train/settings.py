@@ -14,6 +14,7 @@ from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
 from tapeless.models.config import RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
 from tapeless.models.presets import PRESETS, preset
+from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import TaskKind
 from tapeless.train.schedules import Schedule
@@ -34,6 +35,10 @@ class Settings:
     """One field, one option of `tapeless train`, one key of the TOML file. None means: what suits the data."""
 
     data: str | None = option(None, "Data", "A text file, folder or glob, `stdlib`, tokenised data, or `operations`.")
+    field: str | None = option(None, "Data", READING_HELP["field"])
+    column: str | None = option(None, "Data", READING_HELP["column"])
+    encoding: str | None = option(None, "Data", READING_HELP["encoding"])
+    drop_duplicates: bool = option(False, "Data", READING_HELP["drop_duplicates"])
     tokenizer: str = option("bytes", "Data", "For text: `bytes`, `bpe` (trained on it), or a tokenizer.json.")
     validation: float = option(0.1, "Data", "Share of the documents that is held out.")
     batch: int | None = option(None, "Data", "Sequences at a time.")
@@ -58,6 +63,9 @@ class Settings:
     eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
+    record: int | None = option(
+        None, "Reports", "Updates between two recorded call by call; 0 for none; by default as often as costs 2 %."
+    )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
@@ -66,8 +74,12 @@ class Settings:
     precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 
+    def reading(self) -> Reading:
+        return Reading(self.field, self.column, self.encoding, self.drop_duplicates)
+
     def validate(self) -> None:
         _check_types(self)
+        self.reading().validate()
         check_seed(self.seed)
         if self.steps is not None and self.epochs is not None:
             raise TapelessError(f"steps={self.steps} and epochs={self.epochs:g} were both given: choose one.")
@@ -77,6 +89,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.record:
+            check_size("record", self.record)
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:

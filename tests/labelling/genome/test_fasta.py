@@ -103,7 +103,7 @@ MALFORMED = {
     b"BZh91AY&SY": "compressed with bzip2",
     b"\xfd7zXZ\x00": "compressed with xz",
     b"PK\x03\x04": "compressed with zip",
-    b"\x28\xb5\x2f\xfd\x00": "compressed with zstd",
+    b"\x28\xb5\x2f\xfd\x00": "its zstd data is cut short",
 }
 
 

@@ -40,7 +40,7 @@ except TapelessError as error:
 @pytest.mark.parametrize(
     ("which", "begin", "wanted"),
     [
-        ("fasta", b">chr1\n", "unpacks to more than 100 times its size, which no genome does"),
+        ("fasta", b">chr1\n", "unpacks to more than 100 times its size, which hardly any text does"),
         ("gff", b"##gff-version 3\n", "line 2: it is longer than"),
     ],
 )

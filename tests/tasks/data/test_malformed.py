@@ -419,8 +419,8 @@ TEXTS = {
     "one character": ("€".encode(), "single character"),
     "two characters": (b"ab", "needs 2"),
     "NUL": (b"text\0text", "NUL byte at offset 4"),
-    "UTF-16": ("text\n".encode("utf-16"), "UTF-16"),
-    "UTF-16, big-endian": (b"\xfe\xff\0t\0e", "UTF-16"),
+    "half a character of UTF-16": ("text\n".encode("utf-16")[:-1], "not utf-16: byte 0x0a at offset 10 "),
+    "half a pair of UTF-16": (b"\xfe\xff\0t\xd8\0\0e", "not utf-16: byte 0xd8 at offset 4 "),
     "Latin-1": ("größe\n".encode("latin-1") * 9, "byte 0xf6 at offset 2 "),
     "a lone continuation": (b"line\n" * 9 + b"\x80", "byte 0x80 at offset 45 "),
     "a character cut off": (b"line\n" * 9 + b"\xe2\x82", "byte 0xe2 at offset 45 "),
@@ -454,7 +454,7 @@ SOURCES = {
     "a device": ("/dev/zero", "neither a file nor a folder"),
     "a name far too long": ("x" * 300, "cannot read"),
     "an unknown user's folder": ("~nobody_here/text", "there is no"),
-    "one bad file among good": ("mixed", "c.txt is not UTF-8: byte 0xff at offset 3 "),
+    "only text that is not UTF-8": ("latin", "latin holds no text (1 not UTF-8)"),
 }
 
 
@@ -466,16 +466,14 @@ def test_a_source_without_text(tmp_path, monkeypatch, source, says):
         "binary/b.png": b"\0",
         "binary/.hidden": b"text",
         "binary/empty": b"",
-        "mixed/a.txt": b"good\n" * 9,
-        "mixed/b.txt": b"good\n" * 9,
-        "mixed/c.txt": b"bad\xff" * 9,
+        "latin/c.txt": b"bad\xff" * 9,
     }
     for name, content in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(content)
     Path("nothing").mkdir()
     refused(lambda: prepare(source, Path("out")), says)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "mixed", "nothing"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "latin", "nothing"]
 
 
 ARGUMENTS = {

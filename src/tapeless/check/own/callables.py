@@ -73,7 +73,7 @@ def outputs_near(pair: Pair, changes: Mapping[int, Array], like: list[Array]) ->
             returned = pair.forward(*arguments(pair, changes))
     except Exception:  # the user's own code, at a place where it need not work
         return [np.full_like(each, np.nan) for each in like]
-    arrays = [as_array(output) for output in _outputs(pair, returned)[0]]
+    arrays = [as_array(output) for output in outputs_of(pair, returned)[0]]
     if [array.shape for array in arrays] != [each.shape for each in like]:
         raise RefusalError("the forward changes the shape or the number of its outputs with the values of its inputs.")
     return arrays
@@ -86,18 +86,18 @@ def complex_outputs(pair: Pair, index: int, value: Array) -> list[Array] | str:
         try:
             with _torch_warns_always(pair):
                 returned = pair.forward(*arguments(pair, {index: value}))
-            return [as_array(output) for output in _outputs(pair, returned)[0]]
+            return [as_array(output) for output in outputs_of(pair, returned)[0]]
         except Exception as error:  # whatever a forward raises on complex input, it does not take it
             if str(error).startswith(CASTING):
                 return "the forward discards the imaginary part of complex input"
-            return f"the forward does not take complex input ({type(error).__name__}: {_first_line(error)})"
+            return f"the forward does not take complex input ({type(error).__name__}: {first_line(error)})"
 
 
 def first_outputs(pair: Pair) -> list[Array]:
     """The outputs on the inputs as given, and every rule that a forward must keep."""
     given = arguments(pair, {})
     with _quiet():
-        outputs, _ = _outputs(pair, _called("forward", pair.forward, given))
+        outputs, _ = outputs_of(pair, called("forward", pair.forward, given))
     arrays = _checked_outputs(outputs)
     _refuse_changes("forward", pair, given)
     for number, output in enumerate(outputs):
@@ -117,16 +117,16 @@ def gradients_at(pair: Pair, wrt: tuple[int, ...], dy: list[Array], changes: Map
     """The gradients of the inputs in `wrt`, None where the backward gives none; every rule it must keep."""
     given = arguments(pair, changes)
     with _quiet():
-        returned = _called("forward", pair.forward, given)
-    _, saved = _outputs(pair, returned)
+        returned = called("forward", pair.forward, given)
+    _, saved = outputs_of(pair, returned)
     device = next((each for each in pair.devices if each is not None), None)
     incoming = [handed(each, device) for each in dy]
     single = not isinstance(returned[0] if pair.saved else returned, tuple | list)
     first = [incoming[0] if single else tuple(incoming), *([saved] if pair.saved else [])]
     given = arguments(pair, changes)
     with _quiet():
-        found = _called("backward", pair.backward, [*first, *given])
-    gradients = _gradients(pair, wrt, found)
+        found = called("backward", pair.backward, [*first, *given])
+    gradients = gradients_of(pair, wrt, found)
     _refuse_changes("backward", pair, given, changes)
     for before, after in zip(dy, incoming, strict=True):
         if not same(before, as_array(after)):
@@ -155,20 +155,20 @@ def same(one: Array, other: Array) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-def _called(what: str, function: Callable[..., Any], given: list[Any]) -> Any:
+def called(what: str, function: Callable[..., Any], given: list[Any]) -> Any:
     try:
         return function(*given)
     except TapelessError:
         raise
     except Exception as error:  # the user's own code: say which call it was, and keep the traceback
-        raise TapelessError(f"the {what} raised {type(error).__name__}: {_first_line(error)}") from error
+        raise TapelessError(f"the {what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return textwrap.shorten((str(error).splitlines() or ["no message"])[0], 120, placeholder=" …")
 
 
-def _outputs(pair: Pair, returned: Any) -> tuple[list[Any], Any]:
+def outputs_of(pair: Pair, returned: Any) -> tuple[list[Any], Any]:
     saved = None
     if pair.saved:
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -178,6 +178,8 @@ def _outputs(pair: Pair, returned: Any) -> tuple[list[Any], Any]:
             )
         returned, saved = returned
     outputs = list(returned) if isinstance(returned, tuple | list) else [returned]
+    if returned is None:
+        raise RefusalError("the forward returned None: is there a `return` at its end?")
     if not outputs:
         raise RefusalError("the forward returned no output.")
     for number, output in enumerate(outputs):
@@ -198,8 +200,10 @@ def _checked_outputs(outputs: list[Any]) -> list[Array]:
     return [array.copy() for array in arrays]
 
 
-def _gradients(pair: Pair, wrt: tuple[int, ...], found: Any) -> list[Any]:
+def gradients_of(pair: Pair, wrt: tuple[int, ...], found: Any) -> list[Any]:
     """One for each input in `wrt`, or one for each input of all."""
+    if found is None:
+        raise RefusalError("the backward returned None: is there a `return` at its end?")
     gradients = list(found) if isinstance(found, tuple | list) else [found]
     if len(gradients) == len(pair.inputs):
         return [gradients[index] for index in wrt]
@@ -235,13 +239,13 @@ def _refuse_changes(what: str, pair: Pair, given: list[Any], changes: Mapping[in
 
 def _refuse_alias(what: str, result: Any, others: Mapping[str, Any]) -> None:
     for name, other in others.items():
-        if _share_memory(result, other):
+        if share_memory(result, other):
             raise RefusalError(
                 f"{what} shares its memory with {name}: who adds to one changes the other; return a copy."
             )
 
 
-def _share_memory(one: Any, other: Any) -> bool:
+def share_memory(one: Any, other: Any) -> bool:
     on_cpu = all(not is_tensor(each) or each.device.type == "cpu" for each in (one, other))
     if on_cpu:
         return np.shares_memory(as_array(one), as_array(other))

@@ -13,6 +13,7 @@ from tapeless.check.own.callables import Pair, RefusalError, complex_outputs, gr
 from tapeless.check.own.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
+from tapeless.shown import Told
 
 DIFFERENCES, CONFIRMED = TOLERANCES["differences"], TOLERANCES["confirmed analytic"]
 UNCHANGED, VANISHING = TOLERANCES["complex input unchanged"], TOLERANCES["vanishing gradient"]
@@ -27,8 +28,8 @@ RANK = ("right", "cannot tell", "wrong", "refused")
 Along = Callable[[Array], Slope]  # the derivative along a direction of one input
 
 
-@dataclass(frozen=True)
-class InputReport:
+@dataclass(frozen=True, repr=False)
+class InputReport(Told):
     """The gradient of one input: where it is farthest from the truth, and how the truth was found."""
 
     name: str
@@ -80,7 +81,7 @@ def judge(
     index = subject.wrt[place]
     value = subject.pair.inputs[index]
     found = np.zeros_like(value) if gradient is None else gradient
-    doubt = _not_analytic(subject, index, rng)
+    doubt = not_analytic(subject, index, rng)
     underflow = smallest_sum(subject.weights) / STEP  # as the complex step sees it
     if doubt:
         method = "differences"
@@ -145,7 +146,7 @@ def _by_complex_step(subject: Subject, index: int, direction: Array) -> float:
     return float(sum((weight * output.imag).sum() for weight, output in pairs)) / STEP
 
 
-def _not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
+def not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
     """Empty if the complex step can be trusted: the slopes along the real and the imaginary axis agree."""
     value = subject.pair.inputs[index]
     outputs = complex_outputs(subject.pair, index, value.astype(complex))

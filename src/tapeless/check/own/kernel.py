@@ -27,6 +27,7 @@ from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.models.presets import preset as preset_named
 from tapeless.ops import OPS
+from tapeless.shown import Told
 
 # Difference of the losses over 100 steps, beside the first loss, by type.
 DRIFT = {dtype: TOLERANCES[f"{dtype} loss curve"] for dtype in ("float32", "float64")}
@@ -36,8 +37,8 @@ SPREAD = 0.1  # of the random weights of the walk
 BATCHES = 4  # that training goes round and round, so that there is something to learn
 
 
-@dataclass(frozen=True)
-class KernelReport:
+@dataclass(frozen=True, repr=False)
+class KernelReport(Told):
     """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
 
     name: str

@@ -1,107 +1,125 @@
-"""`tapeless.check.op`: is this backward the derivative of this forward?
-
-The gradient under test is compared with the derivative of Σ dy·y, taken from the forward alone: by complex step where
-the forward is analytic (right to the last digits of float64), else by differences with a bound on their error. What
-cannot be told is said to be so; it never passes.
-"""
+"""`tapeless.check.op`: an op of your own, proven: its backward, its float32 kernel, or both."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from typing import Any, overload
 
 import numpy as np
 
-from tapeless.check.own.callables import (
-    Pair,
-    RefusalError,
-    as_array,
-    first_outputs,
-    gradients_at,
-    gradients_on_inputs,
-    is_tensor,
-)
-from tapeless.check.own.gradient import RANK, InputReport, Subject, judge
-from tapeless.check.tolerances import TOLERANCES
+from tapeless.check.own.callables import Pair, as_array, is_tensor
+from tapeless.check.own.definition import missing
+from tapeless.check.own.float32 import Claims, prove_kernel
+from tapeless.check.own.function import is_function, kernel_of, pair_of, prove_function
+from tapeless.check.own.proof import Report, prove
+from tapeless.check.own.report import Float32Report
 from tapeless.errors import TapelessError
-from tapeless.inputs import check_seed, spelled
+from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
 
-LINEAR = TOLERANCES["linear in dy"]
-
-VERDICTS = {
-    "right": "right: the backward is the derivative of the forward.",
-    "wrong": "wrong: the backward is not the derivative of the forward.",
-    "cannot tell": "cannot tell: the forward alone does not say what the derivative is.",
-    "refused": "refused:",
-}
+Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Report:
-    """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
-
-    verdict: str  # "right", "wrong", "cannot tell", or "refused"
-    reason: str  # of a refusal, or of what is wrong apart from single numbers; else empty
-    inputs: tuple[InputReport, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict == "right"
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        head = f"{VERDICTS[self.verdict]} {self.reason}".rstrip()
-        return "\n".join([head, *(f"  {each}" for each in self.inputs)])
-
-    def raise_if_wrong(self) -> None:
-        """Raise TapelessError, with the whole report, unless the backward is right."""
-        if not self.ok:
-            raise TapelessError(str(self))
-
-
+@overload
 def op(
-    forward: Callable[..., Any],
-    backward: Callable[..., Any],
-    inputs: Any,
+    forward: type[Any], backward: Any, *, wrt: Sequence[int] | None = None, seed: int = 0, **claims: Any
+) -> Float32Report: ...
+@overload
+def op(
+    forward: Function, backward: Any, inputs: Any = None, *, wrt: Sequence[int] | None = None, dy: Any = None,
+    saved: bool = False, seed: int = 0, tolerance: float | None = None, kernel: None = None,
+) -> Report: ...  # fmt: skip
+@overload
+def op(
+    forward: Function, backward: Any, inputs: Any = None, *, kernel: Any, wrt: Sequence[int] | None = None,
+    saved: bool = False, seed: int = 0, writes: bool | None = None, adds: Collection[str] = (),
+    shapes: Sequence[str] | None = None, largest: int = 1031, within: float = inf, strides: bool = False,
+    repeatable: bool = True, case: str | None = None,
+) -> Float32Report: ...  # fmt: skip
+def op(
+    forward: Function,
+    backward: Any = None,
+    inputs: Any = None,
     *,
+    kernel: Any = None,
     wrt: Sequence[int] | None = None,
     dy: Any = None,
     saved: bool = False,
     seed: int = 0,
     tolerance: float | None = None,
-) -> Report:
+    **claims: Any,
+) -> Report | Float32Report:
     """Prove that `backward` is the derivative of `forward` at these inputs, NumPy arrays or torch tensors in float64.
 
     `forward(*inputs)` returns y, or a tuple of outputs; `backward(dy, *inputs)` returns the gradient of each input
     (None for what takes none), dy being a tuple where y is. With `saved=True` they are
     `forward(*inputs) -> (y, saved)` and `backward(dy, saved, *inputs)`. `wrt` picks inputs by number; by default all
     float64 arrays. A random `dy` is drawn from `seed` unless one is given.
+
+    `kernel=(forward, backward)`, either of them None, holds a float32 kernel to that definition: `op(forward, inputs,
+    kernel=…)` needs no backward in float64. A `torch.autograd.Function` is taken as it is, `op(MyFunction, inputs)`, or
+    as the kernel of a definition, `op(forward, inputs, kernel=MyFunction)`.
+
+    Of a kernel: `writes` says whether it writes into outputs that it is given first or returns them (seen from its
+    arguments by default); `adds` names the gradients that it always adds to; `shapes` the axes of each input (["R C",
+    "C"]), which are otherwise told by their sizes; `largest` the longest axis tried; `within` how far from 1 numbers
+    may be; `strides=True` that it takes arrays that are not contiguous; `repeatable=False` that its bits may differ;
+    `case` tries one case alone.
     """
-    pair = _pair(forward, backward, inputs, saved)
-    chosen = _checked_wrt(pair, wrt)
+    if inputs is None and not callable(backward):
+        backward, inputs = None, backward
+    if inputs is None:
+        raise TapelessError("there are no inputs: op(forward, backward, inputs), or op(forward, inputs, kernel=…).")
     check_seed(seed)
-    if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < 1):
-        raise TapelessError(f"tolerance must be a number between 0 and 1, not {tolerance!r}.")
-    rng = np.random.default_rng(seed)
-    try:
-        here = first_outputs(pair)
-        weights = _checked_dy(dy, here, rng)
-        gradients = gradients_on_inputs(pair, chosen, weights)
-        nonlinear = _not_linear(pair, chosen, weights, gradients, rng)
-        subject = Subject(pair, here, weights, chosen)
-        reports = tuple(judge(subject, place, found, tolerance, rng) for place, found in enumerate(gradients))
-    except RefusalError as refusal:
-        return Report("refused", str(refusal))
-    verdicts = [each.verdict for each in reports] + (["wrong"] if nonlinear else [])
-    return Report(max(verdicts, key=RANK.index), nonlinear, reports)
+    if is_function(forward):
+        if backward is not None or kernel is not None:
+            raise TapelessError("a torch.autograd.Function has its own backward: op(MyFunction, inputs).")
+        made = _pair(*pair_of(forward), inputs, False, kernel=True)
+        return prove_function(forward, made, _checked_wrt(made, wrt), _claims(claims), seed)
+    if kernel is None:
+        if claims:
+            raise TapelessError(
+                f"{min(claims)} is said of a kernel, and there is none: give kernel=(forward, backward)."
+            )
+        pair = _pair(forward, backward, inputs, saved, kernel=False)
+        chosen = _checked_wrt(pair, wrt)
+        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < 1):
+            raise TapelessError(f"tolerance must be a number between 0 and 1, not {tolerance!r}.")
+        return prove(pair, chosen, dy, seed, tolerance)
+    if dy is not None or tolerance is not None:
+        raise TapelessError("a kernel is tried with many dy, and its tolerance follows from its sizes: leave both out.")
+    pair = _pair(forward, missing if backward is None else backward, inputs, saved, kernel=True)
+    chosen = _checked_wrt(pair, wrt)
+    functions, extras = kernel_of(kernel)
+    if is_function(kernel):
+        claims |= {"writes": False}
+        if not pair.tensors:
+            raise TapelessError(f"{kernel.__name__} is torch's: its inputs, and its definition's, must be tensors.")
+    return prove_kernel(pair, chosen, functions, _claims(claims), seed, extras)
 
 
-def _pair(forward: Any, backward: Any, inputs: Any, saved: Any) -> Pair:
+def _claims(given: dict[str, Any]) -> Claims:
+    unknown = set(given) - set(Claims.__dataclass_fields__)
+    if unknown:
+        raise TapelessError(
+            f"op takes no {min(unknown)}: of a kernel it takes {', '.join(Claims.__dataclass_fields__)}."
+        )
+    adds, within, largest = given.get("adds", ()), given.get("within", inf), given.get("largest", 1)
+    if isinstance(adds, str) or not all(isinstance(name, str) for name in adds):
+        raise TapelessError(f"adds must be names of gradients, such as ['dweight'], not {adds!r}.")
+    if isinstance(within, bool) or not isinstance(within, int | float) or not within > 1:
+        raise TapelessError(f"within must be a number above 1, such as 1e6, not {within!r}.")
+    if isinstance(largest, bool) or not isinstance(largest, int) or largest < 1:
+        raise TapelessError(f"largest must be a whole number of at least 1, not {largest!r}.")
+    for name in ("strides", "repeatable"):
+        if not isinstance(given.get(name, True), bool):
+            raise TapelessError(f"{name} must be True or False, not {given[name]!r}.")
+    return Claims(**given | {"adds": frozenset(adds)})
+
+
+def _pair(forward: Any, backward: Any, inputs: Any, saved: Any, kernel: bool) -> Pair:
     for what, function in (("forward", forward), ("backward", backward)):
         if not callable(function):
             raise TapelessError(f"{what} must be a function, not {function!r}.")
@@ -109,20 +127,23 @@ def _pair(forward: Any, backward: Any, inputs: Any, saved: Any) -> Pair:
         raise TapelessError(f"saved must be True or False, not {saved!r}.")
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     devices = tuple(value.device if is_tensor(value) else None for value in given)
-    arrays = tuple(as_array(value) if is_tensor(value) else value for value in given)
+    arrays = [as_array(value) if is_tensor(value) else value for value in given]
     names = _names(forward, len(given))
-    for name, value in zip(names, arrays, strict=True):
+    for index, (name, value) in enumerate(zip(names, arrays, strict=True)):
         if isinstance(value, np.ndarray):
-            _check_input(name, value)
-    return Pair(forward, backward, arrays, devices, names, saved)
+            arrays[index] = _checked_input(name, value, kernel)
+    return Pair(forward, backward, tuple(arrays), devices, names, saved)
 
 
-def _check_input(name: str, value: Array) -> None:
+def _checked_input(name: str, value: Array, kernel: bool) -> Array:
+    if kernel and value.dtype == np.float32:
+        value = value.astype(np.float64)
     if value.dtype.kind in "fc" and value.dtype != np.float64:
         raise TapelessError(f"{name} is {value.dtype}, and a proof needs float64: convert it, .astype('float64').")
     if value.dtype == np.float64 and not np.isfinite(value).all():
         where = tuple(int(axis) for axis in np.argwhere(~np.isfinite(value))[0])
         raise TapelessError(f"{name} holds {value[where]} at {where}: choose finite inputs.")
+    return value
 
 
 def _names(forward: Any, count: int) -> tuple[str, ...]:
@@ -152,36 +173,3 @@ def _checked_wrt(pair: Pair, wrt: Sequence[int] | None) -> tuple[int, ...]:
     if not chosen or len(set(chosen)) != len(chosen):
         raise TapelessError(f"wrt={list(chosen)} must name at least one input, and each once.")
     return chosen
-
-
-def _checked_dy(dy: Any, here: list[Array], rng: np.random.Generator) -> list[Array]:
-    """Random by default: a mistake that depends on dy, or hides behind ones, then shows."""
-    if dy is None:
-        return [np.asarray(rng.normal(size=output.shape)) for output in here]
-    given = [as_array(each) for each in (dy if isinstance(dy, tuple | list) else (dy,))]
-    if [each.shape for each in given] != [output.shape for output in here]:
-        wanted, found = (" ".join(spelled(each.shape) for each in some) for some in (here, given))
-        raise TapelessError(f"dy must have the shape of the output, {wanted}, not {found}.")
-    if any(each.dtype.kind not in "fi" or not np.isfinite(each).all() or not each.any() for each in given):
-        raise TapelessError("dy must be finite real numbers, not all of them 0.")
-    return [each.astype(np.float64) for each in given]
-
-
-def _not_linear(
-    pair: Pair, wrt: tuple[int, ...], dy: list[Array], gradients: list[Any], rng: np.random.Generator
-) -> str:
-    """Every backward is linear in dy, whatever its forward; one that clips or looks at signs is not."""
-    other = [np.asarray(rng.normal(size=each.shape) * np.abs(each).max(initial=0)) for each in dy]
-    mixed = [2.5 * one - 1000.0 * two for one, two in zip(dy, other, strict=True)]
-    of_other, of_mixed = gradients_at(pair, wrt, other, {}), gradients_at(pair, wrt, mixed, {})
-    for index, one, two, both in zip(wrt, gradients, of_other, of_mixed, strict=True):
-        if any(each is None for each in (one, two, both)):
-            continue
-        scale = 2.5 * np.abs(one).max() + 1000.0 * np.abs(two).max()
-        error = float(np.abs(both - (2.5 * one - 1000.0 * two)).max())
-        if error > LINEAR * scale:
-            return (
-                f"The gradient of {pair.names[index]} is not linear in dy, as every derivative is: "
-                f"backward(2.5·a − 1000·b) is off from 2.5·backward(a) − 1000·backward(b) by {error / scale:.1e} of it."
-            )
-    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf, isfinite
@@ -19,8 +19,10 @@ from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native
 from tapeless.model import Model
 from tapeless.ops.contract import NONE, Array
-from tapeless.program.arena import ALIGNMENT
+from tapeless.program.arena import ALIGNMENT, Together
 from tapeless.program.call import Call
+from tapeless.program.precision import Precision
+from tapeless.shown import Told
 
 OwnKernel = Callable[..., Any]
 Batch = tuple[Array, Array]
@@ -42,8 +44,8 @@ class Swap:
         return call.op == self.name and call.direction in self.kernels
 
 
-@dataclass(frozen=True)
-class Speed:
+@dataclass(frozen=True, repr=False)
+class Speed(Told):
     """One call of the op: how long the kernel takes and how long ours, each a median of turns."""
 
     call: Call
@@ -78,6 +80,9 @@ class Swapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)
 
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        return ()  # every call has its own kernel
+
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
         if not self._swap.has(call):
             return self._ours.bind(call, arguments, options)
@@ -86,7 +91,7 @@ class Swapped:
 
 def _run_yours(function: OwnKernel, call: Call, arguments: list[Any], add: frozenset[str]) -> Any:
     """Call the kernel; if it cannot add, let it overwrite something else and add that."""
-    takes_add = _takes_add(function)
+    takes_add = can_add(function)
     places = [call.signature.arguments.index(name) for name in add]
     given = list(arguments)
     if not takes_add:
@@ -106,7 +111,7 @@ def _run_yours(function: OwnKernel, call: Call, arguments: list[Any], add: froze
     return returned
 
 
-def _takes_add(function: OwnKernel) -> bool:
+def can_add(function: OwnKernel) -> bool:
     try:
         return "add" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # compiled: nobody wrote a signature
@@ -175,7 +180,7 @@ def _faults(ground: _Ground, number: int, call: Call, kernel: OwnKernel, repeats
     arrays = ground.arena.arguments(call)
     arguments = [arrays.get(name) for name in call.signature.arguments] + [value for _, value in call.scalars]
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
-    add = added if _takes_add(kernel) else NONE  # a kernel that only overwrites is watched while it overwrites
+    add = added if can_add(kernel) else NONE  # a kernel that only overwrites is watched while it overwrites
     filled = [each.name for each in call.writes if each.mode == "write" or each.name in added - add]
     # Not scratch, of which a kernel may use a part, nor what has no NaN.
     filled = [name for name in filled if name != "logits" and arrays[name].dtype.kind == "f"]
@@ -192,10 +197,10 @@ def _faults(ground: _Ground, number: int, call: Call, kernel: OwnKernel, repeats
     first, *again = [result(np.nan) for _ in range(repeats)]
     strays = list(_strays(ground, before, number, call))
     other = result(GARBAGE)
-    unwritten = [sentence for name in filled for sentence in _unwritten(name, first[name], other[name])]
+    unwritten = [sentence for name in filled for sentence in left_unwritten(name, first[name], other[name])]
     if unwritten and returned is not None and not isinstance(returned, int):  # a C function always returns a number
         unwritten.append(f"it returns a {type(returned).__name__}: a kernel writes into the outputs that it is given.")
-    sentences = [*strays, *_unsteady(first, again), *unwritten]
+    sentences = [*strays, *unsteady(first, again), *unwritten]
     return [f"{call.title} in {call.section}: {sentence}" for sentence in sentences]
 
 
@@ -225,26 +230,26 @@ def _strays(ground: _Ground, before: Array, number: int, call: Call) -> Iterator
     yield f"it writes outside its outputs, into memory that belongs {whose}: an index runs past the end."
 
 
-def _unsteady(first: dict[str, Array], again: list[dict[str, Array]]) -> Iterator[str]:
+def unsteady(first: dict[str, Array], again: list[dict[str, Array]]) -> Iterator[str]:
     for name, once in first.items():
         differ = np.any([_bits(once) != _bits(each[name]) for each in again], axis=0)
         if differ.any():
             yield (
-                f"{name} differs between {len(again) + 1} runs on the same inputs, at {_where(differ)}: "
+                f"{name} differs between {len(again) + 1} runs on the same inputs, at {where_of(differ)}: "
                 f"a race, a random number, or memory that nobody set."
             )
 
 
-def _unwritten(name: str, on_nan: Array, on_number: Array) -> Iterator[str]:
+def left_unwritten(name: str, on_nan: Array, on_number: Array) -> Iterator[str]:
     """What became of an output that was full of NaN, and of the same when it was full of a number."""
     untouched = np.isnan(on_nan) & (on_number == GARBAGE)
     if untouched.any():
-        yield f"it does not write {name} at {_where(untouched)}."
+        yield f"it does not write {name} at {where_of(untouched)}."
         return
     depends = (_bits(on_nan) != _bits(on_number)) & ~(np.isnan(on_nan) & np.isnan(on_number))
     if depends.any():
         yield (
-            f"{name} depends on what it held before, at {_where(depends)}: it is added to, or read, "
+            f"{name} depends on what it held before, at {where_of(depends)}: it is added to, or read, "
             f"where it should be overwritten."
         )
 
@@ -253,7 +258,7 @@ def _bits(array: Array) -> Array:
     return array.view(f"i{array.itemsize}")
 
 
-def _where(places: Array) -> str:
+def where_of(places: Array) -> str:
     first = tuple(int(axis) for axis in np.argwhere(places)[0])
     return f"{np.count_nonzero(places):,} of {places.size:,} places, first {first}"
 

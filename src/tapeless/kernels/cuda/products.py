@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from tapeless.kernels.cuda.chosen import Chosen, can_choose
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
 
@@ -37,7 +38,14 @@ def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Native]:
         return [*runs, partial(wide, out, a, b, out.dtype, **options)]
     if add or times != 1:
         return [*runs, partial(torch.addmm, out, a, b, beta=float(add), alpha=times, out=out)]
-    return [*runs, partial(torch.mm, a, b, out=out)]
+    return [*runs, Chosen(out, a, b) if can_choose(out, a, b) else partial(torch.mm, a, b, out=out)]
+
+
+def affine(out, a, b, bias) -> list[Native]:
+    """out = a @ b + bias, all of one type."""
+    if can_choose(out, a, b):
+        return [Chosen(out, a, b, bias)]
+    return [partial(torch.addmm, bias, a, b, out=out)]
 
 
 def factor(x, dtype, runs: list[Native]):

@@ -46,7 +46,7 @@ def _part(PARTIAL, COPY, X, stride, R, C, height, ROWS: tl.constexpr, COLUMNS: t
     part = tl.program_id(0)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(part * height, tl.minimum(part * height + height, R), ROWS):
+    for start in tl.range(part * height, tl.minimum(part * height + height, R), ROWS, num_stages=3):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         inside = (r < R)[:, None] & (c < C)[None, :]
         x = numbers(X + r[:, None] * stride + c[None, :], inside)

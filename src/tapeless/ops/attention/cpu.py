@@ -75,7 +75,7 @@ def _link() -> None:
     if address is None:
         raise TapelessError(
             "attention on the cpu backend needs MKL or an OpenBLAS to call: pip install 'tapeless[mkl]', "
-            "or take backend='reference'."
+            "or take the reference backend."
         )
     llvm.add_symbol(SYMBOL, address)
 

@@ -158,6 +158,12 @@ def backward(
     dk[...] = _summed(ds.swapaxes(2, 3) @ q, dk) * scale
 
 
+def weights(q: Array, k: Array, heads: int, starts: Array | None, causal: bool, window: int) -> Array:
+    """p alone, (B H T S), for whoever wants to see it: nothing keeps it."""
+    q, k, _ = _by_head(q, k, k, heads)
+    return _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal, window, starts))[0]  # (1) (2)
+
+
 def pairs(dims: Dims, causal: bool, window: int) -> int:
     """How many (query, key) pairs one head of one sequence looks at, where it is one document."""
     queries, keys = dims["T"], dims["S"]

@@ -15,6 +15,8 @@ from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 WORDS = 2048  # of a row, at a time
+LOG2E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-3e38)  # of a score, nearly: −∞ − −∞ would be NaN
 LOSSES = 4096
 
 
@@ -64,32 +66,50 @@ def _height(rows, most):
 
 @triton.jit
 def _rows(LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr):
-    """The loss of a row, and where GRADIENT its scores replaced by dz."""
+    """The loss of a row, and where GRADIENT its scores replaced by dz. Whole blocks first, then the rest, masked."""
     row = tl.program_id(0)
     Z += row.to(tl.int64) * stride
     target = tl.load(TARGETS + row)
-    counts = target >= 0
-    top = -float("inf")
-    total = 0.0
-    for at in range(0, tl.where(counts, V, 0), WORDS):
-        v = at + tl.arange(0, WORDS)
-        z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
-        new = tl.maximum(top, tl.max(z, 0))
-        total = total * tl.exp(top - new) + tl.sum(tl.exp(z - new), 0)
-        top = new
+    words = tl.arange(0, WORDS)
+    whole = V // WORDS * WORDS
+    if target < 0:
+        tl.store(LOSSES + row, 0.0)
+        if GRADIENT:
+            for at in range(0, W, WORDS):
+                tl.store(Z + at + words, tl.zeros((WORDS,), Z.dtype.element_ty), mask=at + words < W)
+        return
+    tops = tl.full((WORDS,), LOWEST, tl.float32)
+    totals = tl.zeros((WORDS,), tl.float32)
+    for at in range(0, whole, WORDS):
+        tops, totals = _taken_in(tops, totals, tl.load(Z + at + words).to(tl.float32))
+    rest = tl.load(Z + whole + words, mask=whole + words < V, other=-float("inf")).to(tl.float32)
+    tops, totals = _taken_in(tops, totals, rest)
+    top = tl.max(tops, 0)
+    total = tl.sum(totals * tl.exp2((tops - top) * LOG2E), 0)
     weight = 1.0
     if CLASS_WEIGHTS is not None:
-        weight = tl.load(CLASS_WEIGHTS + target, mask=counts, other=0.0).to(tl.float32)
-    picked = tl.load(Z + target, mask=counts, other=0.0).to(tl.float32)
-    tl.store(LOSSES + row, tl.where(counts, weight * (tl.log(total) + (top - picked)), 0.0))  # (2)
+        weight = tl.load(CLASS_WEIGHTS + target).to(tl.float32)
+    picked = tl.load(Z + target).to(tl.float32)
+    tl.store(LOSSES + row, weight * (tl.log(total) + (top - picked)))  # (2)
     if GRADIENT:
         share = weight * (1.0 / tl.load(COUNT)).to(tl.float32)
         scale = share / total
-        for at in range(tl.cdiv(W, WORDS) - 1, -1, -1):  # backwards: what was read last is still in the cache
-            v = at * WORDS + tl.arange(0, WORDS)
-            z = tl.load(Z + v, mask=v < V, other=-float("inf")).to(tl.float32)
-            dz = tl.exp(z - top) * scale - tl.where(v == target, share, 0.0)  # (3)
-            tl.store(Z + v, tl.where(counts, dz, 0.0), mask=v < W)
+        inside = whole + words < W  # the columns beyond V get 0
+        tl.store(Z + whole + words, tl.exp2((rest - top) * LOG2E) * scale, mask=inside)  # (3)
+        for at in range(whole - WORDS, -1, -WORDS):  # backwards: what was read last is still in the cache
+            z = tl.load(Z + at + words).to(tl.float32)
+            tl.store(Z + at + words, tl.exp2((z - top) * LOG2E) * scale)
+        tl.debug_barrier()  # the target's is there now, but for its share
+        tl.store(Z + target, tl.exp2((picked - top) * LOG2E) * scale - share)
+
+
+@triton.jit
+def _taken_in(tops, totals, z):
+    """Each place of a block has a largest score and a sum of its own, so that no warp waits for another. Of the two
+    factors that a new score brings, one is exp(0)."""
+    rise = z - tops
+    shrink = tl.exp2(-tl.abs(rise) * LOG2E)
+    return tl.maximum(tops, z), tl.where(rise > 0, totals * shrink + 1.0, totals + shrink)
 
 
 @triton.jit

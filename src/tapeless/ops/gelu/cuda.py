@@ -13,7 +13,7 @@ from tapeless.kernels.cuda.sums import fold, part_height
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-ROWS, COLUMNS, PROGRAMS = 16, 128, 2048  # of a tile of the backward that also sums, and about how many programs
+ROWS, COLUMNS, PROGRAMS, STAGES = 16, 128, 2048, 3  # of the backward that also sums: a tile, and about how many
 
 SCALE = tl.constexpr(2 * sqrt(2 / pi))
 CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)
@@ -29,15 +29,16 @@ def forward(y, x) -> list[Native]:
 def backward(dx, dy, x, y=None, dbias=None, add=NONE) -> list[Native]:
     """With `dbias` also (+)= the column sums of dx, the gradient of the bias that x was made with, and with `y` the
     activation once more, for the weights that read it: all from one pass."""
-    if dbias is None:
+    if dbias is None and y is None:
         return along(_backward, dx, dy, x)
     rows, columns = x.shape
     height = part_height(rows, columns, ROWS, COLUMNS, PROGRAMS)
-    partial = scratch(x, 1, blocks(rows, height), columns)
-    grid = (partial.shape[1], blocks(columns, COLUMNS))
+    parts = blocks(rows, height)
+    partial = None if dbias is None else scratch(x, 1, parts, columns)
     arguments = (dx, y, partial, dy, x, rows, columns, height)
-    run = launch(_backward_and_sums, grid, *arguments, ROWS=ROWS, COLUMNS=COLUMNS)
-    return [run, fold(partial, (dbias, "dbias" in add))]
+    grid, tile = (parts, blocks(columns, COLUMNS)), {"ROWS": ROWS, "COLUMNS": COLUMNS, "STAGES": STAGES}
+    run = launch(_backward_and_sums, grid, *arguments, **tile)
+    return [run] if dbias is None else [run, fold(partial, (dbias, "dbias" in add))]
 
 
 @triton.jit
@@ -53,11 +54,13 @@ def _backward(DX, DY, X, N, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _backward_and_sums(DX, Y, PARTIAL, DY, X, R, F, height, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _backward_and_sums(
+    DX, Y, PARTIAL, DY, X, R, F, height, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     part = tl.program_id(0)
     f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(part * height, tl.minimum(part * height + height, R), ROWS):
+    for start in tl.range(part * height, tl.minimum(part * height + height, R), ROWS, num_stages=STAGES):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         at, inside = r[:, None] * F + f[None, :], (r < R)[:, None] & (f < F)[None, :]
         x = numbers(X + at, inside)
@@ -66,7 +69,8 @@ def _backward_and_sums(DX, Y, PARTIAL, DY, X, R, F, height, ROWS: tl.constexpr, 
         if Y is not None:
             tl.store(Y + at, gelu(x), mask=inside)
         total += dx
-    tl.store(PARTIAL + part * F + f, tl.sum(total, 0), mask=f < F)
+    if PARTIAL is not None:
+        tl.store(PARTIAL + part * F + f, tl.sum(total, 0), mask=f < F)
 
 
 @triton.jit

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 import triton
 import triton.language as tl
 
 from tapeless.kernels.cuda.launch import blocks, launch, numbers, put
-from tapeless.kernels.cuda.products import factor, product
+from tapeless.kernels.cuda.products import affine, factor, product
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.cuda.sums import column_sums
 from tapeless.kernels.native import Native
@@ -26,7 +25,7 @@ def forward(y, x, weight, bias) -> list[Native]:
     if bias is not None and y.dtype == weight.dtype == bias.dtype:
         made: list[Native] = []
         x = factor(x, weight.dtype, made)
-        return [*made, partial(torch.addmm, bias, x, weight, out=y)]
+        return [*made, *affine(y, x, weight, bias)]
     runs = product(y, x, weight)
     if bias is not None:
         rows, columns = y.shape

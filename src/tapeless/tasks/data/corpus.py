@@ -3,114 +3,170 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 import sys
 import sysconfig
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
+
+import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.tasks.data.documents import (
+    PIECE,
+    Chosen,
+    Document,
+    Reader,
+    Spool,
+    opened,
+    read,
+    same_texts,
+    sizes,
+    unreadable,
+)
 from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.gather import Gatherer
+from tapeless.tasks.data.reading import TEXT, Reading, not_text
+
+Told = Callable[[str, int, int], None]  # what, done, of how much
 
 STANDARD_LIBRARY = "stdlib"
-PIECE = 1 << 17  # bytes read at once
-LOOKED_AT = 1 << 16  # bytes in which a NUL tells a binary file from text
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Between two characters that are not spaces, tokenizers that split like GPT-2's begin a new token behind a line end.
 # A piece that ends there has the ids it has within the whole.
 CLEAN_LINE_END = re.compile(rb"\S\n(?=\S)")
 
 
 @dataclass(frozen=True)
-class Document:
-    """The bytes from `start` to `stop` of a file. `complete` says that the text ends there, and is not cut."""
-
-    path: Path
-    start: int
-    stop: int
-    complete: bool = True
-
-    @property
-    def size(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
 class Corpus:
-    """What a source holds, and how many files of it were left out for which reason."""
+    """What a source holds, and how many files, rows or copies of it were left out for which reason, each with one for
+    an example. Text that had to be written out lies in the spool until it is closed."""
 
     source: str
-    documents: tuple[Document, ...]
+    documents: Sequence[Document]
     skipped: dict[str, int]
+    examples: dict[str, str] = field(default_factory=dict)
+    spool: Spool | None = field(default=None, compare=False, repr=False)
 
-    @property
+    @cached_property
     def size(self) -> int:
-        return sum(document.size for document in self.documents)
+        return int(sizes(self.documents).sum())
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
 
 
-def find_documents(source: str) -> Corpus:
-    """The documents of a text file, a folder, a glob, or `stdlib`; one file is one document."""
+def find_documents(
+    source: str, reading: Reading | None = None, *, near: Path | None = None, progress: Told | None = None
+) -> Corpus:
+    """The documents of a text file, a folder, a glob, or `stdlib`: one file is one document, but in JSON lines and
+    tables every row is. What is not plain UTF-8 is written out near `near`, else where temporary files are."""
+    reading = reading or Reading()
+    reading.validate()
     if not source or "\0" in source:
         raise TapelessError(f"{source!r} names no text: give a file, a folder, a glob or {STANDARD_LIBRARY}.")
     try:
-        return _standard_library() if source == STANDARD_LIBRARY else _on_disk(source)
+        files = _standard_library() if source == STANDARD_LIBRARY else _on_disk(source)
+        alone, entries = isinstance(files, Path), [(files, True)] if isinstance(files, Path) else sorted(files)
+        total = sum(path.stat().st_size for path, usable in entries if usable)
+        gatherer = Gatherer(reading, alone, near, lambda done: progress("reading", done, total) if progress else None)
+        try:
+            return _gathered(source, entries, gatherer)
+        except BaseException:
+            gatherer.spool.close()
+            raise
     except OSError as error:
-        _unreadable(Path(source), error)
+        unreadable(Path(source), error)
 
 
-def _on_disk(source: str) -> Corpus:
+def one_document(source: str, reading: Reading) -> bool:
+    """Whether a source is a single file of plain text."""
+    path = user_path(source)
+    return path.is_file() and reading.form_of(path, alone=True) == TEXT
+
+
+def _gathered(source: str, entries: Iterable[tuple[Path, bool]], gatherer: Gatherer) -> Corpus:
+    """Hidden, binary and empty files are left out and counted, unless a file was named by itself."""
+    for path, usable in entries:
+        if path.name.startswith(".") and not gatherer.alone:
+            gatherer.skip("hidden", path)
+        elif not usable:
+            gatherer.skip("not a file", path)
+        else:
+            gatherer.take(path)
+    skipped, documents = dict(gatherer.skipped), gatherer.documents
+    if not documents:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items()) or "nothing is there"
+        raise TapelessError(f"{source} holds no text ({why}): give a text file, or a folder or glob with some.")
+    gatherer.finish()
+    found = Corpus(source, documents, skipped, gatherer.examples, gatherer.spool)
+    return _without_copies(found) if gatherer.reading.drop_duplicates else found
+
+
+def _without_copies(corpus: Corpus) -> Corpus:
+    """Of every text its first document."""
+    _, first = np.unique(same_texts(corpus.documents), return_index=True)
+    copies = len(corpus.documents) - len(first)
+    if not copies:
+        return corpus
+    kept = Chosen(corpus.documents, np.sort(first))
+    return replace(corpus, documents=kept, skipped=corpus.skipped | {"duplicate": copies})
+
+
+def _on_disk(source: str) -> Path | Iterable[tuple[Path, bool]]:
+    """A file, or what is in a folder or matches a glob, with whether it is a file."""
     path = user_path(source)
     if path.is_dir():
-        return _several(source, _files_under(path))
+        return _files_under(path)
     if path.is_file():
-        return _single(source, path)
+        return path
     if path.exists():
         raise TapelessError(f"{source} is neither a file nor a folder: give a text file, a folder or a glob.")
     if glob.has_magic(source):
-        matches = (Path(match) for match in glob.iglob(str(path), recursive=True))  # noqa: PTH207 (takes absolute ones)
-        return _several(source, ((match, match.is_file()) for match in matches if not match.is_dir()))
+        return _matches(str(path))
     raise TapelessError(f"there is no {source}: give a text file, a folder, a glob or {STANDARD_LIBRARY}.")
 
 
-def pieces(document: Document) -> Iterator[bytes]:
+def _matches(pattern: str) -> Iterator[tuple[Path, bool]]:
+    """Each file once: where a link leads back to a folder above, a glob meets it again and again."""
+    seen = set[Path]()
+    for match in sorted(glob.iglob(pattern, recursive=True), key=lambda name: (name.count(os.sep), name)):  # noqa: PTH207
+        path = Path(match)
+        if not path.is_dir() and (real := path.resolve()) not in seen:
+            seen.add(real)
+            yield path, path.is_file()
+
+
+def pieces(document: Document, reader: Reader | None = None) -> Iterator[bytes]:
     """The document's UTF-8 in order, cut at line ends where there are any. Joined they are the document."""
+    if reader is None:
+        with Reader() as own:
+            yield from pieces(document, own)
+        return
     place, rest, left = document.start, b"", document.size
-    with _opened(document.path) as file:
-        file.seek(document.start)
-        while left:
-            block = _read(file, document.path, min(PIECE, left))
-            if not block:
-                raise TapelessError(f"{document.path} became shorter while it was read: run again.")
-            left -= len(block)
-            rest += block
-            cut = _cut(rest) if left else len(rest)
-            yield _checked(rest[:cut], document.path, place)
-            place += cut
-            rest = rest[cut:]
+    file = reader.at(document)
+    while left:
+        block = read(file, document.path, min(PIECE, left))
+        if not block:
+            raise TapelessError(f"{document.path} became shorter while it was read: run again.")
+        left -= len(block)
+        rest += block
+        cut = _cut(rest) if left else len(rest)
+        yield _checked(rest[:cut], document.path, place)
+        place += cut
+        rest = rest[cut:]
 
 
-def same_texts(documents: Sequence[Document]) -> list[list[int]]:
-    """The numbers of the documents, those of one text together, by their first. Only what has the same size is read."""
-    sizes = Counter(document.size for document in documents)
-    groups: dict[Any, list[int]] = {}
-    for number, document in enumerate(documents):
-        alone = sizes[document.size] == 1
-        groups.setdefault(number if alone else (document.size, _digest(document)), []).append(number)
-    return list(groups.values())
-
-
-def _digest(document: Document) -> bytes:
-    digest = hashlib.sha256()
-    with _opened(document.path) as file:
-        file.seek(document.start)
-        while block := _read(file, document.path, min(PIECE, document.stop - file.tell())):
-            digest.update(block)
-    return digest.digest()
+def every_piece(documents: Iterable[Document]) -> Iterator[tuple[Document, bytes]]:
+    """The pieces of one document after the other, each with the document."""
+    with Reader() as reader:
+        for document in documents:
+            for piece in pieces(document, reader):
+                yield document, piece
 
 
 def check_share(validation: Any) -> None:
@@ -124,51 +180,16 @@ def cut_once(document: Document, share: float) -> tuple[Document, Document]:
         raise TapelessError(f"{document.path} holds a single byte, so nothing can be held out: give more text.")
     wanted = min(max(document.start + round(document.size * share), document.start + 1), document.stop - 1)
     first = max(document.start, wanted - PIECE)
-    with _opened(document.path) as file:
+    with opened(document.path) as file:
         file.seek(first)
-        around = _read(file, document.path, min(document.stop, wanted + PIECE) - first)
+        around = read(file, document.path, min(document.stop, wanted + PIECE) - first)
     cut = first + _nearest_cut(around, wanted - first, document.path)
     return replace(document, stop=cut, complete=False), replace(document, start=cut)
 
 
-def _single(source: str, path: Path) -> Corpus:
-    head = _head(path)
-    if b"\0" in head:
-        kind = "it is UTF-16: convert it to UTF-8" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "it is not text"
-        raise TapelessError(f"{path} holds a NUL byte at offset {head.index(0):,}, so {kind}.")
-    document = _document(path, head)
-    if not document.size:
-        raise TapelessError(f"{path} is empty: give a file with text.")
-    return Corpus(source, (document,), {})
-
-
-def _several(source: str, files: Iterable[tuple[Path, bool]]) -> Corpus:
-    """Sorted; hidden, binary and empty files are left out and counted."""
-    documents, skipped = [], Counter[str]()
-    for path, usable in sorted(files):
-        if path.name.startswith("."):
-            skipped["hidden"] += 1
-            continue
-        if not usable:
-            skipped["not a file"] += 1
-            continue
-        head = _head(path)
-        document = _document(path, head)
-        if b"\0" in head:
-            skipped["binary"] += 1
-        elif not document.size:
-            skipped["empty"] += 1
-        else:
-            documents.append(document)
-    if not documents:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items()) or "nothing is there"
-        raise TapelessError(f"{source} holds no text ({why}): give a text file, or a folder or glob with some.")
-    return Corpus(source, tuple(documents), dict(skipped))
-
-
 def _files_under(folder: Path) -> Iterator[tuple[Path, bool]]:
     """Every entry that is not a folder, hidden folders as they are; links to folders are not followed."""
-    for parent, folders, names in os.walk(folder, onerror=lambda error: _unreadable(folder, error)):
+    for parent, folders, names in os.walk(folder, onerror=lambda error: unreadable(folder, error)):
         for name in [name for name in folders if name.startswith(".")]:
             folders.remove(name)
             yield Path(parent, name), False
@@ -176,40 +197,21 @@ def _files_under(folder: Path) -> Iterator[tuple[Path, bool]]:
             yield Path(parent, name), Path(parent, name).is_file()
 
 
-def _standard_library() -> Corpus:
+def _standard_library() -> Iterable[tuple[Path, bool]]:
     """Python's own sources. The few kept in other encodings, to test them, are left out."""
     folder = Path(sysconfig.get_path("stdlib"))
     installed = {"site-packages", "dist-packages"}
     files = [path for path in folder.rglob("*.py") if not installed.intersection(path.relative_to(folder).parts)]
     if not files:
         raise TapelessError(f"Python {sys.version.split()[0]} comes without its sources in {folder}: give other text.")
-    corpus = _several(STANDARD_LIBRARY, ((path, path.is_file()) for path in files))
-    readable = tuple(document for document in corpus.documents if _is_utf8(document))
-    other = len(corpus.documents) - len(readable)
-    return Corpus(STANDARD_LIBRARY, readable, corpus.skipped | ({"not UTF-8": other} if other else {}))
-
-
-def _is_utf8(document: Document) -> bool:
-    try:
-        for _ in pieces(document):
-            pass
-    except NotUtf8Error:
-        return False
-    return True
-
-
-class NotUtf8Error(TapelessError):
-    """A byte that is not UTF-8."""
+    return ((path, path.is_file()) for path in files)
 
 
 def _checked(piece: bytes, path: Path, place: int) -> bytes:
     try:
         piece.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NotUtf8Error(
-            f"{path} is not UTF-8: byte 0x{piece[error.start]:02x} at offset {place + error.start:,} "
-            f"({error.reason}); convert the file to UTF-8."
-        ) from None
+        raise not_text(path, error, place) from None
     return piece
 
 
@@ -243,31 +245,3 @@ def _character_start(block: bytes, place: int) -> int:
     while place > lowest and block[place] & 0xC0 == 0x80:
         place -= 1
     return place
-
-
-def _document(path: Path, head: bytes) -> Document:
-    start = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
-    return Document(path, start, path.stat().st_size)
-
-
-def _head(path: Path) -> bytes:
-    with _opened(path) as file:
-        return _read(file, path, LOOKED_AT)
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        _unreadable(path, error)
-
-
-def _read(file: BinaryIO, path: Path, size: int) -> bytes:
-    try:
-        return file.read(size)
-    except OSError as error:
-        _unreadable(path, error)
-
-
-def _unreadable(path: Path, error: OSError) -> NoReturn:
-    raise TapelessError(f"cannot read {error.filename or path}: {error.strerror}.") from None

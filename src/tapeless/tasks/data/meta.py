@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Meta:
     training: Split
     validation: Split
     skipped: dict[str, int]
+    examples: dict[str, str] = field(default_factory=dict)  # of what was left out, one for each reason
 
 
 def dtype_for(vocab: int) -> str:
@@ -71,6 +72,7 @@ def read_meta(folder: Path) -> Meta:
         )
     fields = _Fields(path, "", content)
     skipped = fields.of("skipped", dict)
+    examples = fields.of("examples", dict) if "examples" in content else {}  # earlier versions kept none
     vocab = fields.count("vocab", least=1)
     if vocab > LARGEST_VOCAB:
         raise fields.wrong("vocab", f"at most {LARGEST_VOCAB:,}")
@@ -90,6 +92,7 @@ def read_meta(folder: Path) -> Meta:
         training=_split(fields.inside("training")),
         validation=_split(fields.inside("validation")),
         skipped={reason: _Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
+        examples={reason: _Fields(path, "examples.", examples).text(reason) for reason in examples},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -17,8 +17,10 @@ from tapeless.errors import TapelessError
 from tapeless.files.disk import make_folder, remove_folder, rename, write_file
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
-from tapeless.tasks.data.corpus import Corpus, Document, check_share, cut_once, find_documents, pieces, same_texts
+from tapeless.tasks.data.corpus import Corpus, check_share, cut_once, every_piece, find_documents
+from tapeless.tasks.data.documents import Chosen, Document, same_texts, sizes
 from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
 from tapeless.tasks.task import Progress
@@ -44,12 +46,14 @@ def prepare(
     vocab: int | None = None,
     validation: float = 0.1,
     seed: int = 0,
+    reading: Reading | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
     """Tokenise a source into the new folder `out`, whole documents to train on and whole documents held out.
 
     `tokenizer` is bytes, bpe (learned here, from the documents to train on alone) or the path of a tokenizer.json.
-    `progress` is told the stage, the bytes done and the bytes there are.
+    `reading` says how text is taken out of files that are not plain. `progress` is told the stage, the bytes done and
+    the bytes there are.
     """
     progress = progress or (lambda stage, done, total: None)
     check_seed(seed)
@@ -61,22 +65,33 @@ def prepare(
         raise TapelessError(f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe.")
     given = None if tokenizer == "bpe" else load_tokenizer(tokenizer)
     _check_free(out)
-    corpus = find_documents(str(source))
-    training, held_out = split_documents(corpus, validation, seed)
-    chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
+    corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
+    try:
+        training, held_out = split_documents(corpus, validation, seed)
+        chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
+        return Prepared(out, _written(out, corpus, training, held_out, chosen, seed, progress))
+    finally:
+        corpus.close()
+
+
+def _written(
+    out: Path, corpus: Corpus, training: Sequence[Document], held_out: Sequence[Document], tokenizer: Tokenizer,
+    seed: int, progress: Progress,
+) -> Meta:  # fmt: skip
+    """All of the folder, or nothing of it."""
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     remove_folder(beside)  # what a killed process of the same number may have left
     try:
         try:
             make_folder(beside)
-            meta = _write(beside, corpus, training, held_out, chosen, seed, progress)
+            meta = _write(beside, corpus, training, held_out, tokenizer, seed, progress)
             rename(beside, out)
         except BaseException:
             remove_folder(beside)
             raise
     except OSError as error:
         raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
-    return Prepared(out, meta)
+    return meta
 
 
 def _check_free(out: Path) -> None:
@@ -86,7 +101,7 @@ def _check_free(out: Path) -> None:
         raise TapelessError(f"{out} exists already: choose another folder.")
 
 
-def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[list[Document], list[Document]]:
+def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Sequence[Document], Sequence[Document]]:
     """Documents to train on and documents held out, both in the corpus's order.
 
     In an order drawn by the seed a document is held out while the share of bytes is not exceeded; where none is
@@ -96,39 +111,34 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[list[Docum
     if len(documents) == 1:
         training, held = cut_once(documents[0], 1 - share)
         return [training], [held]
-    groups = same_texts(documents)
-    if len(groups) == 1:
+    text_of = same_texts(documents)
+    weights = np.zeros(int(text_of.max()) + 1, np.int64)  # of each text, the bytes of its documents
+    np.add.at(weights, text_of, sizes(documents))
+    if len(weights) == 1:
         raise TapelessError(
             f"{corpus.source} holds {len(documents):,} times the same text, so nothing can be held out: give more, or "
             f"one of them."
         )
-    sizes = [sum(documents[index].size for index in group) for group in groups]
-    group_of = {index: number for number, group in enumerate(groups) for index in group}
-    left, seen = share * corpus.size, set[int]()
-    held_out = set[int]()
-    for index in order(random_bits(seed), len(documents)):
-        number = group_of[int(index)]
-        if number not in seen and sizes[number] <= left:
-            left -= sizes[number]
-            held_out.update(groups[number])
-        seen.add(number)
-    if not held_out:
-        held_out.update(groups[sizes.index(min(sizes))])
-    return (
-        [document for index, document in enumerate(documents) if index not in held_out],
-        [documents[index] for index in sorted(held_out)],
-    )
+    left, seen, held_texts = share * corpus.size, np.zeros(len(weights), bool), np.zeros(len(weights), bool)
+    for text in text_of[order(random_bits(seed), len(documents))]:
+        if not seen[text] and weights[text] <= left:
+            left -= int(weights[text])
+            held_texts[text] = True
+        seen[text] = True
+    if not held_texts.any():
+        held_texts[weights.argmin()] = True
+    is_held = held_texts[text_of]
+    return Chosen(documents, np.flatnonzero(~is_held)), Chosen(documents, np.flatnonzero(is_held))
 
 
-def _learned(training: list[Document], vocab: int, progress: Progress) -> Tokenizer:
+def _learned(training: Sequence[Document], vocab: int, progress: Progress) -> Tokenizer:
     """A vocabulary from the documents to train on; of very much text every n-th piece will do."""
-    total = sum(document.size for document in training)
+    total = int(sizes(training).sum())
     stride = -(-total // LEARNED_FROM)
 
     def texts() -> Iterator[str]:
         done = 0
-        everything = (piece for document in training for piece in pieces(document))
-        for number, piece in enumerate(everything):
+        for number, (_, piece) in enumerate(every_piece(training)):
             if number % stride == 0:
                 yield piece.decode("utf-8")
             done += len(piece)
@@ -140,8 +150,8 @@ def _learned(training: list[Document], vocab: int, progress: Progress) -> Tokeni
 def _write(
     folder: Path,
     corpus: Corpus,
-    training: list[Document],
-    held_out: list[Document],
+    training: Sequence[Document],
+    held_out: Sequence[Document],
     tokenizer: Tokenizer,
     seed: int,
     progress: Progress,
@@ -149,7 +159,7 @@ def _write(
     dtype = dtype_for(tokenizer.vocab)
     splits, done = {}, 0
     for name, documents in (("training", training), ("validation", held_out)):
-        size = sum(document.size for document in documents)
+        size = int(sizes(documents).sum())
         told = partial(_report, progress, done, corpus.size)
         shards = _write_shards(folder, name, dtype, _encoded(documents, tokenizer, dtype, told))
         tokens = sum(shard.tokens for shard in shards)
@@ -169,6 +179,7 @@ def _write(
         end=tokenizer.end,
         dtype=dtype,
         skipped=corpus.skipped,
+        examples=corpus.examples,
         **splits,
     )
     write_meta(folder, meta)  # the last file: a folder without it is not whole
@@ -196,16 +207,14 @@ def _encoded(
 def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bool]]]:
     """Pieces of about AT_ONCE bytes together, each with whether its document ends with it."""
     group: list[tuple[bytes, bool]] = []
-    size = 0
-    for document in documents:
-        left = document.size
-        for piece in pieces(document):
-            left -= len(piece)
-            group.append((piece, document.complete and not left))
-            size += len(piece)
-            if size >= AT_ONCE:
-                yield group
-                group, size = [], 0
+    size, left = 0, 0
+    for document, piece in every_piece(documents):
+        left = (left or document.size) - len(piece)
+        group.append((piece, document.complete and not left))
+        size += len(piece)
+        if size >= AT_ONCE:
+            yield group
+            group, size = [], 0
     if group:
         yield group
 
@@ -233,9 +242,8 @@ def _numbered(arrays: Iterator[Array]) -> Iterator[tuple[int, Array]]:
             rest = rest[len(part) :]
 
 
-def _document_lines(splits: dict[str, list[Document]]) -> Iterator[bytes]:
+def _document_lines(splits: dict[str, Sequence[Document]]) -> Iterator[bytes]:
     """For each document, on which side of the split it is, and which bytes of which file it was."""
     for name, documents in splits.items():
         for document in documents:
-            place = {"file": str(document.path), "start": document.start, "stop": document.stop}
-            yield json.dumps({"split": name, **place}).encode() + b"\n"
+            yield json.dumps({"split": name, **document.place()}).encode() + b"\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -70,6 +70,8 @@ class TokenData:
     vocab: int
     tokenizer: Tokenizer | None
     sha256: str
+    skipped: Mapping[str, int] = field(default_factory=dict)  # what was left out of the text, by reason
+    examples: Mapping[str, str] = field(default_factory=dict)  # one of each
 
 
 def holds_tokens(path: Path) -> bool:
@@ -131,7 +133,9 @@ def _prepared(folder: Path) -> TokenData:
             opened.append(ids)
             digests.append(digest)
         splits.append(Tokens(opened))
-    return TokenData(splits[0], splits[1], meta.vocab, tokenizer, _joined(digests))
+    return TokenData(
+        splits[0], splits[1], meta.vocab, tokenizer, _joined(digests), skipped=meta.skipped, examples=meta.examples
+    )
 
 
 def _folder_of_bins(folder: Path) -> TokenData:

@@ -2,6 +2,6 @@
 
 from tapeless.train.doctor.causes import diagnose
 from tapeless.train.doctor.evidence import Setup, read_setup
-from tapeless.train.doctor.findings import Observation
+from tapeless.train.doctor.findings import Diagnosis, Observation
 
-__all__ = ["Observation", "Setup", "diagnose", "read_setup"]
+__all__ = ["Diagnosis", "Observation", "Setup", "diagnose", "read_setup"]

@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather, number
-from tapeless.train.doctor.findings import COLLAPSED, DEAD, HUGE, LITTLE, NOTHING, Observation, findings, share
+from tapeless.train.doctor.findings import (
+    COLLAPSED,
+    DEAD,
+    HUGE,
+    LITTLE,
+    NOTHING,
+    Diagnosis,
+    Observation,
+    findings,
+    share,
+)
 
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
@@ -29,11 +39,11 @@ FACTORS = (3, 10, 30, 100, 300, 1000)
 Cause = Callable[[Evidence], Observation | None]
 
 
-def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> list[Observation]:
+def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> Diagnosis:
     """The diagnosis first, the only one with advice; then what it rests on."""
     evidence = gather(metrics, setup)
     diagnosis = next(found for cause in CAUSES if (found := cause(evidence)) is not None)
-    return [diagnosis, *findings(evidence)]
+    return Diagnosis([diagnosis, *findings(evidence)])
 
 
 def _two_writers(evidence: Evidence) -> Observation | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from tapeless.shown import Sheet, Shown, Table
 from tapeless.train.doctor.evidence import Evidence, late
 
 DEAD = 0.95  # share of a layer's units
@@ -22,6 +23,20 @@ class Observation:
     verdict: str  # "fine", "look", "bad"
     sentence: str  # what was found, with the numbers
     remedy: str = ""  # what to do; the diagnosis has one where something is to be done, nothing else has
+
+
+MARKS = {"fine": "✓", "look": "!", "bad": "✗"}
+
+
+class Diagnosis(Shown, list[Observation]):
+    """The diagnosis first, the only one with advice; then what it rests on."""
+
+    def _sheet(self) -> Sheet:
+        diagnosis, *evidence = self
+        rows = [(MARKS[each.verdict], each.kind, each.sentence) for each in evidence]
+        advice = [("→", diagnosis.remedy)] if diagnosis.remedy else []
+        lines = [("", diagnosis.sentence), *advice]
+        return Sheet(f"{MARKS[diagnosis.verdict]} {diagnosis.kind}", lines, [Table(("", "", ""), rows)] if rows else ())
 
 
 def findings(evidence: Evidence) -> list[Observation]:

@@ -1,0 +1,116 @@
+"""How much memory a machine has for a model, and the largest batch that fits into so much."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tapeless.errors import TapelessError
+
+BESIDE = 300 << 20  # bytes that Python, NumPy, Numba and a BLAS take beside the arena, about
+UNITS = {"B": 1} | {
+    f"{letter}{end}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for end, base in (("", 1000), ("B", 1000), ("iB", 1024))
+}
+MOST_BATCH = 1 << 20  # beyond which nobody asks
+ROOT = Path("/")  # of the files in which Linux tells
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: all there are, and those that are not in use now."""
+
+    total: int
+    free: int
+
+
+def memory_of(backend: str) -> Memory | None:
+    """Of this machine, or of its GPU; None where it has none, or does not tell."""
+    return _of_the_gpu() if backend == "cuda" else _of_this_machine()
+
+
+def parsed_memory(text: str) -> int:
+    """`16GB`, `16 GiB`, `500M`: bytes."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z]{1,3})\s*", text, re.ASCII)
+    units = {name.lower(): factor for name, factor in UNITS.items()}
+    if match is None or match[2].lower() not in units or float(match[1]) == 0:
+        raise TapelessError(f"{text[:40]!r} is no amount of memory: say for example 16GB, or 16GiB.")
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+def largest_batch(needs: Callable[[int], int], room: int) -> int:
+    """The largest batch whose need, which `needs` tells, is at most `room`; 0 where not even one sequence fits.
+
+    Needs grow nearly in a straight line, so a line through what is known guesses well. Where it does not, the middle
+    is tried in turn, so that it ends.
+    """
+    fits, above = (
+        (1, needs(1)),
+        (MOST_BATCH + 1, 0),
+    )  # the largest known to fit, the smallest known not to: batch, bytes
+    if fits[1] > room:
+        return 0
+    slope, in_the_middle = needs(2) - fits[1], False
+    while above[0] - fits[0] > 1:
+        guess = fits[0] + ((room - fits[1]) // slope if slope > 0 else above[0])
+        if in_the_middle:
+            guess = (fits[0] + above[0]) // 2
+        guess = min(max(guess, fits[0] + 1), above[0] - 1)
+        for batch in (guess, guess + 1):  # on both sides of the line: mostly that is the end of it
+            if fits[0] < batch < above[0]:
+                found = needs(batch)
+                if found <= room:
+                    slope = max((found - fits[1]) // (batch - fits[0]), 1)
+                    fits = (batch, found)
+                else:
+                    above = (batch, found)
+        in_the_middle = not in_the_middle
+    return fits[0]
+
+
+def _of_this_machine() -> Memory | None:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):  # a system that does not know these names
+        return None
+    free = _number(ROOT / "proc/meminfo", r"MemAvailable:\s+(\d+) kB")
+    limit, used = _container()
+    total = min(total, limit) if limit else total
+    free = total if free is None else free * 1024
+    return Memory(total, min(free, max(total - used, 0)))
+
+
+def _container() -> tuple[int | None, int]:
+    """What a container may have, and has in use; its files that can be dropped do not count."""
+    for folder, most, used, dropped in (
+        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit = _number(ROOT / folder / most, r"(\d+)")
+        if limit is not None:
+            held = _number(ROOT / folder / used, r"(\d+)") or 0
+            return limit, max(held - (_number(ROOT / folder / "memory.stat", rf"{dropped} (\d+)") or 0), 0)
+    return None, 0
+
+
+def _number(path: Path, pattern: str) -> int | None:
+    try:
+        found = re.search(rf"^{pattern}$", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def _of_the_gpu() -> Memory | None:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return Memory(total, free)

@@ -1,0 +1,42 @@
+"""How large the numbers of an array are, in one pass: what a recorded step keeps of every result."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numba import float32, float64, int32
+
+from tapeless.kernels.cpu.blas import Array
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import float_of_bits, plus
+from tapeless.kernels.native import Native
+
+INFINITY = 0x7F800000  # the bits of float32's; what lies above them is NaN
+
+
+def bind_sizes(out: Array, values: Array) -> Native:
+    """Of float32: root mean square, share of zeros, largest magnitude, all three of what is finite, and how many are
+    not. Always on one thread: memory is what it waits for, and the sum has one order."""
+    return SIZES.bind(0, out, values, values.view(np.int32))
+
+
+def sizes(out, x, bits):
+    """Magnitudes are compared as whole numbers, whose order is the same and whose maximum vectorises."""
+    total, largest, zeros, wrong = 0.0, int32(0), 0, 0
+    for i in range(x.size):
+        magnitude = bits[i] & int32(0x7FFFFFFF)
+        finite = magnitude < int32(INFINITY)
+        zeros += magnitude == int32(0)
+        wrong += not finite
+        largest = max(largest, magnitude if finite else int32(0))
+        value = x[i] if finite else float32(0)
+        total = plus(total, float64(value) * float64(value))
+    count = max(1, x.size - wrong)
+    out[0] = sqrt(total / count)
+    out[1] = zeros / max(1, x.size)
+    out[2] = float_of_bits(largest)
+    out[3] = wrong
+
+
+SIZES = Kernel(sizes)

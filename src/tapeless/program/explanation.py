@@ -1,0 +1,132 @@
+"""A training step to be read from top to bottom: what `model.explain()` gives, and `tapeless explain` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+
+from tapeless.ops.contract import LEGEND
+from tapeless.program.call import Call, Program
+from tapeless.program.listing import describe, local_name, runs_of_sections
+from tapeless.shown import Table, aligned, flops, html_table, shape
+
+GROUPS = {
+    "forward": ("zero", "forward"),
+    "backward": ("recompute", "backward"),
+    "update": ("clip", "update"),
+}
+TITLES = {
+    "forward": "from the inputs to the state that is judged",
+    "backward": "from the loss to every gradient, in exact reverse (↻ computed again, not kept)",
+    "update": "one step down the gradient",
+}
+SIGNS = "= overwrites, += adds to what is there, ← changes in place"
+FOLDED = 3  # more blocks than this repeat each other: the inner ones stand in one line
+Numbered = tuple[int, Call]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Calls of one section, one after the other; or a line that stands for the blocks between two of them."""
+
+    section: str
+    calls: Sequence[Numbered]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`print` it, or leave it at the end of a notebook's cell."""
+
+    name: str
+    program: Program
+    layer: int | None = None  # of one block alone
+
+    @property
+    def heading(self) -> str:
+        program = self.program
+        frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
+        parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")
+        return f"{len(program.calls)} calls, {parameters}, {flops(program.flops)} a step"
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """What the letters of its shapes mean."""
+        used = {letter for call in self.program.calls for letter in call.dims}
+        return {letter: LEGEND[letter] for letter in LEGEND if letter in used}
+
+    def groups(self) -> dict[str, list[Stretch]]:
+        """Forward, backward and update, each in stretches."""
+        chosen = [
+            (number, call)
+            for number, call in enumerate(self.program.calls)
+            if self.layer is None or call.section == f"blocks.{self.layer}"
+        ]
+        found = {
+            group: [(number, call) for number, call in chosen if call.phase in phases]
+            for group, phases in GROUPS.items()
+        }
+        return {group: self._stretches(members) for group, members in found.items() if members}
+
+    def _stretches(self, members: list[Numbered]) -> list[Stretch]:
+        runs = runs_of_sections(members)
+        blocks = [index for index, (section, _) in enumerate(runs) if section.startswith("blocks.")]
+        many = len({runs[index][0] for index in blocks}) > FOLDED
+        folded = set(blocks[1:-1]) if self.layer is None and many else set()
+        found = []
+        for index, (section, calls) in enumerate(runs):
+            if index not in folded:
+                found.append(Stretch(section, calls))
+            elif index - 1 not in folded:
+                section_of_last, last = runs[max(folded)]
+                found.append(
+                    Stretch(
+                        section, (), f"{section} … {section_of_last}: calls {calls[0][0]}–{last[-1][0]}, the same again"
+                    )
+                )
+        return found
+
+    def cost(self, group: str) -> str:
+        """Of the calls that are shown."""
+        return flops(sum(call.flops for stretch in self.groups()[group] for _, call in stretch.calls))
+
+    def rows(self, calls: Sequence[Numbered]) -> list[tuple[str, ...]]:
+        """Number, op, result, sign, formula and shape; number and op stand at a call's first result."""
+        made: list[tuple[str, ...]] = []
+        for number, call in calls:
+            head = (str(number), f"{call.op}{' ↻' if call.phase == 'recompute' else ''}")
+            for result in describe(self.program, number)["results"]:
+                name = local_name(result["buffer"], call.section)
+                made.append((*head, name, result["sign"], result["reads_as"], shape(result["shape"])))
+                head = ("", "")
+        return made
+
+    def __str__(self) -> str:
+        letters = ",  ".join(f"{letter} {meaning}" for letter, meaning in self.legend.items())
+        lines = [f"{self.name}  {self.heading}", letters, SIGNS]
+        for group, stretches in self.groups().items():
+            lines += ["", f"{group.upper()}  {TITLES[group]}"]
+            parts = [self.rows(stretch.calls) for stretch in stretches]
+            table = iter(aligned(Table((), [row for part in parts for row in part], right=(0, 3, 5))))
+            for stretch, part in zip(stretches, parts, strict=True):
+                lines += [f" {stretch.note or stretch.section}"] if stretch.section else []
+                lines += islice(table, len(part))
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        letters = ", ".join(f"<strong>{letter}</strong> {escape(text)}" for letter, text in self.legend.items())
+        parts = [f"<div><strong>{escape(self.name)}</strong> {escape(self.heading)}<br>{letters}<br>{escape(SIGNS)}"]
+        for group, stretches in self.groups().items():
+            parts.append(f'<div style="margin-top:.8em"><strong>{group.upper()}</strong> {escape(TITLES[group])}</div>')
+            for stretch in stretches:
+                if stretch.note:
+                    parts.append(f'<div style="opacity:.65">{escape(stretch.note)}</div>')
+                    continue
+                made = html_table(Table((), self.rows(stretch.calls), right=(0, 3, 5)))
+                summary = escape(stretch.section or group)
+                parts.append(f"<details open><summary>{summary}</summary>{made}</details>")
+        return "".join([*parts, "</div>"])

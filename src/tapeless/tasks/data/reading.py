@@ -1,0 +1,248 @@
+"""Text as people have it: compressed, in other encodings, in rows of JSON lines and of tables. Out comes UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tapeless.errors import TapelessError
+from tapeless.tasks.data.documents import PIECE
+
+READING_HELP = {
+    "field": "Of JSON lines, which field is the text; `text` by default.",
+    "column": "Of .csv and .tsv, which column is the text; `text` by default.",
+    "encoding": "Of files that are not UTF-8, such as latin-1; by default they are left out.",
+    "drop_duplicates": "Of documents with the same text, keep one.",
+}
+USUAL = "text"  # what a field or column is called where nobody says
+TEXT, JSON_LINES, TABLE = "text", "JSON lines", "a table"
+FORMS = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".csv": TABLE, ".tsv": TABLE, ".tab": TABLE}
+PACKED = (".gz", ".zst", ".zstd")
+DELIMITERS = {".tsv": "\t", ".tab": "\t"}
+LONGEST = 1 << 26  # bytes of a line, and characters of a cell
+MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}  # before UTF-16, whose mark begins one of them
+MARKS |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+FEW = 8  # names in a sentence
+
+
+class NotUtf8Error(TapelessError):
+    """A byte that is not UTF-8, nor of the encoding that was named."""
+
+
+class NoSuchNameError(TapelessError):
+    """A field or column that the first row does not have."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How text is taken out of files, where that is not plain."""
+
+    field: str | None = None  # of JSON lines; `text` by default
+    column: str | None = None  # of a table; `text` by default
+    encoding: str | None = None  # of what is not UTF-8
+    drop_duplicates: bool = False  # of the same text one document
+
+    def validate(self) -> None:
+        for name in ("field", "column", "encoding"):
+            if getattr(self, name) == "":
+                raise TapelessError(f"{name} is empty: name one, or leave it out.")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
+
+    def form_of(self, path: Path, alone: bool) -> str:
+        """What a file is by its name; where it is the only one, a field or column that was named says it too."""
+        form = FORMS.get(bare_suffix(path))
+        if form is None and self.field is not None and (alone or bare_suffix(path) == ".json"):
+            return JSON_LINES
+        if form is None and self.column is not None and alone:
+            return TABLE
+        return form or TEXT
+
+
+def bare_suffix(path: Path) -> str:
+    """`.jsonl` of `a.jsonl.gz`."""
+    return Path(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        codecs.getincrementaldecoder(encoding)("strict").decode(b"", final=True)
+        seen = "é日я".encode(encoding, "ignore")
+    except (LookupError, UnicodeError, ValueError, TypeError):
+        raise TapelessError(
+            f"unknown encoding {encoding[:40]!r}: name one that Python knows, such as latin-1, cp1252, shift_jis or "
+            f"utf-16-le."
+        ) from None
+    if seen and max(seen) < 0x80:
+        raise TapelessError(f"{encoding} is written in ASCII, so it cannot be told from UTF-8: convert it to UTF-8.")
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """What a byte-order mark says, other than UTF-8."""
+    return next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
+
+
+def as_utf8(stream: BinaryIO, path: Path, encoding: str | None) -> BinaryIO:
+    """The stream as UTF-8 without a mark. None: it is UTF-8 already, if it is text."""
+    if encoding is not None:
+        return BufferedReader(_Transcoded(stream, path, encoding))
+    return stream
+
+
+class _Transcoded(RawIOBase):
+    def __init__(self, stream: BinaryIO, path: Path, encoding: str) -> None:
+        self._stream, self._path, self._encoding = stream, path, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)("strict")
+        self._ready, self._place, self._ended = memoryview(b""), 0, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._ended:
+            block = self._stream.read(PIECE)
+            self._ended = not block
+            self._ready = memoryview(self._decoded(block))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _decoded(self, block: bytes) -> bytes:
+        held = len(self._decoder.getstate()[0])
+        try:
+            made = self._decoder.decode(block, final=not block).encode("utf-8")
+        except UnicodeEncodeError:  # half a surrogate pair, which some decoders let pass
+            raise NotUtf8Error(f"{self._path} is no {self._encoding}: it holds half a character.") from None
+        except UnicodeDecodeError as error:
+            raise not_text(self._path, error, self._place - held, self._encoding) from None
+        self._place += len(block)
+        return made
+
+
+def not_text(path: Path, error: UnicodeDecodeError, place: int, encoding: str = "UTF-8") -> NotUtf8Error:
+    advice = "convert the file to UTF-8, or say what it is with --encoding, such as latin-1"
+    return NotUtf8Error(
+        f"{path} is not {encoding}: byte 0x{error.object[error.start]:02x} at offset {place + error.start:,} "
+        f"({error.reason}); {advice}."
+    )
+
+
+def rows(stream: BinaryIO, path: Path, form: str, reading: Reading) -> Iterator[tuple[int, str]]:
+    """The texts of JSON lines or of a table, each with the line that it begins in. One without text is empty."""
+    if form == JSON_LINES:
+        return _json_rows(stream, path, reading.field or USUAL)
+    return _table_rows(stream, path, reading.column or USUAL)
+
+
+def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    while line := stream.readline(LONGEST):
+        number += 1
+        if len(line) == LONGEST and not line.endswith(b"\n"):
+            raise TapelessError(f"{path}, line {number:,} is longer than {LONGEST:,} bytes: are these rows?")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise NotUtf8Error(
+                f"{path}, line {number:,} is not UTF-8: byte 0x{line[error.start]:02x} ({error.reason}); convert the "
+                f"file to UTF-8, or say what it is with --encoding, such as latin-1."
+            ) from None
+        yield number, text
+
+
+def _json_rows(stream: BinaryIO, path: Path, field: str) -> Iterator[tuple[int, str]]:
+    first = True
+    for number, line in _lines(stream, path):
+        if line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            cut = ", and it is the last line: is the file cut off?" if not line.endswith("\n") else "."
+            raise TapelessError(
+                f"{path}, line {number:,} is not JSON: {error.msg} at column {error.colno:,}{cut}"
+            ) from None
+        except (ValueError, RecursionError):
+            raise TapelessError(
+                f"{path}, line {number:,} is not JSON that can be read: it is nested too deeply, or holds a number of "
+                f"thousands of digits."
+            ) from None
+        if not isinstance(row, dict):
+            raise TapelessError(f"{path}, line {number:,} holds {_kind(row)}, and JSON lines hold an object each.")
+        if field not in row:
+            kind = NoSuchNameError if first else TapelessError
+            raise kind(f"{path}, line {number:,} has no field {field!r}: {_others(list(row), 'field')}")
+        text, first = row[field], False
+        if not isinstance(text, str | None):
+            raise TapelessError(f"{path}, line {number:,}: the field {field!r} holds {_kind(text)}, not text.")
+        yield number, text or ""
+
+
+def _kind(value: Any) -> str:
+    kinds: dict[type, str] = {list: "a list", dict: "an object", str: "text", bool: "true or false"}
+    return "null" if value is None else kinds.get(type(value), "a number")
+
+
+def _others(names: list[str], what: str) -> str:
+    if not names:
+        return f"it has no {what} at all."
+    shown = ", ".join(repr(name[:40]) for name in names[:FEW]) + (" and more" if len(names) > FEW else "")
+    return f"it has {shown}; name one with --{what}."
+
+
+def _table_rows(stream: BinaryIO, path: Path, column: str) -> Iterator[tuple[int, str]]:
+    with _long_cells():
+        numbered = _lines(stream, path)
+        first = next(numbered, (1, ""))[1]
+        delimiter, names = _header(first, path, column)
+        if column not in names:
+            raise NoSuchNameError(f"{path} has no column {column!r}: {_others(names, 'column')}")
+        if names.count(column) > 1:
+            raise TapelessError(f"{path} has {names.count(column)} columns {column!r}: give each a name of its own.")
+        place = names.index(column)
+        reader = csv.reader((line for _, line in numbered), delimiter=delimiter, strict=True)
+        begin = 2  # the header is one line
+        try:
+            for row in reader:
+                if row and len(row) != len(names):
+                    raise TapelessError(
+                        f"{path}, line {begin:,} has {len(row)} columns, and the header {len(names)}: is a quote "
+                        f"missing?"
+                    )
+                if row:
+                    yield begin, row[place]
+                begin = reader.line_num + 2
+        except csv.Error as error:
+            raise TapelessError(f"{path}, line {begin:,} is no row of a table: {error}.") from None
+
+
+def _header(line: str, path: Path, column: str) -> tuple[str, list[str]]:
+    """How cells are separated, and what the columns are called: as it has the wanted one, and by commas in doubt."""
+    given = DELIMITERS.get(bare_suffix(path))
+    found = [(each, _cells(line, path, each)) for each in ([given] if given else [",", ";", "\t"])]
+    return next((one for one in found if column in one[1]), max(found, key=lambda one: len(one[1])))
+
+
+def _cells(line: str, path: Path, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        raise TapelessError(f"{path}, line 1 is no header of a table: {error}.") from None
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The csv module's limit is one for the whole process; whoever else uses it finds it as it was."""
+    before = csv.field_size_limit(LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

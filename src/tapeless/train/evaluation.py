@@ -1,0 +1,223 @@
+"""A run's weights, judged by what was held out from them, or by any text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.plain import read_json
+from tapeless.model import DEFAULT_BACKEND
+from tapeless.ops.contract import Array
+from tapeless.tasks import text
+from tapeless.tasks.data import meta as metadata
+from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.files import LARGEST_JSON, user_path
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
+from tapeless.tasks.kinds import KINDS, kind_of
+from tapeless.tasks.scoring import score_text
+from tapeless.tasks.task import Progress, TaskKind
+from tapeless.train.run import Run
+from tapeless.train.session import open_task
+
+HELD_OUT = "held out"
+ALL = 1 << 40  # batches: more than there are
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """None stands where a figure means nothing, or cannot be known."""
+
+    data: str
+    step: int  # of the weights
+    loss: float
+    targets: int | None = None  # tokens that were scored, each once
+    accuracy: float | None = None
+    cross_entropy: float | None = None  # in nats, where the loss is another
+    perplexity: float | None = None
+    bits_per_byte: float | None = None
+    bytes: int | None = None
+    window: int | None = None
+    stride: int | None = None
+    least_context: int | None = None  # tokens from which each was foretold, save at the beginning
+    messages: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """Tokens to score, the bytes of their text where they are known, and what stands before the first."""
+
+    data: str
+    tokens: Tokens
+    bytes: int | None
+    start: int | None
+    messages: list[str] = field(default_factory=list)
+
+
+def evaluate(
+    opened: Run,
+    data: str | None = None,
+    *,
+    checkpoint: str = "best",
+    backend: str = DEFAULT_BACKEND,
+    precision: str | None = None,
+    stride: int | None = None,
+    progress: Progress | None = None,
+    kinds: Sequence[TaskKind] = KINDS,
+) -> Evaluation:
+    """On all that the run held out, or on `data`: a file or folder of text, or tokens. `checkpoint`: best, newest or
+    the number of its step."""
+    settings = opened.request().settings
+    kind = kind_of(settings.data, opened.folder, kinds)
+    if kind is text.KIND:
+        return _of_text(opened, data, checkpoint, backend, precision, stride, progress or _silent)
+    if data is not None:
+        raise TapelessError(
+            f"{opened.folder} did not learn from text, so {data} says nothing of it: leave --data out for what it held "
+            f"out itself."
+        )
+    if stride is not None:
+        raise TapelessError(
+            f"{opened.folder} did not learn from text, so there is no window to move: leave --stride out."
+        )
+    made = opened.recipe()
+    model, found, messages = opened.model(
+        checkpoint, backend=backend, precision=precision, batch=made.batch, time=made.time
+    )
+    measured = open_task(opened, kind).evaluate(model, ALL)
+    return Evaluation(
+        HELD_OUT, found.step, measured.loss, accuracy=measured.accuracy, cross_entropy=measured.cross_entropy,
+        messages=messages,
+    )  # fmt: skip
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def _of_text(
+    opened: Run, data: str | None, checkpoint: str, backend: str, precision: str | None, stride: int | None,
+    progress: Progress,
+) -> Evaluation:  # fmt: skip
+    config, spec = opened.preset().architecture, opened.tokenizer_spec()
+    if config.readout == "last" or not config.causal:
+        raise TapelessError(f"{opened.folder} does not foretell the next token, so there is no text to judge it by.")
+    tokenizer = None if spec is None else load_tokenizer(spec)
+    found, _ = opened.checkpoint(checkpoint)  # before a long text is read for nothing
+    passage = _held_out(opened, found.state) if data is None else _given(opened, data, tokenizer, progress)
+    _check_known(opened, passage.tokens, config.vocab)
+    model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
+    count = len(passage.tokens)
+    scored = score_text(
+        model, passage.tokens, opened.window(), stride=stride, start=passage.start,
+        told=lambda done: progress("scoring", done, count),
+    )  # fmt: skip
+    size = passage.bytes
+    return Evaluation(
+        passage.data, found.step, scored.loss, scored.targets, scored.accuracy,
+        scored.cross_entropy if config.loss != "cross_entropy" else None, scored.perplexity,
+        None if not size else scored.bits_per_byte(size), size, scored.window, scored.stride, scored.least_context,
+        [*messages, *passage.messages],
+    )  # fmt: skip
+
+
+def _held_out(opened: Run, state: Any) -> _Passage:
+    settings, folder = opened.request().settings, opened.data
+    if not folder.exists():
+        source = None if settings.data is None else user_path(settings.data)
+        if source is None:
+            raise TapelessError(
+                f"{opened.folder} learned nothing here, so it held nothing out: name a text with --data."
+            )
+        if not holds_tokens(source):
+            raise TapelessError(f"what {opened.folder} learned from, {source}, is not there: name a text with --data.")
+        folder = source
+    data = open_data(folder, validation=settings.validation)
+    trained_on = state.get("run", {}).get("data") if isinstance(state.get("run"), dict) else None
+    if trained_on not in (None, data.sha256):
+        raise TapelessError(f"{folder} no longer holds the tokens that {opened.folder} was trained on: put them back.")
+    return _Passage(HELD_OUT, data.validation, _bytes_held_out(folder), _end(data.tokenizer))
+
+
+def _given(opened: Run, data: str, tokenizer: Tokenizer | None, progress: Progress) -> _Passage:
+    path = Path(data)
+    if not holds_tokens(path):
+        if tokenizer is None:
+            raise TapelessError(f"{opened.folder} has no tokenizer to read text with: give tokens with --data.")
+        return _encoded(data, tokenizer, progress)
+    path = user_path(path)
+    found = open_data(path)
+    if not path.is_dir():  # a single file is judged whole
+        return _Passage(data, Tokens([*found.training.shards, *found.validation.shards]), None, None)
+    if found.tokenizer is not None:
+        _check_same_tokens(opened, path, found, tokenizer)
+    return _Passage(f"{HELD_OUT} in {data}", found.validation, _bytes_held_out(path), _end(found.tokenizer))
+
+
+def _check_same_tokens(opened: Run, path: Path, found: TokenData, tokenizer: Tokenizer | None) -> None:
+    def model(spec: Path) -> Any:
+        return read_json(spec, LARGEST_JSON).get("model")
+
+    ours, theirs = tokenizer, found.tokenizer
+    spec = opened.tokenizer_spec()
+    same = ours is not None and theirs is not None and ours.vocab == theirs.vocab
+    if same and isinstance(spec, Path):
+        same = theirs is not None and theirs.name != "bytes" and model(spec) == model(path / "tokenizer.json")
+    if not same:
+        raise TapelessError(
+            f"{path} holds tokens of another tokenizer than that of {opened.folder}: give the text itself."
+        )
+
+
+def _encoded(data: str, tokenizer: Tokenizer, progress: Progress) -> _Passage:
+    """All documents one after the other, each with its end, as in training."""
+    corpus, done = find_documents(data), 0
+    parts: list[Array] = []
+    lost = ""
+    for document in corpus.documents:
+        for piece in pieces(document):
+            (ids,) = tokenizer.encode_pieces([piece])
+            parts.append(ids.astype(np.uint32))
+            lost = lost or _lost(piece.decode("utf-8"), ids, tokenizer)
+            done += len(piece)
+            progress("reading", done, corpus.size)
+        parts.append(np.array([tokenizer.end], np.uint32))
+    told = [f"{count:,} files were left out: {reason}." for reason, count in corpus.skipped.items()]
+    if lost:
+        told.append(f"its tokenizer loses part of this text, {lost}: so there are no bits per byte.")
+    return _Passage(data, Tokens([np.concatenate(parts)]), None if lost else corpus.size, tokenizer.end, told)
+
+
+def _lost(words: str, ids: Array, tokenizer: Tokenizer) -> str:
+    """What does not come back from its tokens, of which bits per byte would be too few."""
+    if tokenizer.name == "bytes" or tokenizer.decode(ids) == words:
+        return ""
+    alone = ((each, tokenizer.decode(tokenizer.encode(each))) for each in dict.fromkeys(words))
+    return next(
+        (f"such as {each!r}, which comes back as {back!r}" for each, back in _changed(alone)), "as it spells it"
+    )
+
+
+def _changed(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    return ((each, back) for each, back in pairs if back.strip() != each.strip())
+
+
+def _end(tokenizer: Tokenizer | None) -> int | None:
+    return None if tokenizer is None else tokenizer.end
+
+
+def _bytes_held_out(folder: Path) -> int | None:
+    return metadata.read_meta(folder).validation.bytes if (folder / metadata.FILE).exists() else None
+
+
+def _check_known(opened: Run, tokens: Tokens, vocab: int) -> None:
+    largest = max((int(shard.max()) for shard in tokens.shards), default=0)
+    if largest >= vocab:
+        raise TapelessError(
+            f"there is a token {largest:,} among these, and {opened.folder} knows those below {vocab:,}: give the text."
+        )

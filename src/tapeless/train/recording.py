@@ -1,0 +1,188 @@
+"""Recording while a run trains: recorded steps walk the list call by call, all others take the fast path.
+
+How many are recorded follows from what they cost: together a fiftieth of the time. A fast step of a small model leaves
+time for one in ten or so, a slow one for more, whatever the machine. `--record N` takes every Nth instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.disk import UnwritableError, perform, rename, write_whole
+from tapeless.files.growing import Growing
+from tapeless.kernels.native import Native
+from tapeless.model import Model, Stepped
+from tapeless.ops.contract import Array
+from tapeless.program.call import Call
+from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, header_of, read_record, steps_of
+
+COST = 0.02  # of the time; the writing, which is not counted, comes on top
+MOST_BYTES = 20_000_000  # of a run's record
+PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
+USUAL = 15  # steps over which it is seen what one takes
+
+
+class Recording:
+    """Of a training that goes on in this process."""
+
+    def __init__(
+        self, folder: Path, model: Model, every: int | None = None, *, most: int = MOST_BYTES,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        """`every`: record every so many steps; None: as many as cost a fiftieth of the time."""
+        self._file, self._clock, self._asked = Growing(folder / FILE), clock, every
+        self.header = header_of(model.program)
+        self._row = np.zeros(self.header.width, np.float32)
+        self._watched = _bind(model, self.header.results, self._row[len(LEAD) :].reshape(-1, len(STATISTICS)))
+        self._capacity = max(2, (most - len(self.header.encoded())) // self._row.nbytes)
+        self._kept = 0  # rows in the file
+        self._waiting: list[tuple[int, Array]] = []  # rows by step, that are not in it yet
+        self._written_at = clock()
+        self._plain: deque[float] = deque(maxlen=USUAL)
+        self._measuring = 0.0  # seconds of the step at hand that went into measuring
+        self._recorded = False  # whether the step at hand is recorded
+        self._elapsed = self._spent = self._next_cost = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def due(self, step: int, last: bool) -> bool:
+        if last or step == 1:
+            return True
+        if step % (self.header.every * (self._asked or 1)):
+            return False
+        if self._asked is not None:
+            return True
+        return len(self._plain) > 0 and self._spent + self._next_cost <= COST * self._elapsed
+
+    def see(self, step: int, lr: float, walk: Iterator[Call], made: Stepped) -> None:
+        """Walk a step to its end, and note what every call wrote."""
+        watched, clock = self._watched, self._clock
+        self._recorded, self._measuring = True, 0.0
+        for call in walk:
+            natives = watched.get(id(call))
+            if natives:
+                begun = clock()
+                for native in natives:
+                    native()
+                self._measuring += clock() - begun
+        with np.errstate(over="ignore"):
+            self._row[: len(LEAD)] = step % HIGH, step // HIGH, made.loss, lr, made.norm
+        self._waiting.append((step, self._row.copy()))
+
+    def took(self, seconds: float) -> None:
+        """How long the step at hand took, recorded or not."""
+        self._elapsed += seconds
+        if self._recorded:
+            beyond = seconds - median(self._plain) if self._plain else self._measuring
+            self._next_cost = max(beyond, self._measuring)
+            self._spent += self._next_cost
+        else:
+            self._plain.append(seconds)
+        self._recorded = False
+
+    def write(self, now: bool = False) -> None:
+        """What was noted, unless something was written a moment ago. Where it does not reach the disk it is kept, and
+        can be tried again."""
+        if not self._waiting or (not now and self._clock() - self._written_at < PAUSE):
+            return
+        self._written_at = self._clock()
+        try:
+            if self._kept + len(self._waiting) > self._capacity:
+                self._thin()
+            else:
+                rows = b"".join(row.tobytes() for _, row in self._waiting)
+                self._file.add(rows if self._kept else self.header.encoded() + rows)
+                self._kept += len(self._waiting)
+                self._waiting.clear()
+        except (OSError, UnwritableError) as error:
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            step = self._waiting[0][0]
+            del self._waiting[: -self._capacity]
+            raise UnwritableError(f"cannot record step {step} in {self.path}: {said}.") from None
+
+    def _thin(self) -> None:
+        """Every second row stays, the first and the last among them, and from here on half as many are recorded."""
+        waiting = np.array([row for _, row in self._waiting], np.float32)
+        rows = np.concatenate([read_record(self.path).rows, waiting]) if self._kept else waiting
+        every = self.header.every
+        while len(rows) > 3 * self._capacity // 4:
+            rows, every = np.concatenate([rows[:-1:2], rows[-1:]]), 2 * every
+        self._replace(rows, every)
+        self._waiting.clear()
+
+    def _replace(self, rows: Array, every: int) -> None:
+        header = replace(self.header, every=every)
+        write_whole(self.path, header.encoded() + rows.tobytes())
+        self.header, self._kept = header, len(rows)
+
+    def cut_after(self, step: int) -> list[str]:
+        """Go on with the record that is there, without what lies beyond a step. One of another list of calls, or one
+        that cannot be read, is laid aside; that is said."""
+        if not self.path.exists():
+            return []
+        try:
+            found = read_record(self.path)
+        except TapelessError as error:
+            return self._laid_aside(str(error))
+        if found.header.listing != self.header.listing:
+            return self._laid_aside(f"{self.path} belongs to another list of calls.")
+        rows = found.rows[steps_of(found.rows) <= step]
+        self._replace(rows, found.header.every)
+        return []
+
+    def _laid_aside(self, why: str) -> list[str]:
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.stem}-{number:03}{self.path.suffix}")).exists():
+            number += 1
+        with suppress(OSError):
+            rename(self.path, aside)
+            return [f"{why} It is {aside.name} now, and a new one begins."]
+        with suppress(OSError):
+            perform(self.path.unlink)
+        return [why]
+
+
+def _bind(model: Model, results: tuple[tuple[int, int], ...], rows: Array) -> dict[int, list[Native]]:
+    """Of each call, by identity, what measures its results, each into its row."""
+    watched: dict[int, list[Native]] = {}
+    for (number, index), out in zip(results, rows, strict=True):
+        call = model.program.calls[number]
+        watched.setdefault(id(call), []).extend(_measure(model, call, index, out))
+    return watched
+
+
+def _measure(model: Model, call: Call, index: int, out: Array) -> list[Native]:
+    target = call.writes[index].view
+    if model.backend != "cpu" or model.precision.dtype(target.buffer.role) != "float32":
+        return [lambda: measure(out, model.engine.read(target))]
+    from tapeless.kernels.cpu.sizes import bind_sizes
+
+    values: Any = model.engine.view(target)
+    if values.flags.c_contiguous:
+        return [bind_sizes(out, values.reshape(-1))]
+    copied = np.empty(values.shape, np.float32)
+    return [lambda: np.copyto(copied, values), bind_sizes(out, copied.reshape(-1))]
+
+
+def measure(out: Array, values: Array) -> None:
+    """The same as the kernel, of any type."""
+    finite = np.isfinite(values)
+    wrong = values.size - int(np.count_nonzero(finite))
+    sound = np.abs(values[finite] if wrong else values).astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        out[0] = np.sqrt(np.mean(np.square(sound))) if sound.size else 0.0
+        out[1] = np.count_nonzero(values == 0) / max(1, values.size)
+        out[2] = sound.max(initial=0.0)
+    out[3] = wrong

@@ -1,0 +1,253 @@
+"""What a training has left, in Python again (`tapeless.load`): a model with the weights of a checkpoint, and with what
+it reads, so that text goes in and comes out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from tapeless.errors import TapelessError, brief
+from tapeless.labelling.run import EVERY_KIND
+from tapeless.labelling.scores import SCORES
+from tapeless.labelling.source import SOURCE, STATISTICS
+from tapeless.model import DEFAULT_BACKEND, Model
+from tapeless.models.config import Architecture, Optimizer
+from tapeless.ops.contract import Array
+from tapeless.shown import Sheet, Shown
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
+from tapeless.tasks.kinds import kind_of
+from tapeless.tasks.task import Reader
+from tapeless.tasks.writing import Sampling, Writing
+from tapeless.train import checkpoint as checkpoints
+from tapeless.train.doctor import Diagnosis, diagnose, read_setup
+from tapeless.train.metrics import read_metrics
+from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
+from tapeless.train.settings import Settings
+
+BESIDE = (TOKENIZER, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
+
+
+def load(
+    run: str | os.PathLike[str],
+    checkpoint: str | int = "best",
+    *,
+    backend: str = DEFAULT_BACKEND,
+    precision: str | None = None,
+    batch: int = 1,
+    time: int | None = None,
+    optimizer: str | Optimizer | None = None,
+) -> Trained:
+    """A run, back in Python: `tapeless.load("runs/gpt2-4x256-001").generate("Once")`.
+
+    Args:
+        run: The folder that `tapeless train` or `tapeless import` made.
+        checkpoint: `"best"`, `"newest"`, or the number of a step that has one (`.checkpoints` lists them).
+        backend: `"cpu"`, `"cuda"` or `"reference"`, whatever it was trained on.
+        precision: `"float32"`, `"float64"`, `"bfloat16"` or `"complex128"`; the backend's own by default.
+        batch: Sequences at a time, of `.model`.
+        time: Positions of a sequence, of `.model`; by default as many as it was trained on.
+        optimizer: `"preset"`, `"adamw"`, …: to train on in Python. None: it has gradients and no update, which saves
+            memory.
+
+    Where a checkpoint is damaged and another is taken, a warning says so; where the very one that was asked for is, or
+    where the folder is no run, a TapelessError does.
+    """
+    loaded = Trained(
+        opened(run), checkpoint, backend=backend, precision=precision, batch=batch, time=time, optimizer=optimizer
+    )
+    for message in loaded.messages:
+        warnings.warn(message, stacklevel=2)
+    return loaded
+
+
+def opened(run: str | os.PathLike[str]) -> Run:
+    """A run to be read, as users name it."""
+    if not isinstance(run, str | os.PathLike):
+        raise TapelessError(f"a run is the path of its folder, such as 'runs/ops-102k-001', not {brief(run)}.")
+    folder = user_path(Path(run))
+    try:
+        step = checkpoints.NAME.fullmatch(folder.name)
+        if step and folder.is_dir():
+            whole = folder.parent.parent
+            raise TapelessError(f"{folder} is a checkpoint: load the run '{whole}' with checkpoint={int(step[1])}.")
+        if (folder / "config.json").is_file() and not (folder / CONFIGURATION).exists():
+            remedy = f"`tapeless import {folder}` makes a run of it"
+            raise TapelessError(f"{folder} is no run but a folder in the Hugging Face layout: {remedy}.")
+        return open_run(folder)
+    except OSError as error:  # a name that is too long, a folder that nobody may look into
+        raise TapelessError(f"cannot open the run {str(folder)[:100]}: {error.strerror}.") from None
+
+
+class Trained(Shown):
+    """A trained model and all that belongs to it. `tapeless.load` makes it."""
+
+    def __init__(self, run: Run, checkpoint: str | int, *, time: int | None = None, **how: Any) -> None:
+        """As `load` has it; what the user should know is in `messages`."""
+        self.run = run
+        self.folder = run.folder
+        self._request = run.request()
+        self._kind = kind_of(self._request.settings.data, run.folder, EVERY_KIND)
+        self.window = run.window()
+        self.model: Model
+        self.model, found, self.messages = run.model(checkpoint, time=self.window if time is None else time, **how)
+        self.step = found.step
+        self._asked = checkpoint
+
+    @property
+    def config(self) -> Architecture:
+        """The model's sizes: `.config.layers`, `.config.channels`, …"""
+        return self.model.config
+
+    @property
+    def settings(self) -> Settings:
+        """What it was trained with: `.settings.lr`, `.settings.data`, …"""
+        return self._request.settings
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The steps whose weights are kept, the earliest first: each can be loaded."""
+        return checkpoints.steps(self.run.checkpoints)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What turns text into what the model reads, and back."""
+        return self._kind.reader(self.folder, self.run.tokenizer_spec())
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, as the model reads them."""
+        return self.reader.encode(_text(text))
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens."""
+        try:
+            return self.reader.decode([int(token) for token in tokens])
+        except (TypeError, ValueError):
+            raise TapelessError(f"tokens must be a sequence of whole numbers, not {brief(tokens)}.") from None
+
+    def generate(
+        self,
+        prompt: str = "",
+        count: int = 200,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop: str | None = None,
+    ) -> str:
+        """What the model goes on with after `prompt`, without the prompt itself. Of the operations task, the answer.
+
+        Args:
+            prompt: What it continues; without one it starts a document.
+            count: The most tokens that it writes.
+            temperature: 0 always takes the likeliest token; by default 0.8 for text and 0 for answers.
+            top_k: Choose among the k likeliest.
+            top_p: Choose among the likeliest that make up this share.
+            seed: The same seed writes the same text.
+            stop: End before this text.
+        """
+        return self.stream(
+            prompt, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop
+        ).whole()
+
+    def stream(
+        self,
+        prompt: str = "",
+        count: int = 200,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop: str | None = None,
+    ) -> Writing:
+        """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`."""
+        asked = Sampling(count, temperature, top_k, top_p, seed, stop)
+        return self.reader.write(self.model, _text(prompt), asked, self.window)
+
+    def batches(self, text: str) -> Iterator[tuple[Array, Array]]:
+        """What the model is asked about a text: `inputs, targets` for `model.forward_backward` or `model.trace`, in
+        windows that do not overlap. Every token of the text is a target once; what fills up the last window has
+        target −1."""
+        return self.reader.batches(self.model, _text(text))
+
+    def loss(self, text: str) -> float:
+        """The model's loss on a text: of a language model, nats per token. Of the operations task, on the right answers
+        to the expressions in it."""
+        return self.reader.measure(self.model, _text(text)).loss
+
+    def perplexity(self, text: str) -> float:
+        """e to the mean cross-entropy: between how many tokens it wavers, on average, before each one of the text."""
+        found = self.reader.measure(self.model, _text(text))
+        return exp(found.loss if found.cross_entropy is None else found.cross_entropy)
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What the training recorded, line by line; of a `kind` ("step", "evaluation", …) those alone."""
+        return [line for line in read_metrics(self.folder) if kind is None or line["kind"] == kind]
+
+    def doctor(self) -> Diagnosis:
+        """How the training went, in plain words, as `tapeless doctor` says it."""
+        return diagnose(self.metrics(), read_setup(self.folder))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """The weights as they are now, as a run of its own, that can be loaded, sampled, exported, or trained further
+        with `tapeless train --from`. The folder must not be there yet."""
+        out = user_path(Path(folder))
+        if os.path.lexists(out):
+            raise TapelessError(f"{out} exists already, and is not written over: choose another folder.")
+        step = self.step + self.model.steps
+        with making(out) as made:
+            write_configuration(made, self._request, self.model.preset)
+            for name in BESIDE:
+                if (self.folder / name).is_file():
+                    shutil.copyfile(self.folder / name, made.folder / name)
+            state = {"step": step, "from": str(self.folder)}
+            checkpoints.save(made.checkpoints, step, {"weights": self.model.weights()}, state, best=True)
+        made.release()
+        return out
+
+    def _sheet(self) -> Sheet:
+        model, config = self.model, self.config
+        which = f"{self._asked}, " if isinstance(self._asked, str) else ""
+        lines = [
+            ("model", f"{config.described()}, {model.parameters:,} parameters"),
+            ("weights", f"{which}after update {self.step:,}{self._asked_for()}{self._measured()}"),
+            ("reads", f"{self._reads()}, {self.window:,} positions"),
+            ("runs", f"on {model.backend} in {model.precision.name}, batch {model.batch} × time {model.time}"),
+        ]
+        return Sheet(f"{self.folder}: {self._request.preset}", lines, remarks=self.messages)
+
+    def _asked_for(self) -> str:
+        steps = self.settings.steps  # a model that was trained on in Python may have made more
+        return f" of {steps:,}" if steps and steps >= self.step else ""
+
+    def _reads(self) -> str:
+        try:
+            return self.reader.name
+        except TapelessError:
+            return f"{self.config.features} features" if self.config.features else "tokens without a tokenizer"
+
+    def _measured(self) -> str:
+        """What was held out, as it was evaluated with these weights."""
+        try:
+            found = [line for line in self.metrics("evaluation") if line["step"] == self.step]
+        except TapelessError:  # a run that was imported has no metrics
+            return ""
+        if not found:
+            return ""
+        loss, accuracy = found[-1].get("loss"), found[-1].get("accuracy")
+        told = "" if loss is None else f"; held-out loss {loss:.4g}"
+        return told + ("" if accuracy is None else f", {accuracy:.2%} right")
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TapelessError(f"this takes text, not {type(given).__name__}; `.model` takes tokens.")
+    return given

@@ -1,0 +1,279 @@
+"""Records: what a recorded step keeps, that it changes nothing and costs little, and what a reader believes."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.errors import TapelessError
+from tapeless.files import disk
+from tapeless.files.disk import UnwritableError
+from tapeless.train.loop import Finished
+from tapeless.train.recording import COST, PAUSE, Recording, measure
+from tapeless.train.records import FILE, LEAD, STATISTICS, flow, header_of, min_max, read_record, weight_gradients
+from tapeless.train.session import resume, start
+from tapeless.train.settings import Request, Settings
+
+FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
+SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "lr": 3e-3, "save_every": 4, "eval_every": 100}
+
+
+def trained(folder: Path, steps=8, stop=None, **settings):
+    session = start(Request("ops-102k", FIELDS, Settings(steps=steps, **{**SETTINGS, **settings})), folder)
+    finish(session, stop)
+    return session
+
+
+def finish(session, stop=None):
+    for event in session.walk(lambda: "enough" if stop == session.trainer.step else None):
+        assert not isinstance(event, Finished) or event.reason
+
+
+@pytest.fixture
+def model():
+    return Model("ops-102k", batch=4, seed=3, **FIELDS)
+
+
+def batch(model, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, model.config.vocab, (model.batch, model.time)), rng.integers(0, 5, model.batch)
+
+
+def record_one(recording, model, step=1):
+    walk, made = model.walk_step(*batch(model), lr=1e-3, clip=1.0)
+    recording.see(step, 1e-3, walk, made)
+    return made
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_row_holds_what_the_calls_wrote(tmp_path, backend):
+    model = Model("ops-102k", batch=4, seed=3, backend=backend, **FIELDS)
+    other = Model("ops-102k", batch=4, seed=3, backend=backend, **FIELDS)
+    recording = Recording(tmp_path, model)
+    made = record_one(recording, model, step=(1 << 24) + 5)
+    recording.write(now=True)
+    found = read_record(tmp_path / FILE)
+    assert found.steps.tolist() == [(1 << 24) + 5]
+    assert found.rows[0, LEAD.index("loss")] == np.float32(made.loss)
+    wanted = {}
+    for number, (call, arrays) in enumerate(other.trace(*batch(other))):
+        for index, argument in enumerate(call.writes):
+            values = np.asarray(arrays[argument.name], np.float64)
+            wanted[number, index] = (
+                np.sqrt(np.mean(values**2)), np.mean(values == 0), np.abs(values).max(), 0.0
+            )  # fmt: skip
+    assert len(found.header.results) > 60
+    for result, where in enumerate(found.header.results):
+        columns = [found.header.column(result, statistic) for statistic in STATISTICS]
+        np.testing.assert_allclose(found.rows[0, columns], wanted[where], rtol=3e-6)
+
+
+def test_the_kernel_and_numpy_measure_the_same():
+    from tapeless.kernels.cpu.sizes import bind_sizes
+
+    rng = np.random.default_rng(1)
+    for size in (1, 7, 1000):
+        values = (rng.normal(size=size) * 10.0 ** rng.integers(-30, 30, size)).astype(np.float32)
+        for wrong in ((), (np.nan,), (np.inf, -np.inf, -0.0, 0.0)):
+            values[: len(wrong)] = wrong[:size]
+            ours, plain = np.zeros(4, np.float32), np.zeros(4, np.float32)
+            bind_sizes(ours, values)()
+            measure(plain, values)
+            np.testing.assert_allclose(ours, plain, rtol=1e-6)
+    nothing = np.full(4, np.nan, np.float32)
+    measure(nothing, np.full(3, np.nan, np.float32))
+    assert nothing.tolist() == [0, 0, 0, 3]
+
+
+def test_recording_changes_no_bit(tmp_path):
+    some, none = trained(tmp_path / "some", record=1), trained(tmp_path / "none", record=0)
+    for name, values in some.model.weights().items():
+        assert np.array_equal(values, none.model.weights()[name]), name
+    assert read_record(tmp_path / "some" / FILE).steps.tolist() == [*range(1, 9)]
+    assert not (tmp_path / "none" / FILE).exists()
+
+
+def test_the_default_keeps_to_its_share_of_the_time(tmp_path, model):
+    now = 0.0
+    recording = Recording(tmp_path, model, clock=lambda: now)
+    extra, recorded = 0.0, 0
+    for step in range(1, 2001):
+        if recording.due(step, last=step == 2000):
+            record_one(recording, model, step)
+            recorded, extra = recorded + 1, extra + 0.4
+            recording.took(1.4)
+        else:
+            recording.took(1.0)
+    assert 0.8 * COST < extra / 2000 < 1.1 * COST
+    assert recording._waiting[0][0] == 1
+    assert recording._waiting[-1][0] == 2000
+
+
+def test_a_full_record_is_thinned_and_goes_on_half_as_often(tmp_path, model):
+    recording = Recording(tmp_path, model, 1, most=130_000)
+    capacity = recording._capacity
+    for step in range(1, 5 * capacity + 2):
+        if recording.due(step, last=False):
+            record_one(recording, model, step)
+            recording.write(now=True)
+        assert not (tmp_path / FILE).exists() or (tmp_path / FILE).stat().st_size <= 130_000
+    found = read_record(tmp_path / FILE)
+    assert found.steps[0] == 1
+    assert found.steps[-1] >= 5 * capacity - 8
+    assert len(found.rows) > capacity // 3
+    assert found.header.every == 8
+    assert all(np.diff(found.steps)[-3:] == 8)
+
+
+def test_a_row_waits_a_moment_for_the_next(tmp_path, model):
+    now = 0.0
+    recording = Recording(tmp_path, model, 1, clock=lambda: now)
+    record_one(recording, model)
+    recording.write()
+    assert not (tmp_path / FILE).exists()
+    now = PAUSE
+    recording.write()
+    assert len(read_record(tmp_path / FILE).rows) == 1
+
+
+def test_what_did_not_reach_the_disk_is_written_later(tmp_path, model, monkeypatch):
+    recording = Recording(tmp_path, model, 1)
+    record_one(recording, model)
+
+    def full(operation, *arguments, **named):
+        if operation is os.write:
+            raise OSError(28, "No space left on device")
+        return operation(*arguments, **named)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "perform", full)
+        with pytest.raises(UnwritableError, match=r"cannot record step 1 in .*: No space left"):
+            recording.write(now=True)
+    record_one(recording, model, 2)
+    recording.write(now=True)
+    assert read_record(tmp_path / FILE).steps.tolist() == [1, 2]
+
+
+def test_resumed_runs_go_on_with_their_record(tmp_path):
+    whole = trained(tmp_path / "whole", record=1)
+    trained(tmp_path / "cut", record=1, stop=6)
+    path = tmp_path / "cut" / FILE
+    row = 4 * read_record(path).header.width
+    with path.open("ab") as file:  # what a kill may leave: rows beyond the checkpoint, and half of one
+        file.write(read_record(path).rows[-1:].tobytes() + b"\x01" * (row // 2 + 1))
+    finish(resume(tmp_path / "cut", {}, {}))
+    ours, theirs = read_record(path), read_record(tmp_path / "whole" / FILE)
+    assert np.array_equal(ours.rows, theirs.rows)
+    assert path.stat().st_size == ours.end
+    assert whole.trainer.step == 8
+
+
+@pytest.mark.parametrize("fault", ["another listing", "damaged"])
+def test_a_record_that_cannot_go_on_is_laid_aside(tmp_path, fault):
+    trained(tmp_path / "run", record=1, stop=4)
+    path = tmp_path / "run" / FILE
+    if fault == "damaged":
+        path.write_bytes(b"not a record\n" + b"\0" * 100)
+    else:
+        head, _, rows = path.read_bytes().partition(b"\n")
+        said = json.loads(head)
+        said["calls"][3]["op"] = "linear_of_yesterday"
+        path.write_bytes(json.dumps(said).encode() + b"\n" + rows)
+    before = path.read_bytes()
+    session = resume(tmp_path / "run", {}, {})
+    assert any("It is records-001.f32 now" in message for message in session.messages)
+    finish(session)
+    assert (tmp_path / "run" / "records-001.f32").read_bytes() == before
+    assert read_record(path).steps.tolist() == [5, 6, 7, 8]
+
+
+def test_a_record_can_be_read_and_mapped_while_it_grows(tmp_path, model):
+    recording = Recording(tmp_path, model, 1)
+    for step in range(1, 5):
+        record_one(recording, model, step)
+        recording.write(now=True)
+        found = read_record(tmp_path / FILE)
+        assert found.steps.tolist() == [*range(1, step + 1)]
+        assert found.start % 64 == 0
+        mapped = np.memmap(tmp_path / FILE, "<f4", "r", found.start, found.rows.shape)
+        assert np.array_equal(mapped, found.rows)
+
+
+def test_torn_and_senseless_rows_are_left_out(tmp_path, model):
+    recording = Recording(tmp_path, model, 1)
+    for step in range(1, 5):
+        record_one(recording, model, step)
+    recording.write(now=True)
+    path = tmp_path / FILE
+    content, row = path.read_bytes(), 4 * recording.header.width
+    for lost in (1, row - 1):
+        path.write_bytes(content[:-lost])
+        assert read_record(path).steps.tolist() == [1, 2, 3]
+    path.write_bytes(content[: -2 * row] + b"\0" * row + content[-row:])  # what a power cut may leave
+    assert read_record(path).steps.tolist() == [1, 2]
+    path.write_bytes(content[:-row] + np.full(row // 4, np.nan, "<f4").tobytes())
+    assert read_record(path).steps.tolist() == [1, 2, 3]
+
+
+def test_heads_that_are_none_are_refused(tmp_path, model):
+    path = tmp_path / FILE
+    good = json.loads(header_of(model.program).encoded())
+    wrong: list[Any] = [[], {}, {"format": 1}, good | {"every": 0}, good | {"results": [[0, 99]]}]
+    wrong += [good | {"results": [[10**6, 0]]}, good | {"calls": [{}]}, good | {"sources": {"a": 1}}]
+    wrong += [good | {"results": [[0, -1]]}, good | {"results": [[0]]}, good | {"lead": []}]
+    changed = json.loads(json.dumps(good))
+    changed["calls"][1]["results"][0]["shape"] = ["x"]
+    wrong.append(changed)
+    for said in wrong:
+        path.write_bytes(json.dumps(said).encode() + b"\n")
+        with pytest.raises(TapelessError, match="not the head of a record"):
+            read_record(path)
+    path.write_bytes(json.dumps(good | {"format": 2}).encode() + b"\n")
+    with pytest.raises(TapelessError, match="has format 2, and this version reads 1"):
+        read_record(path)
+    path.write_bytes(b"")
+    with pytest.raises(TapelessError, match="ends before its first row"):
+        read_record(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(TapelessError, match="a pipe"):
+        read_record(path)
+
+
+def test_the_head_tells_the_source_and_no_folder(model):
+    header = header_of(model.program)
+    assert any("p.linear.backward(" in text and text.rstrip().endswith(")") for text in header.sources.values())
+    assert str(Path.home()) not in header.encoded().decode()
+    assert "/" not in "".join(call["source"] for call in header.calls)
+
+
+def test_what_leaves_a_section_and_what_its_weights_get(model):
+    header = header_of(model.program)
+    leaving = {
+        section: header.calls[header.results[index][0]]["results"][header.results[index][1]]["buffer"]
+        for section, index in flow(header).items()
+    }
+    assert leaving == {"head": "dstream", "blocks.1": "blocks.1.dx", "blocks.0": "blocks.0.dsum1"}
+    gradients = weight_gradients(header)
+    named = [
+        header.calls[header.results[index][0]]["results"][header.results[index][1]]["buffer"]
+        for indices in gradients.values()
+        for index in indices
+    ]
+    assert len(named) == len(set(named))
+    assert set(gradients) == {"head", "blocks.1", "blocks.0", "embedding"}
+
+
+def test_spikes_survive_being_drawn_together():
+    rows = np.ones((1000, 2), np.float32)
+    rows[777, 1], rows[3, 0] = 50.0, np.nan
+    starts, low, high = min_max(rows, 10)
+    assert len(starts) == 10
+    assert high[7, 1] == 50
+    assert low.min() == 1
+    assert np.isfinite(low).all()
+    assert min_max(rows, 1000)[1] is rows
