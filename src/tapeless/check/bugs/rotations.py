@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, backward, forward, helper, together
+import tapeless.generate as generating
+from tapeless import model
+from tapeless.check.bugs.planting import Bug, around, backward, forward, helper, replaced, together
 from tapeless.ops.angles import reference as angles
 from tapeless.ops.contract import Array
 from tapeless.ops.rope import reference as rope
@@ -57,7 +59,34 @@ def _rounded(a: Any) -> Any:
     return np.where(a.places > 256, a.places // 8 * 8, a.places)[..., None] * a.rates
 
 
+def _from_the_beginning(engine: Any, position: int, tokens: list[int]) -> None:
+    """Every chunk and every step as if nothing had come before it."""
+    engine.write("tokens", [tokens])
+    engine.write("position", position)
+    if "places" in engine.plan.placements:
+        engine.write("places", [range(len(tokens))])
+    engine.run()
+
+
+def _one_document(right: Any, config: Any, segments: Any, shape: Any) -> Any:
+    return right(config, None, shape)
+
+
 BUGS = (
+    Bug(
+        "decoding-turns-from-the-beginning",
+        "decoder",
+        "When decoding, each new token is turned as if it stood at the first place.",
+        "Sampled text falls apart after the first words; without a cache it is fine.",
+        replaced(generating, "_run", _from_the_beginning),
+    ),
+    Bug(
+        "documents-not-told",
+        "rope in attention",
+        "The model is given packed rows and forgets to say where documents begin.",
+        "The loss depends on which documents share a row.",
+        around(model, "documents", _one_document),
+    ),
     Bug(
         "rope-not-turned-back",
         "rope",
