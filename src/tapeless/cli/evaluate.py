@@ -32,7 +32,7 @@ from tapeless.train.run import open_run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run: a folder that `train` or `import` made.")]
 Checkpoint = Annotated[str, typer.Option(help="best, newest, or the step of one that is kept.")]
-BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference.")]
+BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")]
 
 
 def evaluate(
