@@ -4,8 +4,8 @@
 
 Each task is trained for a short, fixed budget with its default schedule, once at every rate of the grid and once at
 the suggestion, from the same weights and on the same batches; what counts is the held-out loss at the end. The grid
-has four rates a decade and grows until two of them stand on either side of its best. Yeast, a chromosome and its genes
-from NCBI, is not part of the repository: --yeast FOLDER says where NC_001133.9.fasta and .gff lie.
+has four rates a decade and grows until two of them stand on either side of its best. The chromosome of yeast and its
+genes, from NCBI, are no part of the repository: --yeast FOLDER says where NC_001133.9.fasta and .gff lie.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def labelled(folder: Path, yeast: Path, backend: str) -> Session:
     )  # fmt: skip
     with making(folder) as made:
         return labelling.start(
-            made, source, Settings(steps=STEPS, batch=8, time=64, backend=backend), {"layers": 2, "channels": 32}
+            made, source, Settings(steps=STEPS, time=128, backend=backend), {"layers": 2, "channels": 32}
         )
 
 

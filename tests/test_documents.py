@@ -50,6 +50,6 @@ def test_a_block_that_fails_is_noticed(monkeypatch):
 
 
 def test_the_public_names_are_in_the_reference_of_the_site():
-    page = (ROOT / "docs/api.md").read_text("utf-8")
+    page = (ROOT / "docs/reference.md").read_text("utf-8")
     for name in tapeless.__all__:
         assert f"::: tapeless.{name}\n" in page, name

@@ -2,16 +2,16 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import tapeless
+from tapeless.cli.app import app
 from tapeless.train import session
 from tapeless.train.settings import Request, Settings
 
@@ -58,8 +58,8 @@ def run_all(page, place, monkeypatch):
         for line in code.splitlines():
             words = shlex.split(line, comments=True)
             assert words.pop(0) == "tapeless", line
-            done = subprocess.run([sys.executable, "-m", "tapeless", *words], capture_output=True, text=True, cwd=place)
-            assert done.returncode == 0, f"{line}: {done.stderr}"
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 0, f"{line}: {done.output} {done.exception}"
     return names
 
 

@@ -26,6 +26,8 @@ NOT_RUN = {
     ("adding-an-op.md", ""): "the parts of an op's files",
     ("stdlib.md", ""): "what a model wrote",
     ("cuda.md", ""): "needs a GPU",
+    ("ten-things.md", ""): "run by a test of its own, on runs that it makes",
+    ("trace.md", ""): "run by a test of its own",
 }
 LONG = {("check-your-own.md", "import kernel")}  # a kernel is timed, and trained with for a hundred updates
 

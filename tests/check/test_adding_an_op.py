@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-an-op.md").read_text(encoding="utf-8")
 STEP = re.compile(
-    r"Into `(?P<file>src/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n```python\n(?P<code>.*?)```",
+    r"Into `(?P<file>src/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n```(?:python)?\n(?P<code>.*?)```",
     re.DOTALL,
 )
 LISTED = PAGE.index("Now it can be proven")
@@ -59,7 +59,8 @@ def run(folder, *command, **environment):
 
 
 def test_every_block_of_python_has_its_place():
-    assert len(STEP.findall(PAGE)) == PAGE.count("```python") == 11
+    assert len(STEP.findall(PAGE)) == 11
+    assert PAGE.count("```python") == len([step for step in STEP.finditer(PAGE) if step["how"] is None])
 
 
 def test_1_to_6_the_reference_is_proven(package):

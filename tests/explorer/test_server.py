@@ -77,6 +77,7 @@ def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
     assert server.get("/api/runs/0/plan?recompute=yes")["recompute"] is True
     status, _, body = server.ask("/api/runs/0/plan?precision=bfloat16&backend=nobody", WITH_TOKEN)
     assert (status, b"unknown backend" in body) == (422, True)
+    assert "error" in server.get("/api/runs/0/plan?precision=complex128&backend=cpu")
 
 
 def test_the_doctor_speaks(server):

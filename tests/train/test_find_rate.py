@@ -25,7 +25,7 @@ def learning():
     trainer = _trainer(dropout=0.3)
     task = trainer.task
     task.evaluate = lambda model, batches: finding_measured(np.mean([model.loss(*each) for each in task.given]))
-    trainer.steps = 60
+    trainer.steps = 16
     return trainer
 
 
@@ -83,8 +83,10 @@ def test_the_best_is_found_also_far_from_where_the_sweep_points(monkeypatch, bes
     monkeypatch.setattr(finding._Search, "_sweep", lambda search: (Swept(swept, 1.0, 1.0),))
     found = find_rate(learning())
     if abs(log10(best / swept)) < 4:
-        assert abs(log10(found.rate / best)) <= 0.13  # a quarter of a decade between what is tried
-    assert found.best.loss == min(each.loss for each in found.tries if each.updates == found.best.updates)
+        # A quarter of a decade between what is tried, and of what is nearly as good the lowest.
+        assert -0.13 - 0.4 <= log10(found.rate / best) <= 0.13
+    lowest = min(each.loss for each in found.tries if each.updates == found.best.updates)
+    assert found.best.loss <= lowest + 0.02 * (found.before - lowest)
 
 
 def test_a_loss_that_is_not_finite_from_the_start():
@@ -118,7 +120,8 @@ def test_the_command_suggests_and_writes_nothing_else(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert 1e-7 < found["rate"] < 100
-    assert found["loss"] == min(each["loss"] for each in found["tries"] if each["updates"] == 10)
+    lowest = min(each["loss"] for each in found["tries"] if each["updates"] == 10)
+    assert lowest <= found["loss"] <= lowest + 0.02 * (found["loss_before"] - lowest)
     assert [path.name for path in tmp_path.iterdir()] == ["rates.svg"]
     shown = CliRunner().invoke(app, ["train", *SMALL, "--find-lr"])
     assert "suggested learning rate" in shown.stdout

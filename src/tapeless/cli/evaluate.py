@@ -61,7 +61,8 @@ def evaluate(
     """How good a run is: loss, perplexity, bits per byte, and how often it is right.
 
     By all that the run held out, or by any text with --data. Of a text every token is scored once, foretold from the
-    tokens before it in a window that slides along. Bits are told per byte of the text, so that runs with different tokenizers can be compared.
+    tokens before it in a window that slides along. Bits are told per byte of the text, so that runs with different
+    tokenizers can be compared.
 
     Example: tapeless evaluate runs/gpt2-4x256-001 --data notes.txt
     """

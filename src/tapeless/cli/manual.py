@@ -51,7 +51,7 @@ def find_pages() -> dict[str, Path]:
     if folder is None:
         raise TapelessError("the pages of the documentation are not installed: install tapeless again.")
     # The reference of names is made of docstrings, which `help()` of Python shows.
-    pages = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "api"}
+    pages = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "reference"}
     pages["decisions"] = folder / "decisions" / "README.md"
     pages |= {path.stem.partition("-")[0]: path for path in sorted((folder / "decisions").glob("[0-9]*.md"))}
     return pages

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tapeless.backends.backend import BACKENDS, backend_named, precision_for
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.backends.planning import Wanted
-from tapeless.errors import TapelessError, unknown
+from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
 from tapeless.inputs import check_shape
 from tapeless.models.config import check_size
@@ -48,8 +48,6 @@ def memory(folder: Path, wanted: Switches) -> dict[str, Any]:
         preset = preset.override(context=time)
     check_shape(preset.architecture, batch, time)
     backend = settings.backend if wanted.backend is None else wanted.backend
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
     kind = backend_named(backend)
     asked = wanted.precision or (settings.precision if wanted.backend is None else None)
     precision = precision_for(kind, asked)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tapeless.errors import TapelessError
+from tapeless.backends.backend import BACKENDS
+from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.source import RunSource, described, heat
+from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -56,6 +58,12 @@ class Query:
         if not (given.isascii() and given.isdigit() and len(given) < 12 and least <= int(given) <= most):
             raise TapelessError(f"{name} must be a whole number from {least} to {most:,}, not {given[:40]!r}.")
         return int(given)
+
+    def one_of(self, name: str, known: Iterable[str]) -> str | None:
+        given = self._given.get(name)
+        if given is not None and given not in known:
+            raise unknown(name, given, known)
+        return given
 
     def count(self, name: str) -> int | None:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
@@ -111,14 +119,13 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
 
     def plan(request: Request) -> Response:
         query = Query(request, "batch", "time", "recompute", "precision", "backend")
-        recompute = {"": None, "yes": True, "no": False}.get(query.text("recompute"), "?")
-        if not isinstance(recompute, bool | None):
-            raise TapelessError("recompute is yes or no.")
+        recompute = query.one_of("recompute", ("yes", "no"))
         wanted = Switches(
-            query.count("batch"), query.count("time"), recompute, query.text("precision") or None,
-            query.text("backend") or None,
+            query.count("batch"), query.count("time"), None if recompute is None else recompute == "yes",
+            query.one_of("precision", PRECISIONS), query.one_of("backend", BACKENDS),
         )  # fmt: skip
-        return JSONResponse(memory(run_of(request).folder, wanted))
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
 
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""

@@ -3,8 +3,8 @@
 In the sweep every update has a higher rate than the one before, from far too small to far too large, until the loss
 leaves. That says within two decades where a good rate lies, and no better: what helps for one update may ruin a
 hundred. So rates in that range are tried, each from the same weights, on the same batches and over the whole of the
-run's own schedule in few updates, and judged by what was held out. The best and its neighbours are tried again for
-longer. When all is done, model and batches are what they were.
+run's own schedule in few updates, and judged by what was held out. The best and those below it are tried again for
+longer, and at last its neighbours. When all is done, model and batches are what they were.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ QUARTER = 10**0.25  # between those that are tried again, for longer
 REACH = (HALF, 1.0, 1 / HALF, 1 / HALF**2, 1 / HALF**3, 1 / HALF**4)  # times the rate of the sweep's lowest loss
 MOST, MOST_LONG = 12, 5  # of the ones and of the others, where the best turns out to be the first or the last
 SHORT, LONG = 40, 160  # updates of a first and of a second try: an eighth and half of the run, but at most so many
+SLACK = 0.02  # of all that was learned at the best rate: who has learned nearly as much may be the better in the end
 BATCHES = 20  # that a try is judged by, at most
 
 
@@ -85,7 +86,7 @@ class _Search:
         self.start = Kept(trainer)
         self.short = min(SHORT, max(trainer.steps // 8, min(trainer.steps, 10)))
         self.long = max(self.short, min(LONG, trainer.steps // 2))
-        self.whole = SWEEP + self.short * len(REACH) + self.long * 3  # about: what is left or added is seen as it comes
+        self.whole = SWEEP + self.short * len(REACH) + self.long * 6  # about: what is left or added is seen as it comes
         self.updates = 0
         self.tries: dict[tuple[float, int], Tried] = {}
 
@@ -112,7 +113,10 @@ class _Search:
                 f"nothing is learned in {self.short} updates at any rate from {low:.1e} to {high:.1e}, so "
                 f"none can be told from another: train for more steps, with larger batches or from other weights."
             )
-        best = self._best([best * QUARTER, best, best / QUARTER], self.long, QUARTER, MOST_LONG)
+        # What is best for a few updates is often too high for many.
+        best = self._best([best, best / HALF, best / HALF**2], self.long, HALF, MOST_LONG)
+        best = self._best([best * QUARTER, best, best / QUARTER], self.long, QUARTER, 3)
+        best = self._lowest_as_good_as(self.tries[best, self.long], before)
         tries = tuple(self.tries.values())
         return RateFound(best, before, sweep, tries, self.updates, time.perf_counter() - begun)
 
@@ -141,6 +145,13 @@ class _Search:
             if len(rates) >= most or min(rates) < best < max(rates):
                 return best
             rates = [*rates, best / step if best == min(rates) else min(best * step, HIGHEST_LR)]
+
+    def _lowest_as_good_as(self, best: Tried, before: float) -> float:
+        """The run is longer than what was tried, and the longer it is, the lower its best rate."""
+        if best.updates == self.trainer.steps:
+            return best.rate
+        enough = best.loss + SLACK * (before - best.loss)
+        return min(each.rate for each in self.tries.values() if each.updates == best.updates and each.loss <= enough)
 
     def _tried(self, rate: float, updates: int) -> float:
         schedule = replace(self.trainer.settings, lr=rate, steps=updates, epochs=None).learning_rate(updates)

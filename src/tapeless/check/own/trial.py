@@ -41,6 +41,7 @@ class OwnTrial:
         self._dy = named("dy", dy) if direction == "backward" else {}
         arrays = {name: each for name, each in zip(definition.names, inputs, strict=True) if is_float(each)}
         self._given: Arrays = arrays | self._dy
+        self.incoming = list(self._dy)
         self.ranged = [name for name, array in self._given.items() if array.size]
         self._positive = {name for name, array in arrays.items() if (array > 0).all()}
         true = self.true(self._given)
@@ -56,7 +57,7 @@ class OwnTrial:
         shape = self._given[argument].shape
         values = make(rng, shape or (1,)).reshape(shape)
         values = np.abs(values) if argument in self._positive else values
-        return values.astype(np.float32).astype(np.float64)
+        return np.asarray(values.astype(np.float32), np.float64)
 
     def taken(self, numbers: Arrays) -> tuple[list[Any], Arrays]:
         inputs = [numbers.get(name, value) for name, value in zip(self.definition.names, self.inputs, strict=True)]
@@ -64,7 +65,8 @@ class OwnTrial:
 
     def true(self, numbers: Arrays, move: Move | None = None) -> Arrays:
         if move is not None:
-            numbers = {name: array * (1 + MOVE * move(name, array.shape)) for name, array in numbers.items()}
+            moved = {name: array * (1 + MOVE * move(name, array.shape)) for name, array in numbers.items()}
+            numbers = {name: np.asarray(array) for name, array in moved.items()}
         inputs, dy = self.taken(numbers)
         if self.direction == "forward":
             return _in_rows(named("y", self.definition.outputs(inputs)[0]))

@@ -16,12 +16,12 @@ export function render({ model, el }) {
   }
   let run = model.at && runs.includes(model.at.run) ? model.at.run : runs.find((each) => each.shown) ?? runs[0];
   let row = model.at?.run === run ? model.at.row : null, chosen = model.at?.run === run ? model.at.call ?? null : null;
-  let values = null, cells = new Map(), asked = 0;
+  let values = null, cells = new Map(), asked = 0, later = 0;
   model.at = null;
   const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = null; build(); } },
     runs.map((each, index) => h("option", { value: index, selected: each === run }, each.name)));
   const by = h("select", { id: "flow-by", onchange: paint }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
-  const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); look(); } });
+  const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
   const at = h("output", { id: "flow-at" });
   const columns = h("div", { id: "flow-columns" });
   const panel = h("section", { className: "card sticky", ariaLabel: "Call", id: "flow-call", ariaLive: "polite" });
@@ -48,10 +48,10 @@ export function render({ model, el }) {
       });
       const alone = here.filter((call) => call.phase !== "forward" && !taken.has(call.call));
       pairs.push(...alone.flatMap((call) => [h("div"), h("div", {}, button(call, results))]));
-      return h("details", { className: "section", open: open(name) }, h("summary", {}, name), h("div", { className: "pairs" }, pairs));
+      return h("details", { className: "section", open: open(name), ontoggle: paint }, h("summary", {}, name), h("div", { className: "pairs" }, pairs));
     });
     const rest = record.calls.filter((call) => !call.section);
-    groups.push(h("details", { className: "section" }, h("summary", {}, "zero, clip and update"), h("div", { className: "pairs" }, rest.map((call) => h("div", {}, button(call, results))))));
+    groups.push(h("details", { className: "section", ontoggle: paint }, h("summary", {}, "zero, clip and update"), h("div", { className: "pairs" }, rest.map((call) => h("div", {}, button(call, results))))));
     columns.replaceChildren(...groups);
     slider.max = Math.max(0, record.rows - 1);
     row = Math.min(row ?? record.rows - 1, record.rows - 1);
@@ -61,7 +61,7 @@ export function render({ model, el }) {
   }
 
   function button(call, results) {
-    const colour = h("i"), value = h("span", { className: "value" }), recorded = results.get(call.call) ?? [];
+    const colour = h("i"), value = h("span", { className: "value" }, ""), recorded = results.get(call.call) ?? [];
     const shown = call.results[recorded[0]?.[0] ?? 0]?.buffer ?? "";
     const made = h("button", { type: "button", className: "call", ariaPressed: "false", onclick: () => { chosen = call.call; paint(); tell(); } },
       colour, h("span", { className: "no" }, String(call.call)), h("span", { className: "what" }, `${call.op}${call.phase === "recompute" ? " ↻" : ""} → ${local(shown, call.section)}`), value);
@@ -87,19 +87,21 @@ export function render({ model, el }) {
 
   function paint() {
     if (!values) return;
-    at.textContent = `${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`;
+    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
     const statistic = by.value;
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
     for (const [call, { made, colour, value: text, results, back }] of cells) {
+      if (!made.closest("details").open) continue; // what is folded is painted when it is opened
       const pressed = String(call === chosen);
       if (made.getAttribute("aria-pressed") !== pressed) made.setAttribute("aria-pressed", pressed);
       if (!results.length) continue;
       const first = value(results[0][1], statistic), wrong = results.some(([, index]) => value(index, "not finite") > 0);
       colour.style.background = css(scale(statistic === "zeros" ? first : logShare(first, ...ranges[back ? "backward" : "forward"])));
-      text.textContent = wrong ? "not finite" : statistic === "zeros" ? percent(first) : short(first);
+      const said = wrong ? "not finite" : statistic === "zeros" ? percent(first) : short(first);
+      if (text.firstChild.data !== said) text.firstChild.data = said;
       text.classList.toggle("wrong", wrong);
     }
-    tell();
+    if (chosen !== null) tell();
   }
 
   // Values forward and gradients back differ by orders of magnitude: each column has its own scale.

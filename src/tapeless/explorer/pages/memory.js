@@ -49,6 +49,7 @@ export function render({ model, el }) {
     try {
       const found = await json(run.path(`plan?${query}`));
       if (mine !== asked) return;
+      if (found.error) throw new Error(found.error);
       plan = found;
       said.textContent = "";
       said.className = "";
