@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-an-op.md").read_text(encoding="utf-8")
 STEP = re.compile(
-    r"Into `(?P<file>src/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n```(?:python)?\n(?P<code>.*?)```",
+    r"Into `(?P<file>src/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n"
+    r"```(?:python)?\n(?P<code>.*?)```",
     re.DOTALL,
 )
 LISTED = PAGE.index("Now it can be proven")
