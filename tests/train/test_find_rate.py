@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from math import inf, log10
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ SMALL = ["--layers", "1", "--channels", "8", "--heads", "2", "--steps", "16", "-
 def learning():
     """A small model on a few batches; what is held out are those."""
     trainer = _trainer(dropout=0.3)
-    task = trainer.task
+    task: Any = trainer.task
     task.evaluate = lambda model, batches: finding_measured(np.mean([model.loss(*each) for each in task.given]))
     trainer.steps = 16
     return trainer
