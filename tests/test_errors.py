@@ -19,7 +19,8 @@ GPT2 = "choose one of gpt2-4x256, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m."
         ("gpt2_124m", "did you mean 'gpt2-124m'?"),
         ("GPT2-124M", "did you mean 'gpt2-124m'?"),
         ("ops", "did you mean 'ops-102k'?"),
-        ("llama-7b", "choose one of cllm, gpt2-4x256, gpt2-124m,"),
+        ("llama-7b", "choose one of llama-3.2-1b, llama-4x256"),
+        ("bert", "choose one of cllm, gpt2-4x256, gpt2-124m,"),
         ("", "choose one of cllm,"),
         ("x" * 10**6, "choose one of cllm,"),
     ],
@@ -39,7 +40,7 @@ def test_another_number_is_another_thing(value):
 def test_a_slip_of_the_fingers():
     assert "did you mean 'float64'" in str(unknown("dtype", "flaot64", ("float32", "float64")))
     assert "did you mean 'heads'" in str(unknown("field", "n_head", OVERRIDABLE))
-    assert "choose one of activation" in str(unknown("field", "dropout", OVERRIDABLE))  # and not recompute
+    assert "choose one of activation" in str(unknown("field", "dilation", OVERRIDABLE))  # and not recompute
 
 
 def test_very_many_names_are_not_all_listed():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import inf, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -23,11 +23,15 @@ from tapeless.inputs import (
     checked_inputs,
     checked_steps,
     checked_targets,
+    documents,
     inputs_name,
     spelled,
+    unpacked,
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.parts import dropout
+from tapeless.models.parts.rotary import turning_rates
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -41,7 +45,8 @@ GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model(Shown):
-    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
+    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name. `params`, `grads`
+    and `state` map names to arrays; `config` has its sizes, `plan` every byte, `program` every call."""
 
     def __init__(
         self,
@@ -92,7 +97,8 @@ class Model(Shown):
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Any] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
-        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
+        # Counts are `steps` and `draws`.
+        moments = {each.name: self.engine.view(each) for each in state if each.role != "index"}
         self.state: Mapping[str, Any] = MappingProxyType(moments)
         self._masters = self.engine.masters
         for name in self._masters:  # only `write` keeps a weight and its master copy together
@@ -108,13 +114,18 @@ class Model(Shown):
                 self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
+        if self.preset.dropout:
+            self.write(dropout.SEED, seed)
+        if self.config.positions == "rotary":
+            self.write("rotary.rates", turning_rates(self.config))
         if self.class_weights:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
     def _sheet(self) -> Sheet:
-        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {self.steps:,} updates made"
+        made = f"{self.steps:,} update{'s' * (self.steps != 1)} made"
+        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {made}"
         lines = [
             ("model", f"{self.config.described()}, context {self.config.context:,}"),
             ("weights", f"{self.parameters:,} parameters; {learns}"),
@@ -125,7 +136,8 @@ class Model(Shown):
 
     def explain(self, layer: int | None = None) -> Explanation:
         """The training step, call by call, with formulas and shapes; of one block alone with `layer`."""
-        if layer is not None and not (isinstance(layer, int) and 0 <= layer < self.config.layers):
+        number = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
+        if layer is not None and not (number and 0 <= layer < self.config.layers):
             raise TapelessError(f"there is no layer {layer!r}: this model has layers 0 to {self.config.layers - 1}.")
         return Explanation(self.preset.name, self.program, layer)
 
@@ -155,6 +167,7 @@ class Model(Shown):
 
     @property
     def parameters(self) -> int:
+        """How many numbers its weights are."""
         return self.program.parameters
 
     @property
@@ -168,10 +181,31 @@ class Model(Shown):
             raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
         self.write("step", checked_steps(made))
 
+    @property
+    def draws(self) -> int:
+        """Batches that were learned from: each has random numbers of its own, where there is dropout. Set back to what
+        it was, the same come again."""
+        return int(self.read(dropout.NUMBER)[0]) if self.preset.dropout else 0
+
+    @draws.setter
+    def draws(self, made: int) -> None:
+        if self.preset.dropout:
+            self.write(dropout.NUMBER, made)
+
+    @property
+    def gradient_norms(self) -> dict[str, float]:
+        """The norm of each layer's gradients as they are now: of "embedding", "blocks.0", …, "head"."""
+        squares: dict[str, float] = {}
+        for weight in self.program.weights:
+            if weight.name in self.grads:
+                norm = np.linalg.norm(self.read(gradient_name(weight.name)).astype(np.complex128))
+                squares[weight.section] = squares.get(weight.section, 0.0) + float(norm) ** 2
+        return {section: sqrt(square) for section, square in squares.items()}
+
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
-        """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features).
+        """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features), or `Packed`.
 
         `accumulate` adds to the gradients that are there instead of starting from zero. Loss and gradients are means
         over this batch's targets; with `count`, the number of targets in all the batches that are added up (`weigh`
@@ -277,14 +311,17 @@ class Model(Shown):
 
     def _reader(self, inputs: Any) -> Engine:
         """The readout for inputs of this shape, which it has been given; its scores are made when it runs."""
-        array = checked_inputs(self.config, inputs, None, self.precision.activation)
+        tokens, segments = unpacked(inputs)
+        array = checked_inputs(self.config, tokens, None, self.precision.activation)
         batch, time = array.shape[:2]
+        places = documents(self.config, segments, (batch, time))
         if self._readout is None or self._readout[0] != (batch, time):
             program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
             plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
             self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
-        engine.write(inputs_name(self.config), array)
+        for name, values in {inputs_name(self.config): array, **places}.items():
+            engine.write(name, values)
         return engine
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
@@ -315,12 +352,13 @@ class Model(Shown):
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
-        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.precision.activation)
+        tokens, segments = unpacked(inputs)
+        array = checked_inputs(self.config, tokens, (self.batch, self.time), self.precision.activation)
+        places = documents(self.config, segments, (self.batch, self.time))
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
-        self.write(inputs_name(self.config), array)
-        self.write("targets", wanted)
-        self.write("count", counted)
+        for name, values in {inputs_name(self.config): array, **places, "targets": wanted, "count": counted}.items():
+            self.write(name, values)
 
 
 def _spread(name: str, values: Array, shape: Shape) -> Array:

@@ -31,7 +31,9 @@ RULES = {
     "out of order": r"out of order",
     "left out": r"^no gradient",
     "wrong gradient": r"wrong gradient",
-    "wrong scalar": r"wrong causal",
+    "wrong scalar": r"wrong (causal|window|eps|rate|site)",
+    "random": r"^random: .*(again, as both have site|learns nothing)",
+    "not the same": r"wrong starts: .* must be given the same",
     "region": r"is no part of the region|lie in the order of their weights",
     "update": r"updated again|used by no update|must be all|must be the result of",
 }
@@ -175,7 +177,11 @@ def before(place: str, other: str) -> Change:
 
 
 def with_scalar(place: str, **scalars: Any) -> Change:
-    return lambda p: changed(p, at(p, place), replace(at(p, place), scalars=tuple(scalars.items())))
+    def change(p: Program) -> Program:
+        call = at(p, place)
+        return changed(p, call, replace(call, scalars=tuple((dict(call.scalars) | scalars).items())))
+
+    return change
 
 
 def in_phase(place: str, phase: str) -> Change:
@@ -273,6 +279,14 @@ def forward_only(_: Program) -> Program:
     return p.build()
 
 
+def forward_alone(p: Program) -> Program:
+    """A training step of which the forward was taken for an evaluation."""
+    calls = p.phase("forward")
+    used = {part for call in calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
+    return Program(calls, tuple(b for b in p.buffers if b in used or (b.kind == "weight" and not b.members)))
+
+
+DROP, DROPPED = "dropout.forward attn.proj.dropped", "dropout.backward attn.dproj"
 UP, DOWN, PROJ = (f"linear.backward {name}.weight" for name in ("mlp.up", "mlp.down", "attn.proj"))
 NORM1, NORM2, NORM = (f"layernorm.backward {name}" for name in ("norm1.weight", "norm2.weight", "dnorm"))
 
@@ -475,8 +489,66 @@ WRONG = (
           "blocks.0.dnorm2", "linear.backward", "no forward"),
     Wrong("reorder", "a forward done twice", twice("positions.forward"),
           "tokens.dweight", "embedding.backward", "out of order"),
+    Wrong("drop", "random numbers that nothing counts", drop("count_draws.forward"),
+          "dropout.draws", "dropout.forward", "update", "dropped"),
+    Wrong("exchange", "a mask of another site in the backward", with_scalar(DROPPED, rate=0.4, site=7),
+          "blocks.0.attn.dproj", "dropout.backward", "wrong scalar", "dropped"),
+    Wrong("exchange", "another rate in the backward", with_scalar(DROPPED, rate=0.5, site=1),
+          "blocks.0.attn.dproj", "dropout.backward", "wrong scalar", "dropped"),
+    Wrong("exchange", "one mask for two branches",
+          both(with_scalar(DROPPED, rate=0.4, site=2), with_scalar(DROP, rate=0.4, site=2),
+               with_scalar(f"{DROP} again", rate=0.4, site=2)),
+          "blocks.0.mlp.down.dropped", "dropout.forward", "random", "dropped"),
+    Wrong("exchange", "another mask where a block is computed again",
+          with_scalar(f"{DROP} again", rate=0.4, site=3),
+          "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
+    Wrong("redirect", "the update's number in place of the draws", redirect(DROP, "draws", "step"),
+          "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
+    Wrong("drop", "dropped on the way, and not on the way back", drop("dropout.backward dx"),
+          "dx", "positions.backward", "read too early", "dropped"),
+    Wrong("reorder", "counted between forward and backward", before("count_draws.forward", "dropout.backward dx"),
+          "dropout.draws", "dropout.backward", "overwritten", "dropped"),
+    Wrong("drop", "dropped in a list that learns nothing", forward_alone,
+          "x.dropped", "dropout.forward", "random", "dropped"),
     Wrong("reorder", "the blocks' backwards exchanged",
           before("layernorm.backward blocks.0.norm2.weight", "linear.backward blocks.1.attn.proj.weight"),
           "blocks.0.dsum2", "layernorm.backward", "out of order", "post-norm"),
+    Wrong("drop", "a turn of the queries without its backward", drop("rope.backward q_dturned"),
+          "blocks.0.attn.dq_norm", "rmsnorm.backward", "read too early", "llama"),
+    Wrong("drop", "a norm of the keys without its backward", drop("rmsnorm.backward k_norm.weight"),
+          "blocks.0.attn.dqkv", "linear.backward", "read too early", "llama"),
+    Wrong("drop", "keys not turned", drop("rope.forward k_turned"),
+          "blocks.0.attn.k_turned", "attention.forward", "read too early", "llama"),
+    Wrong("drop", "no angles", drop("angles.forward"),
+          "rotary.cos", "rope.forward", "read too early", "llama"),
+    Wrong("drop", "a backward that knows no documents", leave_out("attention.backward", "starts"),
+          "starts", "attention.backward", "not the same", "llama"),
+    Wrong("drop", "a forward that knows no documents", leave_out("attention.forward", "starts"),
+          "starts", "attention.backward", "not the same", "llama"),
+    Wrong("exchange", "a backward with a wider window", with_scalar("attention.backward", window=3),
+          "blocks.0.attn.q_dturned", "attention.backward", "wrong scalar", "llama"),
+    Wrong("exchange", "documents' beginnings for their places", redirect("attention.backward", "starts", "places"),
+          "blocks.0.attn.mix", "attention.forward", "no backward", "llama"),
+    Wrong("exchange", "cosine and sine exchanged in the backward", exchange("rope.backward q_dturned", "cos", "sin"),
+          "blocks.0.attn.dq_norm", "rope.backward", "no forward", "llama"),
+    Wrong("exchange", "dgate and dup exchanged", exchange("swiglu.backward", "dgate", "dup"),
+          "blocks.0.mlp.dgate_up", "swiglu.backward", "wrong gradient", "llama"),
+    Wrong("exchange", "gate and up exchanged in the backward alone", exchange("swiglu.backward", "gate", "up"),
+          "blocks.0.mlp.act", "swiglu.forward", "no backward", "llama"),
+    Wrong("redirect", "the queries' norm with the weight of the keys'",
+          redirect("rmsnorm.backward q_norm.weight", "weight", "blocks.0.attn.k_norm.weight"),
+          "blocks.0.attn.q_norm", "rmsnorm.forward", "no backward", "llama"),
+    Wrong("redirect", "the keys' norm trains the queries'",
+          redirect("rmsnorm.backward k_norm.weight", "dweight", "blocks.0.attn.q_norm.dweight"),
+          "blocks.0.attn.q_norm.dweight", "rmsnorm.backward", "wrong gradient", "llama"),
+    Wrong("redirect", "attention over keys that are not turned",
+          redirect("attention.forward", "k", "blocks.0.attn.k_norm"),
+          "blocks.0.attn.k_turned", "rope.forward", "overwritten", "llama"),
+    Wrong("write for add", "an RMSNorm written over the stream's gradient",
+          written("rmsnorm.backward blocks.0.norm2.weight", "dx"),
+          "dstream", "rmsnorm.backward", "overwritten", "llama"),
+    Wrong("reorder", "the keys' turn taken back before attention's backward",
+          before("rope.backward k_dturned", "attention.backward"),
+          "blocks.0.attn.k_dturned", "rope.backward", "read too early", "llama"),
 )
 # fmt: on

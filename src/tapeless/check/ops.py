@@ -12,11 +12,13 @@ import numpy as np
 from tapeless.backends.backend import Backend, backend_named, run_call
 from tapeless.backends.reference import REFERENCE
 from tapeless.check.complex_step import op_derivative, relative_error, run_forward
-from tapeless.check.definitions import DEFINITIONS, sinusoid
+from tapeless.check.definitions import DEFINITIONS, sinusoid, turning_rates
 from tapeless.check.examples import Example, examples_of, examples_with_master
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.check.lockstep import Difference, compare
+from tapeless.errors import TapelessError
 from tapeless.ops import OPS
+from tapeless.ops.angles import reference as angles
 from tapeless.ops.contract import NONE, Array, Signature
 from tapeless.ops.positions import reference as positions
 from tapeless.program.arena import Placement
@@ -32,21 +34,45 @@ def check_alone(name: str) -> Iterator[Finding]:
         for example in (*examples_of(name), *examples_with_master(name)):
             for checker, detail in _faults(name, example):
                 yield Finding(name, checker, detail)
+    except TapelessError as error:
+        yield Finding(name, "definition", str(error))
     except Exception as error:  # a kernel that cannot take its arguments is as wrong as one that takes them badly
         yield Finding(name, "definition", f"raises {type(error).__name__}: {error}")
     if name == "positions":
         found = difference(positions.sinusoid(6, 5), sinusoid(6, 5))
         if found:
             yield Finding(name, "definition", f"the sinusoid {found}")
+    if name == "angles":
+        yield from (Finding(name, "definition", detail) for detail in _rates())
+
+
+def _rates() -> Iterator[str]:
+    """How fast the pairs turn, plainly and slowed down: at these numbers some pairs lie in every band."""
+    plain, bands = angles.rates(8, 1000.0), (8.0, 1.0, 4.0, 64)
+    for scaling, found in (
+        ("none", plain),
+        ("linear", angles.linear(plain, bands[0])),
+        ("llama3", angles.llama3(plain, *bands)),
+    ):
+        wrong = difference(found, np.array(turning_rates(8, 1000.0, scaling, *bands)))
+        if wrong:
+            yield f"how fast pairs turn, scaling {scaling!r}, {wrong}"
 
 
 def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
     spec = OPS[name].SPEC
+    if name not in DEFINITIONS:
+        raise TapelessError(f"{name} has no definition: say it once more in check/definitions.py, in plain loops.")
     defined: Arrays = DEFINITIONS[name](**example)
     for direction in ("forward", "backward") if spec.backward else ("forward",):
         call, arrays = call_alone(name, direction, example)
         before = {key: array.copy() for key, array in arrays.items()}
         run_call(call, arrays, REFERENCE)
+        unwritten = [each.name for each in call.writes if each.name != "logits" and _is_unwritten(arrays[each.name])]
+        for argument in unwritten:
+            yield "definition", f"{argument} of {call.title} is not written: a kernel says {argument}[...] = …"
+        if unwritten:
+            return
         for argument, true in defined.items():  # the loss comes from both directions
             found = difference(arrays[argument], true) if argument in call.signature.writes else None
             if found:
@@ -57,6 +83,10 @@ def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
         yield from _touched(call, before, arrays)
         yield from _adding(name, direction, example, arrays)
         yield from _leaving_out(name, direction, example, arrays)
+
+
+def _is_unwritten(array: Array) -> bool:
+    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array).all())
 
 
 def forms_of(signature: Signature, example: Example) -> list[frozenset[str]]:
@@ -175,8 +205,12 @@ def check_backend_alone(name: str, backend: Backend) -> Iterator[Finding]:
 def ops_alone(backend: str) -> Iterator[Difference]:
     """Every result of every op by itself, for what no model uses."""
     for name in OPS:
-        for differences, _ in _beside_the_reference(name, backend_named(backend)):
-            yield from differences
+        yield from op_alone(name, backend_named(backend))
+
+
+def op_alone(name: str, backend: Backend) -> Iterator[Difference]:
+    for differences, _ in _beside_the_reference(name, backend):
+        yield from differences
 
 
 def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:
@@ -214,9 +248,13 @@ def long_examples(name: str) -> list[Example]:
     rng = np.random.default_rng(2)
     if name == "attention":
         q, k, v = (rng.normal(size=(1, 70, 4)) for _ in range(3))
-        return [{"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True}]
+        whole = {"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True, "window": 0}
+        # Two documents, the second of which begins in a strip of queries and goes on in the next.
+        return [whole, whole | {"window": 9}, whole | {"starts": np.repeat([[0, 41]], [41, 29], axis=1)}]
     if name == "linear":
         return [{"x": rng.normal(size=(67, 5)), "weight": rng.normal(size=(5, 70)), "bias": rng.normal(size=70)}]
+    if name == "rmsnorm":
+        return [{"x": rng.normal(size=(37, 8)), "weight": rng.normal(size=8), "rstd": (37, 1), "eps": 1e-5}]
     if name == "layernorm":
         return [{"x": 50 + rng.normal(size=(37, 8)), "weight": rng.normal(size=8), "bias": np.zeros(8), "eps": 1e-5}]
     return []

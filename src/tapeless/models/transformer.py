@@ -15,7 +15,17 @@ from tapeless.models.blocks import Block, declare_block, stack_backward, stack_f
 from tapeless.models.config import Architecture, Optimizer, Preset
 from tapeless.models.initialise import scheme_of
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
+from tapeless.models.parts.dropout import (
+    Draws,
+    Dropout,
+    declare_draws,
+    declare_dropout,
+    draws_forward,
+    dropout_backward,
+    dropout_forward,
+)
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
+from tapeless.models.parts.rotary import Rotary, declare_rotary, rotary_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
 
@@ -29,10 +39,13 @@ class Net:
     tokens: Buffer | None
     dtokens: Buffer | None
     project: Affine | None  # from features to channels, where there are no tokens
-    positions: Buffer  # a weight, or a constant
+    positions: Buffer | None  # a weight, or a constant; none where they are rotary
     dpositions: Buffer | None
     position: Buffer | None  # how many positions came before, where there is a cache of them
+    rotary: Rotary | None
     x: Buffer  # the start of the residual stream
+    draws: Draws | None  # of random numbers, where some of it is dropped
+    dropout: Dropout | None  # of x
     blocks: tuple[Block, ...]
     norm: Norm | None  # pre-norm models norm the stream once more at the end
     head: Buffer
@@ -45,9 +58,15 @@ class Net:
     loss: Buffer
 
 
-def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False) -> Net:
-    """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
+def declare(
+    p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False,
+    learning: bool = False,
+) -> Net:  # fmt: skip
+    """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part.
+    Only a program that is `learning` drops anything."""
     c, layout = preset.architecture, preset.layout
+    draws = declare_draws(p, preset.dropout if learning else 0.0)
+    dropout = declare_dropout(p, draws, "x", batch, time, c.channels, role="stream")
     scheme = scheme_of(c, preset.initialisation)
     position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
@@ -56,23 +75,27 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
         )
         project = declare_affine(p, "input", c.features, c.channels, scheme.matrix) if c.features else None
         dtokens = p.gradient(tokens) if tokens else None
-        learned = c.positions == "learned"
-        positions = (
-            p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
-            if learned
-            else p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
-        )
-        dpositions = p.gradient(positions) if learned else None
+        positions: Buffer | None = None
+        dpositions, rotary = None, None
+        if c.positions == "learned":
+            positions = p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
+            dpositions = p.gradient(positions)
+        elif c.positions == "sinusoidal":
+            positions = p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
+        else:
+            rotary = declare_rotary(p, c, batch, time, cached=cached)
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
     final = 1 if last else time
     blocks = []
     for n in range(c.layers):
         with p.section(f"blocks.{n}"):
             ends = last and n == c.layers - 1
-            blocks.append(declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position))
+            blocks.append(
+                declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws, rotary)
+            )
     with p.section("head"):
         norm = (
-            declare_norm(p, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
+            declare_norm(p, c.norm_kind, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
             if c.placement == "pre"
             else None
         )
@@ -92,7 +115,10 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
         positions=positions,
         dpositions=dpositions,
         position=position,
+        rotary=rotary,
         x=p.workspace("x", batch, time, c.channels, role="stream"),
+        draws=draws,
+        dropout=dropout,
         blocks=tuple(blocks),
         norm=norm,
         head=head,
@@ -108,19 +134,23 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
 
 def front_forward(p: Builder, n: Net) -> Buffer:
     with p.section("embedding"):
+        draws_forward(p, n.draws)
         if n.project:
             affine_forward(p, n.project, n.x, n.inputs)
         else:
             p.embedding.forward(y=write(n.x), tokens=n.inputs, weight=n.tokens)
-        if n.position:
+        if n.rotary:
+            rotary_forward(p, n.rotary)
+        elif n.position:
             p.positions_at.forward(y=add(n.x), table=n.positions, position=n.position)
         else:
             p.positions.forward(y=add(n.x), table=n.positions)
-    return n.x
+        return dropout_forward(p, n.dropout, n.x)
 
 
 def front_backward(p: Builder, n: Net, dx: Buffer) -> None:
     with p.section("embedding"):
+        dx = dropout_backward(p, n.dropout, dx, n.x)
         if n.dpositions:
             p.positions.backward(dtable=add(n.dpositions), dy=dx)
         if n.project:
@@ -178,7 +208,7 @@ def training(
     """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
     update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
     p = Builder(preset.frozen)
-    n = declare(p, preset, batch, time, weighted=weighted)
+    n = declare(p, preset, batch, time, weighted=weighted, learning=True)
     check_frozen([weight.name for weight in p.weights], preset.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):

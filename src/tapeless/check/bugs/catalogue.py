@@ -5,6 +5,7 @@ from tapeless.check.bugs import (
     attention,
     blocks,
     cpu,
+    dropout,
     embeddings,
     linear,
     loop,
@@ -14,6 +15,9 @@ from tapeless.check.bugs import (
     overflow,
     positions,
     races,
+    rms,
+    rotations,
+    seen,
 )
 from tapeless.check.bugs.planting import Bug
 
@@ -21,11 +25,15 @@ BUGS: tuple[Bug, ...] = (
     *linear.BUGS,
     *activations.BUGS,
     *norms.BUGS,
+    *rms.BUGS,
     *attention.BUGS,
+    *seen.BUGS,
+    *rotations.BUGS,
     *embeddings.BUGS,
     *positions.BUGS,
     *losses.BUGS,
     *blocks.BUGS,
+    *dropout.BUGS,
     *optimizers.BUGS,
     *loop.BUGS,
     *cpu.BUGS,

@@ -7,7 +7,6 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, int32
 
-from tapeless.kernels.cpu.blas import Array
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import float_of_bits, plus
 from tapeless.kernels.native import Native
@@ -15,7 +14,7 @@ from tapeless.kernels.native import Native
 INFINITY = 0x7F800000  # the bits of float32's; what lies above them is NaN
 
 
-def bind_sizes(out: Array, values: Array) -> Native:
+def bind_sizes(out, values) -> Native:
     """Of float32: root mean square, share of zeros, largest magnitude, all three of what is finite, and how many are
     not. Always on one thread: memory is what it waits for, and the sum has one order."""
     return SIZES.bind(0, out, values, values.view(np.int32))

@@ -1,0 +1,66 @@
+"""`tapeless explore`"""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from tapeless.cli.common import Json, console, print_json
+from tapeless.errors import TapelessError
+from tapeless.train.run import CONFIGURATION
+
+RUNS = Path("runs")
+
+
+def explore(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN …]", help="Folders of runs; without any, the newest of runs/.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any port that is free.")] = 8437,
+    json: Json = False,
+) -> None:
+    """See a run in the browser, while it trains or afterwards: curves, gradients by depth and step, memory, every call.
+
+    The page comes from this machine and is seen on this machine alone. Ctrl-C ends it.
+
+    Example: tapeless explore runs/ops-102k-001 runs/ops-102k-002
+    """
+    folders = [_checked(folder) for folder in runs or [newest(RUNS)]]
+    try:
+        from tapeless.explorer.server import address, new_token, open_socket, serve
+    except ModuleNotFoundError as missing:
+        raise TapelessError(f"the explorer needs {missing.name}: pip install 'tapeless[explore]'.") from None
+    listening, token = open_socket(port), new_token()
+    link = address(listening, token)
+    if json:
+        print_json({"address": link, "runs": [str(folder) for folder in folders]})
+    else:
+        console.print(f"[bold]{link}[/]", soft_wrap=True)
+        named = ", ".join(escape(str(folder)) for folder in folders)
+        console.print(f"[dim]shows {named}; Ctrl-C ends it[/]", soft_wrap=True)
+    if browser:
+        webbrowser.open(link)
+    serve(folders, listening, token)
+
+
+def newest(parent: Path) -> Path:
+    """The run that was last written to."""
+    found = [folder for folder in parent.glob("*") if (folder / CONFIGURATION).is_file()]
+    if not found:
+        raise TapelessError(f"there is no run in {parent}/ yet: name one, or train one with `tapeless train`.")
+    return max(found, key=_last_written)
+
+
+def _last_written(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.glob("metrics.jsonl")))
+
+
+def _checked(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise TapelessError(f"{folder} is not a folder: give the folders of runs, such as runs/ops-102k-001.")
+    return folder

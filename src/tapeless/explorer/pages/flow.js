@@ -1,0 +1,147 @@
+// The training step as two facing columns: forward down on the left, on the right the backward call of each, coloured by
+// what it wrote at a recorded step.
+
+import { css, logShare, scale } from "./colour.js";
+import { h, percent, short, whole } from "./dom.js";
+
+const LEAD = 5, STATISTICS = ["size", "zeros", "largest", "not finite"];
+const COLOURED = { size: "size per element", zeros: "share of zeros", largest: "largest value" };
+const FOLD_FROM = 5; // blocks; of more, only the outer ones are open
+
+export function render({ model, el }) {
+  const runs = model.runs.filter((run) => run.record);
+  if (!runs.length) {
+    el.append(h("section", { className: "card" }, h("h2", {}, "Flow"), model.runs.map((run) => h("p", { className: "soft" }, run.recordError))));
+    return () => {};
+  }
+  let run = model.at && runs.includes(model.at.run) ? model.at.run : runs.find((each) => each.shown) ?? runs[0];
+  let row = model.at?.run === run ? model.at.row : null, chosen = model.at?.run === run ? model.at.call ?? null : null;
+  let values = null, cells = new Map(), asked = 0, later = 0;
+  model.at = null;
+  const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = null; build(); } },
+    runs.map((each, index) => h("option", { value: index, selected: each === run }, each.name)));
+  const by = h("select", { id: "flow-by", onchange: paint }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
+  const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
+  const at = h("output", { id: "flow-at" });
+  const columns = h("div", { id: "flow-columns" });
+  const panel = h("section", { className: "card sticky", ariaLabel: "Call", id: "flow-call", ariaLive: "polite" });
+  el.append(h("section", { className: "card", ariaLabel: "Recorded step" }, h("h2", {}, "One training step, call by call"),
+    h("div", { className: "controls" }, h("label", {}, "run", which), h("label", {}, "coloured by", by)),
+    h("div", { className: "slider" }, h("label", { htmlFor: "flow-step" }, "step"), slider, at)),
+  h("div", { className: "two" }, h("section", { className: "card", ariaLabel: "Calls" },
+    h("div", { className: "headings" }, h("span", {}, "forward ↓"), h("span", {}, "backward ↑, beside its forward (↻ computed again)")), columns), panel));
+
+  function build() {
+    const { record } = run;
+    cells = new Map();
+    const results = new Map();
+    record.results.forEach(([call, result], index) => results.set(call, [...(results.get(call) ?? []), [result, index]]));
+    const blocks = record.sections.filter((name) => name.startsWith("blocks."));
+    const open = (name) => blocks.length < FOLD_FROM || !blocks.slice(1, -1).includes(name) || (chosen !== null && record.calls[chosen]?.section === name);
+    const groups = record.sections.map((name) => {
+      const here = record.calls.filter((call) => call.section === name);
+      const forward = here.filter((call) => call.phase === "forward"), taken = new Set();
+      const pairs = forward.flatMap((call) => {
+        const back = here.filter((each) => each.partner === call.call && each.phase !== "forward");
+        back.forEach((each) => taken.add(each.call));
+        return [h("div", {}, button(call, results)), h("div", {}, back.map((each) => button(each, results)))];
+      });
+      const alone = here.filter((call) => call.phase !== "forward" && !taken.has(call.call));
+      pairs.push(...alone.flatMap((call) => [h("div"), h("div", {}, button(call, results))]));
+      return h("details", { className: "section", open: open(name), ontoggle: paint }, h("summary", {}, name), h("div", { className: "pairs" }, pairs));
+    });
+    const rest = record.calls.filter((call) => !call.section);
+    groups.push(h("details", { className: "section", ontoggle: paint }, h("summary", {}, "zero, clip and update"), h("div", { className: "pairs" }, rest.map((call) => h("div", {}, button(call, results))))));
+    columns.replaceChildren(...groups);
+    slider.max = Math.max(0, record.rows - 1);
+    row = Math.min(row ?? record.rows - 1, record.rows - 1);
+    slider.value = row;
+    look();
+    tell();
+  }
+
+  function button(call, results) {
+    const colour = h("i"), value = h("span", { className: "value" }, ""), recorded = results.get(call.call) ?? [];
+    const shown = call.results[recorded[0]?.[0] ?? 0]?.buffer ?? "";
+    const made = h("button", { type: "button", className: "call", ariaPressed: "false", onclick: () => { chosen = call.call; paint(); tell(); } },
+      colour, h("span", { className: "no" }, String(call.call)), h("span", { className: "what" }, `${call.op}${call.phase === "recompute" ? " ↻" : ""} → ${local(shown, call.section)}`), value);
+    made.dataset.call = call.call;
+    cells.set(call.call, { made, colour, value, results: recorded, back: call.phase === "backward" });
+    return made;
+  }
+
+  async function look() {
+    const mine = (asked += 1);
+    if (run.record.rows < 1) { at.textContent = "nothing recorded yet"; return; }
+    try {
+      const found = await run.row(row);
+      if (mine !== asked) return;
+      values = found;
+      paint();
+    } catch (error) {
+      if (mine === asked) at.textContent = error.message;
+    }
+  }
+
+  const value = (result, statistic) => values[LEAD + STATISTICS.length * result + STATISTICS.indexOf(statistic)];
+
+  function paint() {
+    if (!values) return;
+    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
+    const statistic = by.value;
+    const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
+    for (const [call, { made, colour, value: text, results, back }] of cells) {
+      if (!made.closest("details").open) continue; // what is folded is painted when it is opened
+      const pressed = String(call === chosen);
+      if (made.getAttribute("aria-pressed") !== pressed) made.setAttribute("aria-pressed", pressed);
+      if (!results.length) continue;
+      const first = value(results[0][1], statistic), wrong = results.some(([, index]) => value(index, "not finite") > 0);
+      colour.style.background = css(scale(statistic === "zeros" ? first : logShare(first, ...ranges[back ? "backward" : "forward"])));
+      const said = wrong ? "not finite" : statistic === "zeros" ? percent(first) : short(first);
+      if (text.firstChild.data !== said) text.firstChild.data = said;
+      text.classList.toggle("wrong", wrong);
+    }
+    if (chosen !== null) tell();
+  }
+
+  // Values forward and gradients back differ by orders of magnitude: each column has its own scale.
+  function rangeOf(statistic, back) {
+    let [low, high] = [Infinity, 0];
+    for (const cell of cells.values()) {
+      if (cell.back !== back || !cell.results.length) continue;
+      const size = value(cell.results[0][1], statistic);
+      if (size > 0) [low, high] = [Math.min(low, size), Math.max(high, size)];
+    }
+    return high > 0 ? [Math.max(low, high * 1e-12), high] : [1, 1];
+  }
+
+  function tell() {
+    const call = chosen === null ? null : run.record.calls[chosen];
+    if (!call) {
+      panel.replaceChildren(h("h2", {}, "A call"), h("p", { className: "soft" }, "Click one: its formula with the names of what it reads, what it wrote at this step, and the lines that make it."));
+      return;
+    }
+    const measured = new Map((cells.get(call.call)?.results ?? []).map(([result, index]) => [result, index]));
+    const pair = (name, said) => [h("dt", {}, name), h("dd", {}, said)];
+    panel.replaceChildren(h("h2", {}, `${call.call} ${call.op}.${call.direction}`), h("p", { className: "soft" }, `${call.section || "the whole model"}, ${call.phase}${call.partner === null ? "" : `; its forward is call ${call.partner}`}; ${whole(call.flops)} FLOP`),
+      ...call.results.map((each, result) => {
+        const index = measured.get(result), numbers = index === undefined || !values ? [] : STATISTICS.map((name) => pair(name === "size" ? "size per element" : name, name === "zeros" ? percent(value(index, name)) : short(value(index, name))));
+        return h("div", {}, h("pre", { tabIndex: 0 }, `${local(each.buffer, call.section)} ${each.sign} ${each.reads_as}`), h("dl", {}, pair("shape", each.shape.join("×")), numbers));
+      }),
+      h("h3", {}, "Reads"), h("dl", {}, Object.entries(call.reads).map(([name, buffer]) => pair(name, buffer))),
+      h("h3", {}, `Made at ${call.source}`), h("pre", { tabIndex: 0 }, run.record.sources[call.source] ?? "its source was not kept"));
+  }
+
+  const news = (what) => {
+    if (what !== "news" || !run.record) return;
+    const last = row === Number(slider.max);
+    slider.max = Math.max(0, run.record.rows - 1);
+    if (last) { row = Number(slider.max); slider.value = row; look(); }
+  };
+  model.listeners.add(news);
+  addEventListener("theme", paint);
+  build();
+  return () => { model.listeners.delete(news); removeEventListener("theme", paint); };
+}
+
+const local = (name, section) => (section && name.startsWith(`${section}.`) ? name.slice(section.length + 1) : name);

@@ -1,0 +1,238 @@
+"""The explorer's server: a handful of pages and what they ask for, on this machine alone.
+
+Runs are known by their number in the list that was given at the start, pages by an exact table of names: no path of a
+request ever reaches the file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tapeless.backends.backend import BACKENDS
+from tapeless.errors import TapelessError, unknown
+from tapeless.explorer.guard import App, guarded
+from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.source import RunSource, described, heat
+from tapeless.program.precision import PRECISIONS
+
+PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+MOST_STREAMS = 16
+LOOK = 0.5  # seconds between two looks at the runs
+MOST_ROWS_BYTES = 4 << 20  # of a record, sent at once
+MOST_BINS = 4096
+MAXIMUM = 1 << 31
+MOST_SIZE = 1 << 24  # of a batch or a sequence
+
+
+class Query:
+    """What an address asks for besides its path, each name once and known, each number one."""
+
+    def __init__(self, request: Request, *names: str) -> None:
+        items = request.query_params.multi_items()
+        given = dict(items)
+        if len(given) != len(items) or not set(given) <= set(names):
+            raise TapelessError(f"this address takes {', '.join(names) or 'nothing'}, each at most once.")
+        self._given = given
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._given.get(name, default)
+
+    def number(self, name: str, default: int, least: int = 0, most: int = MAXIMUM) -> int:
+        given = self._given.get(name)
+        if given is None:
+            return default
+        if not (given.isascii() and given.isdigit() and len(given) < 12 and least <= int(given) <= most):
+            raise TapelessError(f"{name} must be a whole number from {least} to {most:,}, not {given[:40]!r}.")
+        return int(given)
+
+    def one_of(self, name: str, known: Iterable[str]) -> str | None:
+        given = self._given.get(name)
+        if given is not None and given not in known:
+            raise unknown(name, given, known)
+        return given
+
+    def count(self, name: str) -> int | None:
+        return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
+
+
+def make_app(folders: list[Path], token: str, port: int) -> App:
+    sources = [RunSource(folder) for folder in folders]
+    streams = 0
+
+    def run_of(request: Request) -> RunSource:
+        number: int = request.path_params["run"]
+        if not 0 <= number < len(sources):
+            raise TapelessError(f"there is no run {number}: there are {len(sources)}.")
+        return sources[number]
+
+    def runs(request: Request) -> Response:
+        Query(request)
+        return JSONResponse([source.about() for source in sources])
+
+    def curves(request: Request) -> Response:
+        query = Query(request, "generation", "cursor")
+        return JSONResponse(run_of(request).curves(query.number("generation", 0), query.number("cursor", 0)))
+
+    def doctor(request: Request) -> Response:
+        Query(request)
+        return JSONResponse(_or_why_not(run_of(request).doctor))
+
+    def record(request: Request) -> Response:
+        Query(request)
+        source = run_of(request)
+
+        def listed() -> dict[str, Any]:
+            generation, found = source.record()
+            return described(found, generation)
+
+        return JSONResponse(_or_why_not(listed))
+
+    def heatmap(request: Request) -> Response:
+        query = Query(request, "what", "bins")
+        generation, found = run_of(request).record()
+        names, table = heat(found, query.text("what", "flow"), query.number("bins", 512, 1, MOST_BINS))
+        said = json.dumps({"generation": generation, "lines": names, "bins": len(table)}).encode()
+        return _binary(said, table.astype("<f8").tobytes())
+
+    def rows(request: Request) -> Response:
+        query = Query(request, "from", "to")
+        generation, found = run_of(request).record()
+        start, stop = query.number("from", 0), query.number("to", 0)
+        most = max(1, MOST_ROWS_BYTES // (4 * found.header.width))
+        chosen = found.rows[start : min(stop, start + most)]
+        said = json.dumps({"generation": generation, "from": start, "rows": len(chosen), "width": found.header.width})
+        return _binary(said.encode(), np.ascontiguousarray(chosen, "<f4").tobytes())
+
+    def plan(request: Request) -> Response:
+        query = Query(request, "batch", "time", "recompute", "precision", "backend")
+        recompute = query.one_of("recompute", ("yes", "no"))
+        wanted = Switches(
+            query.count("batch"), query.count("time"), None if recompute is None else recompute == "yes",
+            query.one_of("precision", PRECISIONS), query.one_of("backend", BACKENDS),
+        )  # fmt: skip
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
+
+    async def live(request: Request) -> Response:
+        """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
+        nonlocal streams
+        Query(request)
+        if streams >= MOST_STREAMS:
+            return PlainTextResponse("Too many pages look already.\n", 503)
+
+        async def events() -> AsyncIterator[str]:
+            nonlocal streams
+            streams += 1
+            try:
+                before: list[Any] = [None] * len(sources)
+                while True:
+                    for number, source in enumerate(sources):
+                        state = await asyncio.to_thread(source.state)
+                        if state != before[number]:
+                            before[number] = state
+                            yield f"data: {json.dumps({'run': number, **state})}\n\n"
+                    yield ": still here\n\n"
+                    await asyncio.sleep(LOOK)
+            finally:
+                streams -= 1
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    routes = [
+        Route("/api/runs", runs),
+        Route("/api/live", live),
+        *(
+            Route(f"/api/runs/{{run:int}}/{name}", endpoint)
+            for name, endpoint in {
+                "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+            }.items()
+        ),
+        *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
+    ]  # fmt: skip
+    app = Starlette(routes=routes, exception_handlers={TapelessError: _sentence, 404: _missing, 405: _missing})
+    app.router.redirect_slashes = False
+    return guarded(app, token, port)
+
+
+def pages() -> dict[str, tuple[str, bytes]]:
+    """Every page by its address, read when the server starts."""
+    found = {}
+    for file in resources.files("tapeless.explorer").joinpath("pages").iterdir():
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            found["/" if file.name == "index.html" else f"/{file.name}"] = (kind, file.read_bytes())
+    return found
+
+
+def _page(kind: str, content: bytes) -> Callable[[Request], Response]:
+    return lambda request: Response(content, media_type=kind)
+
+
+def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Of a run that is young or damaged, what there is not is no mistake of the page's."""
+    try:
+        return ask()
+    except TapelessError as error:
+        return {"error": str(error)}
+
+
+def _sentence(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("Not found.\n", 404)
+
+
+def _binary(said: bytes, numbers: bytes) -> Response:
+    """A line of JSON padded to 8 bytes, its length before it, then numbers as they lie in memory."""
+    said += b" " * (-(len(said) + 8) % 8)
+    return Response(len(said).to_bytes(8, "little") + said + numbers, media_type="application/octet-stream")
+
+
+def open_socket(port: int = PORT) -> socket.socket:
+    """A socket of this machine alone: the usual port, or where somebody has it any that is free."""
+    for wanted in (port, 0):
+        found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(("127.0.0.1", wanted))
+            found.listen(128)  # a browser that is quicker than the server waits
+            return found
+        except OSError:
+            found.close()
+    raise TapelessError("no port of 127.0.0.1 is free for the explorer.")
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def serve(folders: list[Path], listening: socket.socket, token: str) -> None:
+    """Until it is interrupted."""
+    import uvicorn
+
+    app = make_app(folders, token, listening.getsockname()[1])
+    config = uvicorn.Config(
+        app, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False,
+        proxy_headers=False, limit_concurrency=64, h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def address(listening: socket.socket, token: str) -> str:
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/#{token}"

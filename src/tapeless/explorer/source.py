@@ -1,0 +1,280 @@
+"""A run as the pages see it: read from its folder, again and again while it grows.
+
+A run folder is not trusted: three files are read from it by their names, links are not followed, everything is checked
+before it is used, and what cannot be read is a sentence in place of the picture.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.lock import held
+from tapeless.files.plain import open_plain, parse_json
+from tapeless.ops.contract import Array
+from tapeless.train import metrics
+from tapeless.train.believed import is_line
+from tapeless.train.doctor import diagnose, read_setup
+from tapeless.train.records import FILE as RECORD
+from tapeless.train.records import Header, Record, flow, min_max, read_record, together, weight_gradients
+from tapeless.train.run import CONFIGURATION, open_run
+
+CURVES = ("step", "loss", "lr", "gradient_norm", "update_ratio", "tokens_per_second")
+MOST_POINTS = 4000  # of a curve sent at once; more are drawn together
+MOST_LINES = 2_000_000
+MOST_EVENTS = 1000
+MOST_CELLS = 2_000_000  # numbers of a heatmap sent at once
+PIECE = 1 << 24  # bytes of metrics read at a time
+Signature = tuple[int, int, int]  # which file it is, its size, when it was changed
+
+
+class RunSource:
+    """One run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = Lock()  # requests come on several threads
+        self._metrics = _Metrics(folder / metrics.FILE)
+        self._record: tuple[Signature, Record] | None = None
+        self._generation = 0  # of the record: it is another file once it was thinned or replaced
+
+    @property
+    def name(self) -> str:
+        return self.folder.name or str(self.folder)
+
+    def about(self) -> dict[str, Any]:
+        """What is said of it in a list of runs."""
+        found: dict[str, Any] = {"name": self.name, "preset": None, "error": None, "trains": False}
+        try:
+            check_no_link(self.folder / CONFIGURATION)
+            run = open_run(self.folder)
+            request, preset = run.request(), run.preset()
+            settings = request.settings
+            found |= {
+                "preset": request.preset, "trains": held(self.folder), "architecture": preset.values(),
+                "batch": settings.batch, "time": settings.time or preset.architecture.context,
+                "precision": settings.precision, "backend": settings.backend, "lr": settings.lr,
+            }  # fmt: skip
+        except TapelessError as error:
+            found["error"] = str(error)
+        return found
+
+    def curves(self, generation: int, cursor: int) -> dict[str, Any]:
+        """What is new since a cursor, or everything where the file is not the one that the cursor was of."""
+        with self._lock:
+            return self._metrics.since(generation, cursor)
+
+    def doctor(self) -> dict[str, Any]:
+        """The doctor's diagnosis and findings."""
+        check_no_link(self.folder / metrics.FILE)
+        check_no_link(self.folder / CONFIGURATION)
+        diagnosis, *evidence = diagnose(metrics.read_metrics(self.folder), read_setup(self.folder))
+        return {"diagnosis": asdict(diagnosis), "findings": [asdict(each) for each in evidence]}
+
+    def state(self) -> dict[str, Any]:
+        """How far it is: a page that sees another one asks for what is new."""
+        with self._lock:
+            self._metrics.read()
+            return {
+                "metrics": [self._metrics.generation, len(self._metrics)],
+                "record": signature(self.folder / RECORD),
+                "trains": held(self.folder),
+            }
+
+    def record(self) -> tuple[int, Record]:
+        """The record, read once for each state of its file, and its generation."""
+        path = self.folder / RECORD
+        with self._lock:
+            now = signature(path)
+            if now is None:
+                raise TapelessError(
+                    f"{self.name} has no record of its steps: `tapeless train` keeps one, but for --record 0."
+                )
+            if self._record is None or self._record[0] != now:
+                check_no_link(path)
+                if self._record is None or self._record[0][0] != now[0]:
+                    self._generation += 1
+                self._record = now, read_record(path)
+            return self._generation, self._record[1]
+
+
+def described(record: Record, generation: int) -> dict[str, Any]:
+    """The listing that a record belongs to, and where in its rows is what."""
+    header = record.header
+    return {
+        "generation": generation,
+        "rows": len(record.rows),
+        "listing": header.listing,
+        "calls": header.calls,
+        "results": header.results,
+        "sources": header.sources,
+        "flow": flow(header),
+        "weights": weight_gradients(header),
+        "sections": sections(header),
+    }
+
+
+def sections(header: Header) -> list[str]:
+    """From the input to the loss."""
+    return list(dict.fromkeys(call["section"] for call in header.calls if call["section"]))
+
+
+def heat(record: Record, what: str, bins: int) -> tuple[list[str], Array]:
+    """A table for a heatmap: of each bin its first step and index, then for every line its least and greatest value."""
+    header, rows = record.header, record.rows
+    if what == "flow":
+        lines = flow(header)
+        columns = rows[:, [header.column(index, "size") for index in lines.values()]]
+    elif what == "weights":
+        grouped = weight_gradients(header)
+        lines = dict.fromkeys(grouped, 0)
+        columns = np.array([together(header, rows, indices) for indices in grouped.values()]).T
+    elif what == "calls":
+        chosen = _backward(header)
+        lines = dict.fromkeys((f"{index}" for index in chosen), 0)
+        columns = rows[:, [header.column(index, "size") for index in chosen]]
+    else:
+        raise TapelessError(f"there is no heatmap of {what[:40]!r}: ask for flow, weights or calls.")
+    names = list(lines)
+    columns = columns.reshape(len(rows), len(names)).astype(np.float64)
+    starts, low, high = min_max(columns, max(1, min(bins, MOST_CELLS // max(1, 2 * len(names)))))
+    table = np.concatenate([record.steps[starts][:, None], starts[:, None], low, high], axis=1)
+    return names, table
+
+
+def _backward(header: Header) -> list[int]:
+    """The first gradient that each backward call writes."""
+    found: dict[int, int] = {}
+    for index, (number, _) in enumerate(header.results):
+        if header.calls[number]["phase"] == "backward":
+            found.setdefault(number, index)
+    return list(found.values())
+
+
+class _Metrics:
+    """A run's lines of metrics, read on from where the last reading ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.generation = 0
+        self.error: str | None = None
+        self._begin(None)
+
+    def __len__(self) -> int:
+        return len(self._steps) + len(self._evaluations) + len(self._events)
+
+    def _begin(self, file: int | None) -> None:
+        self._file, self._offset, self._rest, self.error = file, 0, b"", None
+        self._steps: list[tuple[float, ...]] = []
+        self._evaluations: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
+        self.generation += 1
+
+    def read(self) -> None:
+        now = signature(self.path)
+        if now is None:
+            if self._file is not None:
+                self._begin(None)
+            return
+        if now[0] != self._file or now[1] < self._offset:  # another file, or one that was cut: from the beginning
+            self._begin(now[0])
+        if self.error is not None or now[1] == self._offset:
+            return
+        try:
+            check_no_link(self.path)
+            with open_plain(self.path) as file:
+                file.seek(self._offset)
+                while piece := file.read(PIECE):
+                    self._offset += len(piece)
+                    self._take(piece)
+        except OSError as error:
+            self.error = f"cannot read {self.path.name}: {error.strerror}."
+        except TapelessError as error:
+            self.error = str(error)
+
+    def _take(self, piece: bytes) -> None:
+        *rows, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > PIECE or len(self._steps) > MOST_LINES:
+            raise TapelessError(f"{self.path.name} is too long to be the metrics of a run.")
+        for row in rows:
+            try:
+                line = parse_json(row)
+            except ValueError:
+                line = None
+            if not is_line(line):
+                raise TapelessError(
+                    f"line {len(self) + 1:,} of {self.path.name} is not a line of metrics; what stands before it is "
+                    f"shown."
+                )
+            self._add(line)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "step":
+            ratios = [each for each in line.get("update_ratios", {}).values() if each is not None]
+            line = {**line, "update_ratio": median(ratios) if ratios else None}
+            self._steps.append(tuple(_number(line.get(name)) for name in CURVES))
+        elif kind == "evaluation":
+            wanted = ("step", "loss", "accuracy", "train_loss", "train_accuracy", "best")
+            self._evaluations.append({name: _finite(line.get(name)) for name in wanted})
+        elif kind in ("spike", "stop", "start"):
+            said = line.get("message") or line.get("reason") or ""
+            self._events.append({"kind": kind, "step": line["step"], "text": said[:2000]})
+
+    def since(self, generation: int, cursor: int) -> dict[str, Any]:
+        self.read()
+        fresh = generation != self.generation or not 0 <= cursor <= len(self._steps)
+        rows = np.array(self._steps[0 if fresh else cursor :], np.float64).reshape(-1, len(CURVES))
+        if len(rows) > MOST_POINTS:
+            fresh = True
+            _, low, high = min_max(np.array(self._steps, np.float64), MOST_POINTS // 2)
+            rows = np.stack([low, high], axis=1).reshape(-1, len(CURVES))
+        return {
+            "generation": self.generation,
+            "cursor": len(self._steps),
+            "fresh": fresh,
+            "error": self.error,
+            "steps": {name: [_finite(each) for each in rows[:, n].tolist()] for n, name in enumerate(CURVES)},
+            "evaluations": _thinned(self._evaluations),
+            "events": self._events[-MOST_EVENTS:],
+        }
+
+
+def _thinned(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    stride = -(-len(lines) // MOST_POINTS) or 1
+    return lines[::stride] if stride == 1 else [*lines[:-1:stride], lines[-1]]
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def signature(path: Path) -> Signature | None:
+    """None where there is no such file."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_no_link(path: Path) -> None:
+    """What a link leads to is not part of the run, and not for a page to see."""
+    try:
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise TapelessError(f"{path.name} is a link, and links in a run folder are not followed.")
+    except OSError:
+        return  # the opening says why

@@ -1,0 +1,76 @@
+"""A server of a few runs in a thread of this process, and a client that sends what it is told, byte for byte."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from tapeless.explorer.server import make_app, open_socket
+from tapeless.train.session import start
+from tapeless.train.settings import Request, Settings
+
+TOKEN = "a-token-of-twenty-four-bytes"
+
+
+def trained(folder: Path, steps: int = 12, **fields: Any) -> Path:
+    model: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2, **fields}
+    settings = Settings(data="operations", batch=200, steps=steps, lr=3e-3, eval_every=4, log_every=1, record=1)
+    for _ in start(Request("ops-102k", model, settings), folder).walk(lambda: None):
+        pass
+    return folder
+
+
+class Server:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.host = f"127.0.0.1:{port}"
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.host}/#{TOKEN}"
+
+    def raw(self, request: bytes, whole: bool = True) -> bytes:
+        """All that comes back. A request that is not whole is ended, as nobody would answer it."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(request)
+            if not whole:
+                connection.shutdown(socket.SHUT_WR)
+            found = b""
+            while piece := connection.recv(1 << 16):
+                found += piece
+            return found
+
+    def ask(self, path: str, *headers: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes, bytes]:
+        """Status, head and body. Headers are lines; Host is ours unless it is said."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host if host is None else host}", *headers]
+        answer = self.raw("\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1"))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]) if head else 0, head, body
+
+    def get(self, path: str) -> Any:
+        status, _, body = self.ask(path, f"X-Tapeless-Token: {TOKEN}")
+        assert status == 200, body
+        return json.loads(body)
+
+
+@contextmanager
+def served(*folders: Path):
+    listening = open_socket(0)
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(
+        make_app(list(folders), TOKEN, port), http="h11", ws="none", lifespan="off", log_level="critical",
+        h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield Server(port)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,429 @@
+"""The server: what it says of a run is what the engine did; nobody else is answered; no folder breaks it."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tapeless.explorer.guard import HEADERS, refusal
+from tapeless.train.metrics import read_metrics
+from tapeless.train.records import flow, read_record
+from tapeless.train.run import open_run
+from tests.explorer.serving import TOKEN, served, trained
+
+WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
+SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    parent = tmp_path_factory.mktemp("runs")
+    return [trained(parent / "one"), trained(parent / "two", steps=8)]
+
+
+@pytest.fixture(scope="module")
+def server(runs):
+    (runs[0].parent / "one-more").mkdir()
+    (runs[0].parent / "one-more" / "config.toml").write_text("root: secret")
+    with served(*runs) as found:
+        yield found
+
+
+def numbers(body, kind):
+    length = int.from_bytes(body[:8], "little")
+    return json.loads(body[8 : 8 + length]), np.frombuffer(body[8 + length :], kind)
+
+
+def test_curves_are_the_metrics(server, runs):
+    found = server.get("/api/runs/0/curves")
+    lines = [line for line in read_metrics(runs[0]) if line["kind"] == "step"]
+    assert found["steps"]["step"] == [line["step"] for line in lines]
+    assert found["steps"]["loss"] == [line["loss"] for line in lines]
+    assert [each["step"] for each in found["evaluations"]] == [4, 8, 12]
+    assert found["cursor"] == len(lines)
+    more = server.get(f"/api/runs/0/curves?generation={found['generation']}&cursor=10")
+    assert not more["fresh"]
+    assert more["steps"]["step"] == [11, 12]
+
+
+def test_heat_and_rows_are_the_record(server, runs):
+    record = read_record(runs[0] / "records.f32")
+    said = server.get("/api/runs/0/record")
+    assert said["rows"] == 12
+    assert said["flow"] == flow(record.header)
+    _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64", WITH_TOKEN)
+    head, table = numbers(body, "<f8")
+    table = table.reshape(head["bins"], -1)
+    column = record.header.column(said["flow"]["blocks.1"], "size")
+    assert np.array_equal(table[:, 2 + head["lines"].index("blocks.1")], record.rows[:, column].astype(np.float64))
+    assert table[:, 0].tolist() == record.steps.tolist()
+    _, _, body = server.ask("/api/runs/0/rows?from=3&to=5", WITH_TOKEN)
+    head, values = numbers(body, "<f4")
+    assert np.array_equal(values.reshape(-1, head["width"]), record.rows[3:5])
+    for what in ("weights", "calls"):
+        status, _, body = server.ask(f"/api/runs/0/heat?what={what}&bins=3", WITH_TOKEN)
+        assert (status, numbers(body, "<f8")[0]["bins"]) == (200, 3)
+
+
+def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
+    program = open_run(runs[0]).program()
+    plan = server.get("/api/runs/0/plan")
+    assert plan["calls"] == len(program.calls)
+    assert len(plan["why"]) == len(plan["buffers"])
+    assert server.get("/api/runs/0/plan?batch=400")["peak_bytes"] > plan["peak_bytes"]
+    assert server.get("/api/runs/0/plan?precision=float64&backend=reference")["precision"] == "float64"
+    assert server.get("/api/runs/0/plan?recompute=yes")["recompute"] is True
+    status, _, body = server.ask("/api/runs/0/plan?precision=bfloat16&backend=nobody", WITH_TOKEN)
+    assert (status, b"unknown backend" in body) == (422, True)
+    assert "error" in server.get("/api/runs/0/plan?precision=complex128&backend=cpu")
+
+
+def test_the_doctor_speaks(server):
+    assert server.get("/api/runs/0/doctor")["diagnosis"]["sentence"]
+
+
+def test_every_answer_is_sealed(server):
+    for path, headers in (("/", ()), ("/nothing", ()), ("/api/runs", ()), ("/api/runs", (WITH_TOKEN,))):
+        _, head, _ = server.ask(path, *headers)
+        for name, value in HEADERS:
+            assert name + b": " + value in head
+        assert b"access-control" not in head.lower()
+        assert b"set-cookie" not in head.lower()
+
+
+def hostile(port):
+    """Requests that get no data, each as (what, bytes)."""
+    ours, good = f"127.0.0.1:{port}", "/api/runs"
+
+    def plain(path=good, *lines, method="GET", host=ours, token=TOKEN):
+        sent = [f"{method} {path} HTTP/1.1", f"Host: {host}"] if host is not None else [f"{method} {path} HTTP/1.1"]
+        sent += [f"X-Tapeless-Token: {token}"] if token is not None else []
+        return "\r\n".join([*sent, *lines, "Connection: close", "", ""]).encode("latin-1")
+
+    hosts = ["evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", f"127.0.0.1:{port + 1}", "127.0.0.1:80"]
+    hosts += [f"127.0.0.1:{port}.evil.example", f"evil.example/127.0.0.1:{port}", f"x127.0.0.1:{port}", f"{ours}x"]
+    hosts += [
+        f"127.0.0.1:{port}@evil.example",
+        f"evil@127.0.0.1:{port}",
+        f"0.0.0.0:{port}",
+        f"[::1]:{port}",
+        "null",
+        "",
+    ]
+    hosts += [f"LOCALHOST:{port}", f"127.1:{port}", f"2130706433:{port}", f"127.0.0.1:0{port}", f"127.0.0.1.:{port}"]
+    hosts += [
+        f"localhost.:{port}",
+        f"localhost:{port},evil.example",
+        f"{ours}, {ours}",
+        f"127.0.0.1:{port}#",
+        "\xe4:80",
+    ]
+    hosts += [f"127.0.0.2:{port}", f"127.0.0.1:{port}/", f"127.0.0.1 :{port}", f"127.0.0.1: {port}", f"%31{ours[1:]}"]
+    for host in hosts:
+        yield f"host {host}", plain(host=host)
+    yield "no host", plain(host=None)
+    yield "two hosts", plain(good, f"Host: {ours}")
+    yield "two hosts, one foreign", plain(good, "Host: evil.example")
+    yield "a host in the target", plain(f"http://evil.example:{port}/api/runs", host="evil.example")
+
+    origins = [
+        "null",
+        "http://evil.example",
+        f"http://evil.example:{port}",
+        f"https://{ours}",
+        f"http://{ours}.evil.com",
+    ]
+    origins += [
+        f"http://{ours}/",
+        f"http://{ours}x",
+        f"xhttp://{ours}",
+        "http://127.0.0.1",
+        "http://localhost",
+        "file://",
+    ]
+    origins += [
+        f"http://127.0.0.1:{port + 1}",
+        f"HTTP://{ours}",
+        f"http://{ours} http://evil.example",
+        f"http://a@{ours}",
+    ]
+    origins += [
+        f"http://localhost:{port}",
+        "",
+        f"//{ours}",
+        ours,
+        f"http://{ours}, http://{ours}",
+        "*",
+        f"http:///{ours}",
+    ]
+    for origin in origins:
+        yield f"origin {origin}", plain(good, f"Origin: {origin}")
+    yield "two origins", plain(good, f"Origin: http://{ours}", f"Origin: http://{ours}")
+    for site in ("cross-site", "same-site", "SAME-ORIGIN", ""):
+        yield f"fetched from {site}", plain(good, f"Sec-Fetch-Site: {site}")
+
+    tokens = [
+        None,
+        "",
+        "wrong",
+        TOKEN[:-1],
+        TOKEN + "x",
+        TOKEN.upper(),
+        f" {TOKEN[1:]}",
+        "null",
+        "undefined",
+        "\xff" * 24,
+    ]
+    tokens += [TOKEN * 100, f"{TOKEN},{TOKEN}", f"Bearer {TOKEN}", f'"{TOKEN}"', f"{TOKEN};", "0", "*"]
+    for token in tokens:
+        yield f"token {token}", plain(token=token)
+    yield "two tokens", plain(good, f"X-Tapeless-Token: {TOKEN}")
+    yield "a token in a cookie", plain(good, f"Cookie: token={TOKEN}; X-Tapeless-Token={TOKEN}", token=None)
+    yield "a token in the query", plain(f"/api/runs?token={TOKEN}&X-Tapeless-Token={TOKEN}", token=None)
+    yield "a token as authorization", plain(good, f"Authorization: Bearer {TOKEN}", token=None)
+    yield "a token in the path", plain(f"/api/runs/{TOKEN}", token=None)
+
+    methods = (
+        "POST",
+        "PUT",
+        "PATCH",
+        "DELETE",
+        "OPTIONS",
+        "HEAD",
+        "TRACE",
+        "CONNECT",
+        "PROPFIND",
+        "get",
+        "FOO",
+        "DEBUG",
+    )
+    for method in methods:
+        yield f"method {method}", plain(method=method)
+    for name in ("X-HTTP-Method-Override", "X-Forwarded-Host", "X-Original-URL", "Forwarded"):
+        yield f"{name} does not help a wrong host", plain(good, f"{name}: {ours}", host="evil.example")
+
+    steps = [
+        "../",
+        "..%2f",
+        "%2e%2e/",
+        "%2e%2e%2f",
+        "%252e%252e%252f",
+        "..\\",
+        "..%5c",
+        "%c0%ae%c0%ae/",
+        "....//",
+        "..;/",
+    ]
+    steps += ["%uff0e%uff0e/", ".%2e/", "%2e./", "/", "./"]
+    for step in steps:
+        for start in ("/", "/api/", "/api/runs/", "/api/runs/0/"):
+            yield f"traversal {start}{step}", plain(f"{start}{step * 6}etc/passwd")
+    siblings = ["one", "one-more", "one-more/config.toml", "../one-more/config.toml", "0-more", "0/../1/plan", "00/x"]
+    siblings += [
+        "0/config.toml",
+        "0/metrics.jsonl",
+        "0/records.f32",
+        "0/checkpoints",
+        "-1/plan",
+        "2/plan",
+        "99999999999/plan",
+    ]
+    siblings += [
+        "0x0/plan",
+        "0.0/plan",
+        "0e0/plan",
+        "+0/plan",
+        "%30/plan",
+        "0%00/plan",
+        "0;/plan",
+        "\u0661/plan",
+        "0/plan/",
+    ]
+    for sibling in siblings:
+        path = f"/api/runs/{sibling}".encode().decode("latin-1")
+        yield f"sibling {sibling}", plain(path)
+    for path in (
+        "/server.py",
+        "/pages/run.js",
+        "/__init__.py",
+        "/index.html/",
+        "/style.css/..",
+        "/api",
+        "/api/",
+        "/Api/runs",
+    ):
+        yield f"path {path}", plain(path)
+    yield "NUL in the path", plain("/api/runs%00")
+    yield "a long path", plain("/api/" + "a" * 5000)
+
+    flood = "bytes=" + ",".join(f"{n}-{n + 1}" for n in range(500))
+    for value in ("bytes=0-", "bytes=0-0", "bytes=-1", flood, "bytes=5-2", "lines=1", ""):
+        yield f"range {value[:12]}", plain(good, f"Range: {value}")
+    queries = [
+        "what=" + "x" * 2000,
+        "what=flow&what=flow",
+        "nothing=1",
+        "bins=0",
+        "bins=-1",
+        "bins=1e9",
+        "bins=99999999999",
+    ]
+    queries += [
+        "what=../../etc/passwd",
+        "bins=%00",
+        "what=%ff%fe",
+        "bins=\u0663",
+        "what[]=flow",
+        "bins=5000",
+        "=",
+        "what=<script>",
+    ]
+    for query in queries:
+        yield f"query {query[:20]}", plain(f"/api/runs/0/heat?{query}".encode().decode("latin-1"))
+    for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
+                  "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
+        yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
+    yield "a body", plain(good, "Content-Length: 5") + b"hello"
+    yield "a chunked body", plain(good, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
+    yield "both lengths", plain(good, "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
+    yield "two lengths", plain(good, "Content-Length: 0", "Content-Length: 9")
+    yield "an upgrade", plain(good, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+    yield "many headers", plain(good, *(f"X-{n}: y" for n in range(100)))
+    yield "a huge header", plain(good, "X-Long: " + "y" * 40_000)
+    yield (
+        "a folded header",
+        f"GET {good} HTTP/1.1\r\nHost: {ours}\r\nX-Tapeless-Token:\r\n\tbad\r\nConnection: close\r\n\r\n".encode(),
+    )
+    for noise in (b"", b"\r\n\r\n", b"\0" * 100, b"GET", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00" * 20):
+        yield f"noise {noise[:8]!r}", noise
+    yield "HTTP/0.9", b"GET /api/runs\r\n\r\n"
+    yield (
+        "a bare newline",
+        f"GET {good} HTTP/1.1\nHost: evil\nX-Tapeless-Token: {TOKEN}\nConnection: close\n\n".encode(),
+    )
+
+
+def test_no_hostile_request_is_answered_with_data(server):
+    requests = dict(hostile(server.port))
+    assert len(requests) >= 150
+    for what, sent in requests.items():
+        answer = server.raw(sent, whole=not what.startswith("noise"))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = int(head.split()[1]) if head else 0
+        assert status == 0 or 400 <= status < 500, (what, answer[:300])
+        assert not any(secret in body for secret in SECRETS if not (secret == b"linear" and status == 422)), (
+            what,
+            body,
+        )
+        assert len(body) < 500, what
+    assert len(server.get("/api/runs")) == 2
+
+
+def test_a_wrong_token_is_compared_in_constant_time(monkeypatch):
+    asked = []
+
+    def compare(given, secret):
+        asked.append((given, secret))
+        return False
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    scope = {"type": "http", "method": "GET", "path": "/api/runs", "raw_path": b"/api/runs", "query_string": b""}
+    headers = [(b"host", b"h:1"), (b"x-tapeless-token", b"guess")]
+    assert refusal({**scope, "headers": headers}, {b"h:1"}, b"secret")
+    assert asked == [(b"guess", b"secret")]
+
+
+def test_links_in_a_run_folder_are_not_followed(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("root: a secret\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.toml", "metrics.jsonl", "records.f32", "lock"):
+        (run / name).symlink_to(secret)
+    with served(run) as server:
+        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows"):
+            _, _, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
+            assert b"a secret" not in body, path
+
+
+@pytest.mark.parametrize("damage", ["empty", "no folder", "half", "noise", "pipes", "folders", "text"])
+def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
+    run = tmp_path / "run"
+    names = ("config.toml", "metrics.jsonl", "records.f32")
+    if damage != "no folder":
+        run.mkdir()
+    for name in names if damage not in ("no folder", "empty") else ():
+        content = (runs[0] / name).read_bytes()
+        if damage == "half":
+            (run / name).write_bytes(content[: len(content) // 2])
+        elif damage == "noise":
+            (run / name).write_bytes(os.urandom(5000))
+        elif damage == "pipes":
+            os.mkfifo(run / name)
+        elif damage == "folders":
+            (run / name).mkdir()
+        else:
+            (run / name).write_text("<script>alert(1)</script>\n" * 3)
+    with served(run) as server:
+        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows?from=0&to=9"):
+            status, head, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
+            assert status in (200, 422), (path, body)
+            assert b"text/html" not in head
+        assert server.get("/api/runs")[0]["name"] == "run"
+
+
+def test_a_run_that_is_written_meanwhile_goes_on(tmp_path):
+    run = tmp_path / "run"
+    with served(run) as server:
+        assert server.get("/api/runs/0/curves")["cursor"] == 0
+        trained(run, steps=4)
+        first = server.get("/api/runs/0/curves")
+        assert first["cursor"] == 4
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(b'{"kind": "step", "step": 5, "loss": 0.5, ')
+        assert server.get("/api/runs/0/curves")["cursor"] == 4
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(b'"lr": 0.1}\n')
+        more = server.get(f"/api/runs/0/curves?generation={first['generation']}&cursor=4")
+        assert more["steps"]["loss"] == [0.5]
+        (run / "metrics.jsonl").write_bytes(b"")
+        assert server.get(f"/api/runs/0/curves?generation={first['generation']}&cursor=5")["fresh"]
+
+
+def test_long_metrics_are_drawn_together_and_keep_their_spikes(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    losses = [9.0 if step == 7777 else 1.0 for step in range(1, 20_001)]
+    lines = (json.dumps({"kind": "step", "step": step, "loss": loss}) for step, loss in enumerate(losses, 1))
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with served(run) as server:
+        found = server.get("/api/runs/0/curves")
+        assert len(found["steps"]["loss"]) <= 4000
+        assert max(found["steps"]["loss"]) == 9.0
+
+
+def test_the_stream_tells_what_is_new(tmp_path):
+    run = tmp_path / "run"
+    with served(run) as server:
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", "/api/live", headers={"X-Tapeless-Token": TOKEN})
+        answer = connection.getresponse()
+        assert answer.getheader("content-type", "").startswith("text/event-stream")
+
+        def next_state():
+            while not (line := answer.readline()).startswith(b"data: "):
+                assert line
+            return json.loads(line[6:])
+
+        assert next_state()["record"] is None
+        writer = threading.Thread(target=trained, args=(run,), kwargs={"steps": 4})
+        writer.start()
+        state = next_state()
+        while state["metrics"][1] < 4 or state["record"] is None:
+            state = next_state()
+        writer.join()
+        connection.close()
