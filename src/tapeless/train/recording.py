@@ -49,9 +49,10 @@ class Recording:
         self._waiting: list[tuple[int, Array]] = []  # rows by step, that are not in it yet
         self._written_at = clock()
         self._plain: deque[float] = deque(maxlen=USUAL)
+        self._costs: deque[float] = deque(maxlen=USUAL)
         self._measuring = 0.0  # seconds of the step at hand that went into measuring
         self._recorded = False  # whether the step at hand is recorded
-        self._elapsed = self._spent = self._next_cost = 0.0
+        self._elapsed = self._spent = 0.0
 
     @property
     def path(self) -> Path:
@@ -64,7 +65,9 @@ class Recording:
             return False
         if self._asked is not None:
             return True
-        return len(self._plain) > 0 and self._spent + self._next_cost <= COST * self._elapsed
+        if not self._plain:
+            return False
+        return not self._costs or self._spent + median(self._costs) <= COST * self._elapsed
 
     def see(self, step: int, lr: float, walk: Iterator[Call], made: Stepped) -> None:
         """Walk a step to its end, and note what every call wrote."""
@@ -86,8 +89,8 @@ class Recording:
         self._elapsed += seconds
         if self._recorded:
             beyond = seconds - median(self._plain) if self._plain else self._measuring
-            self._next_cost = max(beyond, self._measuring)
-            self._spent += self._next_cost
+            self._costs.append(max(beyond, self._measuring))
+            self._spent += median(self._costs)  # a step during which the machine did something else is no cost of ours
         else:
             self._plain.append(seconds)
         self._recorded = False
