@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
+.PHONY: train test lint wheel-check docs docs-code bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -15,6 +15,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .venv/.test: .venv/.run
 	@echo "installing what the tests need (PyTorch and transformers among it: a minute or two)"
 	@$(PIP) --editable ".[mkl,test]"
+	@touch $@
+
+.venv/.docs: .venv/.run
+	@$(PIP) --editable ".[mkl,docs]"
 	@touch $@
 
 train: .venv/.run
@@ -70,5 +74,18 @@ soak: .venv/.test
 fuzz: .venv/.test
 	$(BIN)/python -m tools.fuzz --write
 
+# The documentation as a site, in site/index.html; a link that leads nowhere is an error.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
+
+# The code in README.md and docs/ that takes longer than a test may.
+docs-code: .venv/.test
+	$(BIN)/python -m tools.documents --long
+
+# The wheel alone, in an empty environment of each Python from 3.11 on that is here: about two minutes each.
+wheel-check: .venv/.test
+	$(BIN)/python -m tools.wheel_check
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist site

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from drawing import OTHER, OURS, PEER, Panel, legend, picture
 
 from tapeless import Model
 from tapeless.generate import generate
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array
+from tapeless.pictures.svg import OTHER, OURS, PEER, Panel, legend, picture
 from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokens import open_data

@@ -43,6 +43,8 @@ DIMS = {"B": 2, "T": 1000, "S": 1000, "R": 2000, "C": 768, "H": 12, "D": 64, "F"
 DIMS |= {"N": 5_000_001, "L": 3}
 SCALAR_VALUES: dict[str, Any] = {"causal": True, "eps": 1e-5, "momentum": 0.9, "beta1": 0.9, "beta2": 0.999}
 SCALAR_VALUES |= {
+    "rate": 0.1,
+    "site": 3,
     "decay": 0.1,
     "decayed": ((0, 3_000_001), (4_000_000, 4_999_999)),
     "sections": (0, 1_000_000, 3_000_001),

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from drawing import Panel, picture
 
 from tapeless.ops import OPS
+from tapeless.pictures.svg import Panel, picture
 from tapeless.train.schedules import NAMES, Schedule
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from drawing import growth, picture
 
 from tapeless import Model
+from tapeless.pictures.svg import growth, picture
 
 PICTURE = Path(__file__).parents[1] / "docs" / "scaling.svg"
 PRESET = "gpt2-4x256"

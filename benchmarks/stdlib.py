@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from drawing import OURS, PEER, QUIET, Panel, legend, picture
 
 from tapeless import Model
 from tapeless.bench.torch_peer import transformer
 from tapeless.generate import generate
+from tapeless.pictures.svg import OURS, PEER, QUIET, Panel, legend, picture
 from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokens import open_data

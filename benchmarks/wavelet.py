@@ -8,9 +8,9 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-from drawing import growth, picture
 
 from tapeless.labelling.signal.wavelet import SCALES, feature_blocks
+from tapeless.pictures.svg import growth, picture
 
 PICTURE = Path(__file__).parents[1] / "docs" / "wavelet.svg"
 LENGTHS = tuple(1 << power for power in range(14, 23))

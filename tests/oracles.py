@@ -6,7 +6,7 @@ autograd refuses it as unused, and one that is missing is a KeyError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, log
 from typing import Any
@@ -19,8 +19,10 @@ from tapeless.check.complex_step import relative_error
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
+from tapeless.ops.dropout.reference import factors
 
 Tensors = Mapping[str, torch.Tensor]
+Drop = Callable[[int, torch.Tensor], torch.Tensor]  # by site: 0 after the embedding, then two for every block
 
 ACTIVATIONS = {"gelu": partial(F.gelu, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
 
@@ -51,12 +53,13 @@ def torch_loss_and_logits(
     inputs: Array,
     targets: Array,
     class_weights: tuple[float, ...] | None = None,
+    drop: Drop = lambda site, x: x,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean loss over the targets that are not −1, and the score of every word."""
-    x = _embedded(config, params, torch.from_numpy(inputs))
+    x = drop(0, _embedded(config, params, torch.from_numpy(inputs)))
     for layer in range(config.layers):
         block = _pre_norm_block if config.placement == "pre" else _post_norm_block
-        x = block(config, params, f"blocks.{layer}", x)
+        x = block(config, params, f"blocks.{layer}", x, partial(drop, 2 * layer + 1), partial(drop, 2 * layer + 2))
     if config.placement == "pre":
         x = _norm(config, params, "norm", x)
     if config.readout == "last":
@@ -82,14 +85,33 @@ def _embedded(config: Architecture, params: Tensors, inputs: torch.Tensor) -> to
     return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, : config.channels]
 
 
-def _pre_norm_block(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    x = x + _attention(config, params, f"{name}.attn", _norm(config, params, f"{name}.norm1", x))
-    return x + _feed_forward(config, params, f"{name}.mlp", _norm(config, params, f"{name}.norm2", x))
+def masked(config: Architecture, rate: float, seed: int, draws: int) -> Drop:
+    """Leaves out what a model does, with the same random numbers. Where only the last position is read, the last block
+    has them for that alone."""
+
+    def drop(site: int, x: torch.Tensor) -> torch.Tensor:
+        alone = config.readout == "last" and site > 2 * config.layers - 2
+        rows = x[:, -1:] if alone else x
+        kept = factors(rows.numel(), np.array([seed]), np.array([draws]), rate, site) != 0
+        mask = torch.zeros(x.shape, dtype=x.dtype)
+        mask[:, -rows.shape[1] :] = torch.from_numpy(kept).reshape(rows.shape).to(x.dtype)
+        return x * mask / (1 - rate)
+
+    return drop
 
 
-def _post_norm_block(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    x = _norm(config, params, f"{name}.norm1", x + _attention(config, params, f"{name}.attn", x))
-    return _norm(config, params, f"{name}.norm2", x + _feed_forward(config, params, f"{name}.mlp", x))
+def _pre_norm_block(
+    config: Architecture, params: Tensors, name: str, x: torch.Tensor, drop1: Any, drop2: Any
+) -> torch.Tensor:
+    x = x + drop1(_attention(config, params, f"{name}.attn", _norm(config, params, f"{name}.norm1", x)))
+    return x + drop2(_feed_forward(config, params, f"{name}.mlp", _norm(config, params, f"{name}.norm2", x)))
+
+
+def _post_norm_block(
+    config: Architecture, params: Tensors, name: str, x: torch.Tensor, drop1: Any, drop2: Any
+) -> torch.Tensor:
+    x = _norm(config, params, f"{name}.norm1", x + drop1(_attention(config, params, f"{name}.attn", x)))
+    return _norm(config, params, f"{name}.norm2", x + drop2(_feed_forward(config, params, f"{name}.mlp", x)))
 
 
 def _attention(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:

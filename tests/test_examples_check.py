@@ -47,6 +47,15 @@ def test_the_ten_lines_of_the_docs_print_what_the_docs_say():
     assert without_figures[0] == without_figures[1]
 
 
+def test_the_kernels_and_functions_of_the_docs_are_right():
+    text = (EXAMPLES.parent / "docs" / "check-your-own.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "print(op(" in block]
+    assert len(blocks) == 3
+    for block in blocks[1:]:
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
+        assert done.stdout.startswith("right: in float32 the kernel is what its definition says."), done.stderr
+
+
 def test_without_a_compiler_it_says_so():
     done = run("c_kernel/check.py", PATH="/nonexistent")
     assert done.returncode == 1

@@ -109,7 +109,7 @@ def test_an_explanation_has_every_result_of_every_call_of_the_block():
     assert "blocks.1 … blocks.3: calls" in repr(model.explain())
     assert "blocks.3 … blocks.1: calls" in repr(model.explain())
     assert "…" not in repr(small(layers=3).explain())
-    for wrong in (5, -1, 1.5, "0"):
+    for wrong in (5, -1, 1.5, "0", True):
         with pytest.raises(TapelessError, match=r"there is no layer .*: this model has layers 0 to 4"):
             model.explain(wrong)
 
@@ -131,7 +131,7 @@ def test_a_step_says_what_came_of_it():
     inputs, targets = batch_for(model)
     stepped = model.step(inputs, targets, lr=1e-3)
     assert re.fullmatch(r"<loss \d\.\d+, gradient norm [\d.]+>", repr(stepped))
-    assert "1 updates made" in repr(model)
+    assert "1 update made" in repr(model)
     model.step(inputs, targets, lr=1e-3)
     assert repr(stepped) == "<a step that the model has left behind>"
 

@@ -95,13 +95,13 @@ def test_past_its_window_it_slides(text):
 
 def test_the_loss_of_a_text_is_the_mean_over_its_tokens(text):
     loaded = tapeless.load(text, backend="reference")
-    model, tokens = loaded.model, [256, *loaded.encode(LINE)]
+    model, tokens, half = loaded.model, [256, *loaded.encode(LINE)], loaded.window // 2
+    assert len(LINE) > loaded.window
     total = 0.0
-    for start in range(0, len(tokens) - 1, model.time):
-        window = tokens[start : start + model.time + 1]
-        scores = model.logits([window[:-1]])[0]
-        logs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
-        total -= sum(logs[place, token] for place, token in enumerate(window[1:]))
+    for place in range(len(LINE)):  # from its window, the first or one that begins at a multiple of half of it
+        start = min(max(-(-(place + 1 - loaded.window) // half), 0) * half, len(LINE) - loaded.window)
+        scores = model.logits([tokens[start : place + 1]])[0, -1]
+        total += np.log(np.exp(scores).sum()) - scores[tokens[place + 1]]
     assert loaded.loss(LINE) == pytest.approx(total / len(LINE), rel=1e-12)
     assert loaded.perplexity(LINE) == pytest.approx(math.exp(total / len(LINE)), rel=1e-12)
 
@@ -292,6 +292,10 @@ def test_a_run_that_never_saved_and_one_half_written_are_told_apart(text, tmp_pa
         (lambda run: run.loss(""), "an empty text has nothing"),
         (lambda run: run.encode("\ud800"), "half a surrogate pair"),
         (lambda run: run.decode("abc"), "tokens must be a sequence of whole numbers, not 'abc'"),
+        (lambda run: run.decode([1.5]), r"tokens must be a sequence of whole numbers, not \[1.5\]"),
+        (lambda run: run.metrics("evaluaton"), "did you mean 'evaluation'"),
+        (lambda run: run.save(None), "None is the path of none"),
+        (lambda run: run.save("a\0b"), "is the path of none"),
         (lambda run: run.decode(3), "tokens must be a sequence of whole numbers, not 3"),
         (lambda run: run.save("/proc/nothing/here"), "cannot make the run folder"),
     ],
@@ -321,6 +325,7 @@ def test_its_metrics_are_at_hand(text):
     loaded = tapeless.load(text)
     assert loaded.metrics("evaluation")[-1]["loss"] == last_evaluation(text)["loss"]
     assert {"step", "evaluation"} <= {line["kind"] for line in loaded.metrics()}
+    assert loaded.metrics("spike") == []
     assert loaded.settings.lr == 1e-2
     assert loaded.config.layers == 2
 

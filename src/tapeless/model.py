@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import inf, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from tapeless.attention import attention_weights
 from tapeless.backends.backend import Backend, backend_named, precision_for
 from tapeless.backends.engine import Engine
+from tapeless.backends.planning import Wanted
 from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
@@ -27,13 +28,13 @@ from tapeless.inputs import (
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.parts import dropout
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
-from tapeless.program.arena import Plan, make_plan, make_plans
+from tapeless.program.arena import make_plan
 from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
 from tapeless.program.explanation import Explanation
-from tapeless.program.precision import Precision
 from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
@@ -41,7 +42,8 @@ GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 
 
 class Model(Shown):
-    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name."""
+    """`Model("gpt2-4x256", batch=2, time=64, layers=2)`: a preset, with any field overridden by name. `params`, `grads`
+    and `state` map names to arrays; `config` has its sizes, `plan` every byte, `program` every call."""
 
     def __init__(
         self,
@@ -80,9 +82,8 @@ class Model(Shown):
         self.precision = precision_for(kind, precision)
 
         weighted = self.class_weights is not None
-        self.plan, evaluation = plans(
-            self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted=weighted
-        )
+        wanted = Wanted(self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted)
+        self.plan, evaluation = wanted.plans_that_fit()
         self.program = self.plan.program
         self.engine = Engine(self.plan, kind)
         self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
@@ -93,7 +94,8 @@ class Model(Shown):
         gradients = {weight.name: self.engine.view(gradient_name(weight.name)) for weight in self.program.trained}
         self.grads: Mapping[str, Any] = MappingProxyType(gradients)
         state = [buffer for buffer in self.program.buffers if buffer.kind == "state"]
-        moments = {each.name: self.engine.view(each) for each in state if each.name != "step"}  # that one is `steps`
+        # Counts are `steps` and `draws`.
+        moments = {each.name: self.engine.view(each) for each in state if each.role != "index"}
         self.state: Mapping[str, Any] = MappingProxyType(moments)
         self._masters = _masters(self.program)
         for name in self._masters:  # only `write` keeps a weight and its master copy together
@@ -109,13 +111,16 @@ class Model(Shown):
                 self.write(weight.name, weight.initial.draw(weight.shape, rng))
         if self.config.positions == "sinusoidal":
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
+        if self.preset.dropout:
+            self.write(dropout.SEED, seed)
         if self.class_weights:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
             self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
     def _sheet(self) -> Sheet:
-        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {self.steps:,} updates made"
+        made = f"{self.steps:,} update{'s' * (self.steps != 1)} made"
+        learns = "no optimizer" if self.optimizer is None else f"{self.optimizer.name}, {made}"
         lines = [
             ("model", f"{self.config.described()}, context {self.config.context:,}"),
             ("weights", f"{self.parameters:,} parameters; {learns}"),
@@ -126,7 +131,8 @@ class Model(Shown):
 
     def explain(self, layer: int | None = None) -> Explanation:
         """The training step, call by call, with formulas and shapes; of one block alone with `layer`."""
-        if layer is not None and not (isinstance(layer, int) and 0 <= layer < self.config.layers):
+        number = isinstance(layer, int | np.integer) and not isinstance(layer, bool)
+        if layer is not None and not (number and 0 <= layer < self.config.layers):
             raise TapelessError(f"there is no layer {layer!r}: this model has layers 0 to {self.config.layers - 1}.")
         return Explanation(self.preset.name, self.program, layer)
 
@@ -156,6 +162,7 @@ class Model(Shown):
 
     @property
     def parameters(self) -> int:
+        """How many numbers its weights are."""
         return self.program.parameters
 
     @property
@@ -168,6 +175,27 @@ class Model(Shown):
         if self.optimizer is None:
             raise TapelessError("this model was made with optimizer=None: it makes no updates that could be counted.")
         self.write("step", checked_steps(made))
+
+    @property
+    def draws(self) -> int:
+        """Batches that were learned from: each has random numbers of its own, where there is dropout. Set back to what
+        it was, the same come again."""
+        return int(self.read(dropout.NUMBER)[0]) if self.preset.dropout else 0
+
+    @draws.setter
+    def draws(self, made: int) -> None:
+        if self.preset.dropout:
+            self.write(dropout.NUMBER, made)
+
+    @property
+    def gradient_norms(self) -> dict[str, float]:
+        """The norm of each layer's gradients as they are now: of "embedding", "blocks.0", …, "head"."""
+        squares: dict[str, float] = {}
+        for weight in self.program.weights:
+            if weight.name in self.grads:
+                norm = np.linalg.norm(self.read(gradient_name(weight.name)).astype(np.complex128))
+                squares[weight.section] = squares.get(weight.section, 0.0) + float(norm) ** 2
+        return {section: sqrt(square) for section, square in squares.items()}
 
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
@@ -385,19 +413,3 @@ class Stepped:
         loss = self.loss
         what = f"the gradients have a norm of {self.norm:g} in {self._model.precision.gradient}"
         return f"{what if np.isfinite(loss) else f'the loss is {loss:g}'}: the weights were not changed"
-
-
-def plans(
-    preset: Preset,
-    batch: int,
-    time: int,
-    optimizer: Optimizer | None,
-    precision: Precision,
-    backend: Backend,
-    *,
-    weighted: bool = False,
-) -> tuple[Plan, Plan]:
-    """Of the training step and of the evaluation that shares its memory."""
-    training = transformer.training(preset, batch, time, optimizer, master=precision.has_master, weighted=weighted)
-    evaluation = transformer.evaluation(preset, batch, time, weighted=weighted)
-    return make_plans(training, evaluation, precision, backend.scratch, backend.together)

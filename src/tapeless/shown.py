@@ -109,7 +109,8 @@ def html_table(table: Table, dim_first: bool = False) -> str:
         for row in table.rows
     )
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
-    return f'<table style="border:0;border-collapse:collapse;margin:.3em 0">{head}<tbody>{body}</tbody></table>'
+    style = "border:0;border-collapse:collapse;margin:.3em 0;font-size:inherit"
+    return f'<table style="{style}">{head}<tbody>{body}</tbody></table>'
 
 
 def size(count: float) -> str:

@@ -8,11 +8,12 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import exp
+from math import exp, inf
+from operator import index
 from pathlib import Path
 from typing import Any
 
-from tapeless.errors import TapelessError, brief
+from tapeless.errors import TapelessError, brief, unknown
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.scores import SCORES
 from tapeless.labelling.source import SOURCE, STATISTICS
@@ -23,9 +24,11 @@ from tapeless.shown import Sheet, Shown
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
+from tapeless.tasks.scoring import LARGEST_POWER
 from tapeless.tasks.task import Reader
 from tapeless.tasks.writing import Sampling, Writing
 from tapeless.train import checkpoint as checkpoints
+from tapeless.train.believed import LINES
 from tapeless.train.doctor import Diagnosis, diagnose, read_setup
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
@@ -98,7 +101,7 @@ class Trained(Shown):
         self.model: Model
         self.model, found, self.messages = run.model(checkpoint, time=self.window if time is None else time, **how)
         self.step = found.step
-        self._asked = checkpoint
+        self._asked = str(checkpoint)
 
     @property
     def config(self) -> Architecture:
@@ -127,8 +130,8 @@ class Trained(Shown):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
         try:
-            return self.reader.decode([int(token) for token in tokens])
-        except (TypeError, ValueError):
+            return self.reader.decode([index(token) for token in tokens])
+        except TypeError:
             raise TapelessError(f"tokens must be a sequence of whole numbers, not {brief(tokens)}.") from None
 
     def generate(
@@ -179,18 +182,24 @@ class Trained(Shown):
         return self.reader.batches(self.model, _text(text))
 
     def loss(self, text: str) -> float:
-        """The model's loss on a text: of a language model, nats per token. Of the operations task, on the right answers
-        to the expressions in it."""
-        return self.reader.measure(self.model, _text(text)).loss
+        """The model's loss on a text: of a language model, nats per token, each from at least half a window of what
+        stands before it, as `tapeless evaluate` counts. Of the operations task, on the right answers to the expressions
+        in it."""
+        return self.reader.measure(self.model, _text(text), self.window).loss
 
     def perplexity(self, text: str) -> float:
         """e to the mean cross-entropy: between how many tokens it wavers, on average, before each one of the text."""
-        found = self.reader.measure(self.model, _text(text))
-        return exp(found.loss if found.cross_entropy is None else found.cross_entropy)
+        surprise = self.reader.measure(self.model, _text(text), self.window).cross_entropy
+        assert surprise is not None  # which readers measure always
+        return exp(surprise) if surprise < LARGEST_POWER else inf
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What the training recorded, line by line; of a `kind` ("step", "evaluation", …) those alone."""
-        return [line for line in read_metrics(self.folder) if kind is None or line["kind"] == kind]
+        lines = read_metrics(self.folder)
+        known = {*LINES, *(line["kind"] for line in lines)}
+        if kind is not None and kind not in known:
+            raise unknown("kind of metrics", kind, known)
+        return [line for line in lines if kind in (None, line["kind"])]
 
     def doctor(self) -> Diagnosis:
         """How the training went, in plain words, as `tapeless doctor` says it."""
@@ -199,6 +208,8 @@ class Trained(Shown):
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """The weights as they are now, as a run of its own, that can be loaded, sampled, exported, or trained further
         with `tapeless train --from`. The folder must not be there yet."""
+        if not isinstance(folder, str | os.PathLike) or "\0" in str(folder):
+            raise TapelessError(f"a run is saved in a folder, and {brief(folder)} is the path of none: give one.")
         out = user_path(Path(folder))
         if os.path.lexists(out):
             raise TapelessError(f"{out} exists already, and is not written over: choose another folder.")
@@ -215,7 +226,7 @@ class Trained(Shown):
 
     def _sheet(self) -> Sheet:
         model, config = self.model, self.config
-        which = f"{self._asked}, " if isinstance(self._asked, str) else ""
+        which = "" if self._asked.isdigit() else f"{self._asked}, "
         lines = [
             ("model", f"{config.described()}, {model.parameters:,} parameters"),
             ("weights", f"{which}after update {self.step:,}{self._asked_for()}{self._measured()}"),

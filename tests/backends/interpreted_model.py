@@ -20,7 +20,15 @@ from tapeless.model import GRADIENTS, Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
 
-SMALL: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "hidden": 16, "vocab": 11, "context": 6}
+SMALL: dict[str, Any] = {
+    "dropout": 0.2,
+    "layers": 1,
+    "channels": 8,
+    "heads": 2,
+    "hidden": 16,
+    "vocab": 11,
+    "context": 6,
+}
 OPTIMIZER = Optimizer("adamw", eps=1e-4)  # a key's bias has no gradient but roundings: these are to stay small
 OFF = 2e-5  # a few roundings of float32, after three steps
 

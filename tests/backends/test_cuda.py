@@ -89,3 +89,32 @@ def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_d
     done = python("-m", "tests.backends.interpreted_model", part)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert done.stdout == "0 wrong\n"
+
+
+def test_planning_needs_no_gpu():
+    """The bytes that a GPU machine will ask for; its calls are bound to tensors without memory."""
+    from tapeless.backends.backend import planner_named
+    from tapeless.backends.planning import Wanted
+    from tapeless.models.config import Optimizer
+    from tapeless.models.presets import preset
+    from tapeless.program.precision import PRECISIONS
+
+    made = preset("gpt2-4x256").override(layers=2)
+    wanted = Wanted(made, 2, 64, Optimizer("adamw"), PRECISIONS["bfloat16"], planner_named("cuda"))
+    plan, _ = wanted.plans()
+    titles = [" ".join(call.title for call in plan.program.calls[a : b + 1]) for a, b in plan.together]
+    assert titles.count("residual.forward layernorm.forward") == 4
+    assert plan.peak_bytes > 14 * plan.parameters  # working weights, gradients, master copy, two moments
+
+
+@pytest.mark.parametrize(("there", "name"), [(True, "cuda"), (False, "cpu")])
+def test_auto_takes_a_gpu_where_there_is_one(there, name, monkeypatch):
+    import types
+
+    from tapeless.backends import gpu
+
+    monkeypatch.setattr(gpu, "is_there", lambda: there)
+    monkeypatch.setitem(
+        sys.modules, "tapeless.backends.cuda", types.SimpleNamespace(CUDA=types.SimpleNamespace(name="cuda"))
+    )
+    assert backend_named("auto").name == name

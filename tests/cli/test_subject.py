@@ -120,13 +120,11 @@ def test_a_slip_in_what_is_frozen_does_not_keep_a_run_from_being_read(run, froze
 
 
 def test_the_plan_ends_with_the_answer():
-    lines = screen("plan", "gpt2-124m", "-B", "4", "-T", "256", "--memory", "16GB").splitlines()
-    assert re.fullmatch(
-        r"It needs 2\.2 GiB \(2,4\d\d,\d\d\d,\d\d\d bytes\), and some 300 MiB for Python itself\.", lines[-3]
-    )
-    assert lines[-2] == "With 16GB: it fits."
+    lines = screen("plan", "gpt2-4x256", "-B", "4", "-T", "256", "--memory", "4GB").splitlines()
+    assert re.fullmatch(r"It needs \d+\.\d MiB \(\d+(,\d{3})+ bytes\), and some 300 MiB for Python itself\.", lines[-3])
+    assert lines[-2] == "With 4GB: it fits."
     batch = int(lines[-1].removeprefix("The largest batch that fits at time 256 is ").removesuffix("."))
-    needs = [document("plan", "gpt2-124m", "-B", n, "-T", "256", "--memory", "16GB") for n in (batch, batch + 1)]
+    needs = [document("plan", "gpt2-4x256", "-B", n, "-T", "256", "--memory", "4GB") for n in (batch, batch + 1)]
     assert [each["fits"] for each in needs] == [True, False]
     assert needs[0]["largest_batch"] == batch
     here = screen("plan", "ops-102k").splitlines()

@@ -1,5 +1,6 @@
 """`tapeless tokenize` as a user types it: in a process of its own, for people and for machines."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ def folder(tmp_path):
     for number in range(10):
         (tmp_path / f"texts/{number}.txt").write_text(text(50, seed=number), encoding="utf-8")
     (tmp_path / "texts/picture.png").write_bytes(b"\x89PNG\0")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     return tmp_path
 
 
@@ -78,6 +80,9 @@ def test_a_tokenizer_from_a_file(folder):
         (["texts", "--seed", "-1"], "seed"),
         (["texts", "-o", "texts"], "exists already"),
         (["texts/picture.png"], "NUL byte"),
+        (["loop"], "there is no loop"),
+        (["texts", "--field", "body"], "the field 'body' is for JSON lines, and there is none"),
+        (["texts", "--encoding", "latin1x"], "unknown encoding 'latin1x'"),
     ],
     ids=str,
 )
@@ -90,3 +95,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(folder, words, says):
     assert line.startswith("error: ")
     assert says in line
     assert sorted(folder.rglob("*")) == before
+
+
+def test_rows_of_a_packed_table_with_what_was_left_out(folder):
+    rows = "id,body\n" + "".join(f'{number},"row {number % 30}, with a comma"\n' for number in range(40))
+    (folder / "rows.csv.gz").write_bytes(gzip.compress(rows.encode()))
+    done = tokenize("rows.csv.gz", "--column", "body", "--drop-duplicates", "--seed", "1", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert "left out: 10 duplicate" in done.stdout
+    assert "The tokens are in data/rows-bytes." in done.stdout

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tapeless.explorer.memory import Wanted, memory
+from tapeless.explorer.memory import Switches, memory
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
@@ -182,22 +182,22 @@ def test_the_memory_view_is_the_plan(server, runs, visit):
     page = visit(server)
     go(page, "memory")
     total = page.locator("#memory-total strong")
-    planned = memory(runs[0], Wanted())
+    planned = memory(runs[0], Switches())
     assert total.inner_text() == f"{planned['peak_bytes']:,} bytes"
     page.fill("#memory-batch", "400")
     page.keyboard.press("Enter")
-    larger = memory(runs[0], Wanted(batch=400))["peak_bytes"]
+    larger = memory(runs[0], Switches(batch=400))["peak_bytes"]
     page.locator("#memory-total", has_text=f"{larger:,} bytes").wait_for()
     page.check("#memory-recompute")
-    less = memory(runs[0], Wanted(batch=400, recompute=True))["peak_bytes"]
+    less = memory(runs[0], Switches(batch=400, recompute=True))["peak_bytes"]
     page.locator("#memory-total", has_text=f"{less:,} bytes").wait_for()
     page.locator("#arena").focus()
     page.keyboard.press("ArrowRight")
-    largest = max(memory(runs[0], Wanted(batch=400, recompute=True))["buffers"], key=lambda each: each["bytes"])
+    largest = max(memory(runs[0], Switches(batch=400, recompute=True))["buffers"], key=lambda each: each["bytes"])
     assert f"{largest['bytes']:,}" in page.locator("#buffer").inner_text()
     page.keyboard.press("ArrowRight")
     assert largest["name"] not in page.locator("#buffer h2").inner_text()
-    box, plan = page.locator("#arena").bounding_box(), memory(runs[0], Wanted(batch=400, recompute=True))
+    box, plan = page.locator("#arena").bounding_box(), memory(runs[0], Switches(batch=400, recompute=True))
     first, last = largest["ranges"][0]
     x = 74 + (box["width"] - 82) * (first + last + 1) / 2 / plan["calls"]
     y = 4 + (box["height"] - 26) * (1 - (largest["offset"] + largest["bytes"] / 2) / plan["peak_bytes"])

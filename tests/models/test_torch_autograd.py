@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
-from tests.oracles import disagreements, leaves, torch_gradients, torch_loss_and_logits
+from tests.oracles import disagreements, leaves, masked, torch_gradients, torch_loss_and_logits
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
@@ -14,7 +14,10 @@ def test_loss_scores_and_gradients_are_those_of_torch(configuration: Configurati
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
     params = leaves(model.params)
-    loss, logits = torch_loss_and_logits(model.config, params, inputs, targets, model.class_weights)
+    alone, logits = torch_loss_and_logits(model.config, params, inputs, targets, model.class_weights)
+    rate, draws = model.preset.dropout, model.draws + 1
+    drop = masked(model.config, rate, configuration.seed, draws)
+    loss, _ = torch_loss_and_logits(model.config, params, inputs, targets, model.class_weights, drop)
     gradients = torch_gradients(loss, params)
 
     found = {
@@ -22,7 +25,7 @@ def test_loss_scores_and_gradients_are_those_of_torch(configuration: Configurati
         "loss alone": model.loss(inputs, targets),
         "logits": model.logits(inputs),
     }
-    true = {"loss": loss.item(), "loss alone": loss.item(), "logits": logits.detach()}
+    true = {"loss": loss.item(), "loss alone": alone.item(), "logits": logits.detach()}
     assert not disagreements("torch autograd", found, true)
     trained = {weight.name for weight in model.program.weights if weight.kind == "weight"}
     assert not disagreements("torch autograd", model.grads, {name: gradients[name] for name in trained})

@@ -58,6 +58,8 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "residual": [{"R": 4, "C": 5}, {"R": 41, "C": 101}],
+    "count_draws": [{}],
+    "dropout": [{"R": 4, "C": 5}, {"R": 41, "C": 101}],
     "last_position": [{"B": 3, "T": 4, "C": 5}, {"B": 2, "T": 1, "C": 3}],
     "classifier": [
         {"R": 7, "C": 3, "V": 5, "K": 3},
@@ -78,6 +80,11 @@ SHAPES: dict[str, list[dict[str, int]]] = {
 FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
     "attention": [{"causal": True}, {"causal": False}],
     "layernorm": [{"eps": 1e-2}],
+    "dropout": [
+        {"rate": 0.4, "site": 1, "seed": (7 << 32) + 3, "draws": (2 << 32) + 5},
+        {"rate": 0.9, "site": 1 << 31, "seed": (1 << 63) - 1, "draws": 1 << 31},
+        {"rate": 0.0, "site": 0, "seed": 0, "draws": 1},
+    ],
     "clip": [{"limit": 0.2}, {"limit": np.inf}, {"norm": np.nan}, {"loss": np.inf}, {"largest": 0.1}],
     "sgd": [{"finite": 1}, {"finite": 0}],
     "momentum": [{"momentum": 0.9, "finite": 1}, {"momentum": 0.9, "finite": 0}],

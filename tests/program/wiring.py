@@ -12,6 +12,7 @@ from tapeless.backends.backend import backend_named
 from tapeless.backends.engine import Engine
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset
+from tapeless.models.parts.dropout import NUMBER
 from tapeless.program.arena import make_plan
 from tapeless.program.call import Argument, Buffer, Call, Program, gradient_name
 from tapeless.program.precision import PRECISIONS
@@ -27,6 +28,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "one answer": {"readout": "last", "layers": 1, "tied": False},
     "one answer post-norm": {"readout": "last", "placement": "post", "causal": False, "layers": 2, "recompute": True},
     "signal": {"features": 4, "tied": False, "layers": 1},
+    "dropped": {"dropout": 0.4, "recompute": True, "layers": 1},
+    "dropped post-norm": {"dropout": 0.4, "placement": "post", "readout": "last", "layers": 1},
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.
@@ -70,6 +73,8 @@ def mutants(program: Program) -> Iterator[Mutant]:
         for name, value in call.scalars:
             if isinstance(value, bool):
                 yield made(f"not {name}", index, _with_scalar(call, name, not value))
+            elif isinstance(value, int):
+                yield made(f"other {name}", index, _with_scalar(call, name, value + 1))
             elif isinstance(value, float):
                 yield made(f"other {name}", index, _with_scalar(call, name, value * 2 + 0.25))
         for position, argument in enumerate(call.arguments):
@@ -121,8 +126,10 @@ def is_derivative(program: Program) -> bool:
     engine = _prepared(program, "float64", rng)
     directions = {weight.name: rng.normal(size=weight.shape) for weight in program.weights}
     _run(engine, "zero")
+    drawn = _drawn(engine)
     _run(engine, *STEP)
     once = _gradients(program, engine)
+    _draw_again(engine, drawn)
     _run(engine, *STEP)
     twice = _gradients(program, engine)
     found = sum(float((once[name] * direction).sum()) for name, direction in directions.items())
@@ -147,6 +154,16 @@ def _prepared(program: Program, dtype: str, rng: np.random.Generator) -> Engine:
 
 
 STEP = ("forward", "recompute", "backward")
+
+
+def _drawn(engine: Engine) -> Any:
+    return engine.read(NUMBER).copy() if NUMBER in engine.plan.placements else None
+
+
+def _draw_again(engine: Engine, drawn: Any) -> None:
+    """A second pass is to be judged on the same random numbers."""
+    if drawn is not None:
+        engine.write(NUMBER, drawn)
 
 
 def _run(engine: Engine, *phases: str) -> None:

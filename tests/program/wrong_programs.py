@@ -31,7 +31,8 @@ RULES = {
     "out of order": r"out of order",
     "left out": r"^no gradient",
     "wrong gradient": r"wrong gradient",
-    "wrong scalar": r"wrong causal",
+    "wrong scalar": r"wrong (causal|rate|site)",
+    "random": r"^random: .*(again, as both have site|learns nothing)",
     "region": r"is no part of the region|lie in the order of their weights",
     "update": r"updated again|used by no update|must be all|must be the result of",
 }
@@ -273,6 +274,14 @@ def forward_only(_: Program) -> Program:
     return p.build()
 
 
+def forward_alone(p: Program) -> Program:
+    """A training step of which the forward was taken for an evaluation."""
+    calls = p.phase("forward")
+    used = {part for call in calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
+    return Program(calls, tuple(b for b in p.buffers if b in used or (b.kind == "weight" and not b.members)))
+
+
+DROP, DROPPED = "dropout.forward attn.proj.dropped", "dropout.backward attn.dproj"
 UP, DOWN, PROJ = (f"linear.backward {name}.weight" for name in ("mlp.up", "mlp.down", "attn.proj"))
 NORM1, NORM2, NORM = (f"layernorm.backward {name}" for name in ("norm1.weight", "norm2.weight", "dnorm"))
 
@@ -475,6 +484,27 @@ WRONG = (
           "blocks.0.dnorm2", "linear.backward", "no forward"),
     Wrong("reorder", "a forward done twice", twice("positions.forward"),
           "tokens.dweight", "embedding.backward", "out of order"),
+    Wrong("drop", "random numbers that nothing counts", drop("count_draws.forward"),
+          "dropout.draws", "dropout.forward", "update", "dropped"),
+    Wrong("exchange", "a mask of another site in the backward", with_scalar(DROPPED, rate=0.4, site=7),
+          "blocks.0.attn.dproj", "dropout.backward", "wrong scalar", "dropped"),
+    Wrong("exchange", "another rate in the backward", with_scalar(DROPPED, rate=0.5, site=1),
+          "blocks.0.attn.dproj", "dropout.backward", "wrong scalar", "dropped"),
+    Wrong("exchange", "one mask for two branches",
+          both(with_scalar(DROPPED, rate=0.4, site=2), with_scalar(DROP, rate=0.4, site=2),
+               with_scalar(f"{DROP} again", rate=0.4, site=2)),
+          "blocks.0.mlp.down.dropped", "dropout.forward", "random", "dropped"),
+    Wrong("exchange", "another mask where a block is computed again",
+          with_scalar(f"{DROP} again", rate=0.4, site=3),
+          "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
+    Wrong("redirect", "the update's number in place of the draws", redirect(DROP, "draws", "step"),
+          "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
+    Wrong("drop", "dropped on the way, and not on the way back", drop("dropout.backward dx"),
+          "dx", "positions.backward", "read too early", "dropped"),
+    Wrong("reorder", "counted between forward and backward", before("count_draws.forward", "dropout.backward dx"),
+          "dropout.draws", "dropout.backward", "overwritten", "dropped"),
+    Wrong("drop", "dropped in a list that learns nothing", forward_alone,
+          "x.dropped", "dropout.forward", "random", "dropped"),
     Wrong("reorder", "the blocks' backwards exchanged",
           before("layernorm.backward blocks.0.norm2.weight", "linear.backward blocks.1.attn.proj.weight"),
           "blocks.0.dsum2", "layernorm.backward", "out of order", "post-norm"),

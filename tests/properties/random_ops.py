@@ -33,6 +33,8 @@ INTEGERS = {
     "tokens": lambda dims: (0, dims["V"]),
     "targets": lambda dims: (-1, dims["V"]),
     "step": lambda dims: (0, 50),
+    "seed": lambda dims: (0, 1 << 62),
+    "draws": lambda dims: (0, 1 << 40),
     "finite": lambda dims: (0, 2),
     "position": lambda dims: (0, dims["P"] - dims["T"] + 1),
 }
@@ -112,6 +114,8 @@ def _random_scalars(rng: np.random.Generator) -> dict[str, Any]:
         "beta1": rng.uniform(0.1, 0.95),
         "beta2": rng.uniform(0.1, 0.99),
         "decay": rng.uniform(0.05, 0.5),
+        "rate": rng.uniform(0.1, 0.9),
+        "site": int(rng.integers(0, 1 << 32)),
     }
 
 

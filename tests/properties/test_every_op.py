@@ -22,8 +22,12 @@ TAKES_DY = [name for name in DIFFERENTIABLE if not OPS[name].SPEC.fused]
 FUSED = [name for name in DIFFERENTIABLE if OPS[name].SPEC.fused]
 PASSES = [name for name, op in OPS.items() if op.SPEC.passes]
 ADDING = [name for name in DIFFERENTIABLE if OPS[name].SPEC.backward.adds]
-# Sequences or rows that know nothing of each other.
-BY_ROWS = [name for name, op in OPS.items() if any(letters[:1] in ("R", "B") for letters in op.SPEC.shapes.values())]
+# Sequences or rows that know nothing of each other; at random, a row's numbers hang on which row it is.
+BY_ROWS = [
+    name
+    for name, op in OPS.items()
+    if any(letters[:1] in ("R", "B") for letters in op.SPEC.shapes.values()) and not op.SPEC.random
+]
 
 seeds = st.integers(0, 2**32 - 1)
 few = cases(25)

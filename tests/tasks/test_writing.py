@@ -26,6 +26,7 @@ def test_pieces_put_together_are_the_text(text):
     assert "" not in pieces
     assert written.tokens == list(text.encode())
     assert written.ended == "the document ended"
+    assert repr(written) == f"<{len(text.encode())} tokens so far: {text!r}; the document ended>"
 
 
 def test_a_character_that_is_not_complete_waits():
@@ -101,6 +102,8 @@ def test_blanks_are_nothing(text):
     ],
 )
 def test_what_is_no_expression_is_refused(text, said):
+    with pytest.raises(TapelessError):
+        READER.batches(None, text)  # type: ignore[arg-type]  # at once, not when the first is asked for
     with pytest.raises(TapelessError) as refusal:
         READER.expressions(text)
     assert said in str(refusal.value)
@@ -120,7 +123,7 @@ def test_the_right_answers_are_known(model):
 
 
 def test_it_measures_as_the_task_does(model):
-    measured = READER.measure(model, "Max(1,6,2) Min(1,6,2)")
+    measured = READER.measure(model, "Max(1,6,2) Min(1,6,2)", 8)
     loss, accuracy = evaluate(model, READER.expressions("Max(1,6,2) Min(1,6,2)"))
     assert (measured.loss, measured.accuracy) == (loss, accuracy)
 

@@ -1,5 +1,6 @@
 """A run judged by what it held out, or by a text: beside transformers with the same weights, and by hand."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tapeless.errors import TapelessError
 from tapeless.tasks.data.prepare import prepare
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train.evaluation import evaluate
 from tapeless.train.run import open_run
@@ -98,10 +100,10 @@ def test_any_checkpoint_can_be_judged(place):
     first = evaluate(opened, checkpoint="1", backend="reference")
     assert first.step == 1
     assert first.loss > newest.loss
-    for wrong in ("7", "latest", "", "٣"):
-        with pytest.raises(
-            TapelessError, match=r"keeps no checkpoint .*: say best, newest or a step; there are 1, 2, 3"
-        ):
+    with pytest.raises(TapelessError, match="has no checkpoint of step 7: those it has are of 1, 2, 3"):
+        evaluate(opened, checkpoint="7")
+    for wrong in ("latest", "", "٣"):
+        with pytest.raises(TapelessError, match="checkpoint must be 'best', 'newest' or the number of a step"):
             evaluate(opened, checkpoint=wrong)
 
 
@@ -172,3 +174,20 @@ def test_data_that_are_gone_or_others_are_told(place, tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(TapelessError, match=r"empty\.txt is empty"):
         evaluate(opened, str(tmp_path / "empty.txt"))
+
+
+def test_text_is_read_as_it_is_for_training(place, tmp_path):
+    """The same text as a packed row, in another encoding, and plain; what a folder leaves out is told."""
+    content = (place / "other.txt").read_text(encoding="utf-8")
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(json.dumps({"body": content}).encode()))
+    (tmp_path / "wide.txt").write_bytes(content.replace("\n", "\r\n").encode("utf-16"))
+    opened = open_run(place / "bytes")
+    plain = evaluate(opened, str(place / "other.txt"), backend="reference")
+    packed = evaluate(opened, str(tmp_path / "rows.jsonl.gz"), reading=Reading(field="body"), backend="reference")
+    wide = evaluate(opened, str(tmp_path / "wide.txt"), backend="reference")
+    assert plain.loss == packed.loss == wide.loss
+    assert plain.bytes == packed.bytes == wide.bytes == len(content.encode())
+    found = evaluate(opened, str(tmp_path), reading=Reading(), backend="reference")
+    assert any("1 without a field 'text'" in message for message in found.messages)
+    with pytest.raises(TapelessError, match="field says how text is read, and what was held out is tokens already"):
+        evaluate(opened, reading=Reading(field="body"), backend="reference")

@@ -34,7 +34,7 @@ def fingerprint(trainer):
 
 
 def operations(backend, accumulate):
-    fields: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2}
+    fields: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "dropout": 0.2 if accumulate > 1 else 0.0}
     settings = Settings(
         data="operations", accumulate=accumulate, epochs=2.0, lr=3e-3, schedule="cosine", eval_every=3, beta2=0.99
     )
@@ -52,7 +52,14 @@ def prose(tmp_path_factory):
 
 
 def text(backend, accumulate, data):
-    fields: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257, "context": 16}
+    fields: dict[str, Any] = {
+        "layers": 1,
+        "channels": 8,
+        "heads": 2,
+        "vocab": 257,
+        "context": 16,
+        "dropout": 0.2 if accumulate > 1 else 0.0,
+    }
     settings = Settings(data="prose", accumulate=accumulate, epochs=3.0, lr=1e-2, schedule="linear", clip=0.5)
     model = Model("gpt2-4x256", batch=4, time=16, backend=backend, seed=2, **fields)
     return Trainer(model, Text(data, 16, 5), settings)

@@ -1,6 +1,7 @@
 """What runs there are, in every state that a run can be in."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ MODEL = {"layers": 1, "channels": 8}
 
 
 def trained(folder, steps=4, stop=None, **settings):
-    settings = {"data": "operations", "steps": steps, "backend": "reference", "eval_every": 2} | settings
-    session = start(Request("ops-102k", MODEL, Settings(**settings)), folder)
+    chosen: dict[str, Any] = {"data": "operations", "steps": steps, "backend": "reference", "eval_every": 2} | settings
+    session = start(Request("ops-102k", MODEL, Settings(**chosen)), folder)
     for _ in session.walk(lambda: stop if stop and session.trainer.step == 2 else None):
         pass
     return folder

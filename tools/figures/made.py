@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 import numpy as np
@@ -29,6 +29,7 @@ from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.program.call import Program
+from tools.figures.api import PUBLIC, api_of, api_of_the_given
 from tools.figures.places import ROOT
 
 
@@ -127,6 +128,22 @@ def _bench() -> str:
 def _plan(*options: str) -> str:
     said = json.loads(tapeless("plan", "gpt2-124m", "-B", "4", "-T", "256", "--json", *options))
     return f"{said['peak_bytes'] / 2**30:.1f} GiB"
+
+
+def _plan_answer() -> str:
+    command = ("plan", "gpt2-124m", "-B", "4", "-T", "256", "--memory", "16GB")
+    return _block(f"$ tapeless {' '.join(command)}", "…", *tapeless(*command).splitlines()[-3:])
+
+
+def _looks() -> str:
+    """What a run that has just learned the operations looks at."""
+    with tempfile.TemporaryDirectory() as folder:
+        for arguments in (("train", "--json"), ("attend", "runs/ops-102k-001", "Max(1,2,6)", "--layer", "1")):
+            command = [sys.executable, "-m", "tapeless", *arguments]
+            narrow = os.environ | {"COLUMNS": "80"}
+            done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=narrow)
+    lines = [line.rstrip() for line in done.stdout.splitlines() if "compiled" not in line]
+    return _block('$ tapeless attend runs/ops-102k-001 "Max(1,2,6)" --layer 1', *lines)
 
 
 def _backward_of_a_block() -> str:
@@ -241,7 +258,11 @@ FIGURES: dict[str, Figure] = {
     "bench": Figure(_bench),
     "memory of gpt2-124m": Figure(_plan),
     "memory of gpt2-124m recomputed": Figure(lambda: _plan("--recompute")),
+    "plan": Figure(_plan_answer),
+    "attention": Figure(_looks, run=True),
     "backward of a block": Figure(_backward_of_a_block),
+    **{f"api of {module.rpartition('.')[2]}": Figure(partial(api_of, module)) for module in PUBLIC},
+    "api of the given": Figure(api_of_the_given),
     "bugs": Figure(lambda: str(len(BUGS))),
     "ops": Figure(lambda: str(len(OPS))),
     "small models": Figure(lambda: str(len(CONFIGURATIONS))),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
+from tapeless.backends import gpu
 from tapeless.errors import TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
@@ -14,6 +15,7 @@ from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
 
 BACKENDS = ("cpu", "cuda", "reference")
+AUTO = "auto"  # cuda where there is a GPU, else cpu
 
 
 class Backend(Protocol):
@@ -25,6 +27,9 @@ class Backend(Protocol):
     def precisions(self) -> tuple[str, ...]: ...
     @property
     def default_precision(self) -> str: ...
+
+    def room(self) -> int | None:
+        """Bytes that `allocate` can give, where that is known beforehand."""
 
     def allocate(self, size: int) -> Any:
         """So many bytes, all of them 0."""
@@ -67,9 +72,22 @@ class Backend(Protocol):
 def backend_named(name: str | Backend) -> Backend:
     if not isinstance(name, str) and hasattr(name, "bind"):  # one that is no part of this package
         return name
-    if name not in BACKENDS:
-        raise unknown("backend", name, BACKENDS)
+    if name not in (*BACKENDS, AUTO):
+        raise unknown("backend", name, (*BACKENDS, AUTO))
+    if name == AUTO:
+        name = "cuda" if gpu.is_there() else "cpu"
     found: Backend = getattr(import_module(f"tapeless.backends.{name}"), name.upper())
+    return found
+
+
+def planner_named(name: str) -> Backend:
+    """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU."""
+    if name != "cuda":
+        return backend_named(name)
+    gpu.require_packages()
+    from tapeless.backends.device import Device
+
+    found: Backend = Device()
     return found
 
 

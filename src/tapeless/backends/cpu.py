@@ -46,6 +46,11 @@ class Cpu(Host):
         if any(argument.name == "master" for argument in call.arguments):
             raise TapelessError("the cpu backend updates no master copy of the weights: take the reference backend.")
         natives: list[Native] = binder(*arguments, **options)
+        if natives is None:
+            raise TapelessError(
+                f"{call.direction} in ops/{call.op}/cpu.py returned None: it returns the list of its native calls; is "
+                f"there a `return` at its end?"
+            )
         products = [native for native in natives if isinstance(native, blas.Product)]
         small = products and all(product.flops < blas.THREADED for product in products)
         return blas.alone(blas.on_one_thread(natives) if small else natives)

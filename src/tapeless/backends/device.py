@@ -18,6 +18,7 @@ import torch
 from tapeless.backends.backend import bind_call
 from tapeless.backends.fused import bind, groups
 from tapeless.backends.host import to_be_narrowed
+from tapeless.backends.memory import LIBRARIES
 from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.products import exact
 from tapeless.kernels.cuda.scratch import handed, recorded
@@ -36,6 +37,14 @@ class Device:
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
         self.device = device
+
+    def room(self) -> int | None:
+        """What is free on the device and what torch holds without use, less what its libraries will ask for."""
+        if self.device == "cpu" or not torch.cuda.is_available():
+            return None
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        free: int = torch.cuda.mem_get_info()[0] + unused - LIBRARIES
+        return max(0, free)
 
     def allocate(self, size: int) -> Any:
         try:
@@ -56,8 +65,10 @@ class Device:
         return values
 
     def write(self, view: Any, values: Any) -> None:
+        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it."""
         array = np.array(values)  # torch takes none that is only to be read
-        view.copy_(torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array))
+        source = torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array)
+        view.copy_(source if self.device == "cpu" else source.pin_memory(), non_blocking=True)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:

@@ -34,6 +34,9 @@ def to_be_narrowed(values: Array) -> Array:
 
 
 class Host:
+    def room(self) -> int | None:
+        return None
+
     def allocate(self, size: int) -> Array:
         try:
             raw = np.zeros(size + ALIGNMENT, np.uint8)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tapeless.errors import TapelessError
 
 BESIDE = 300 << 20  # bytes that Python, NumPy, Numba and a BLAS take beside the arena, about
+LIBRARIES = 512 << 20  # on a GPU, generously: kernels, graphs, the workspaces of cuBLAS
 UNITS = {"B": 1} | {
     f"{letter}{end}": base**power
     for power, letter in enumerate("KMGT", 1)

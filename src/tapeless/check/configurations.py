@@ -37,7 +37,7 @@ class Configuration:
     def model(self, precision: str) -> Model:
         return Model(
             self.preset, batch=self.batch, time=self.time, precision=precision, backend="reference", optimizer=None,
-            **self.fields,
+            seed=self.seed, **self.fields,
         )  # fmt: skip
 
     def scramble(self, rng: np.random.Generator, model: Model) -> None:
@@ -104,6 +104,14 @@ CONFIGURATIONS = (
     _variant("all but the last block frozen", "ops-102k", frozen=(*FRONT[:1], "blocks.0.*", "head.*")),
     _variant("only norms trained", "gpt2-4x256", recompute=True, frozen=(*FRONT, "blocks.*.attn.*", "blocks.*.mlp.*")),
     _variant("only biases and the head trained", "sunfish", frozen=("blocks.*.weight", "input.weight")),
+    _variant("dropout", "gpt2-4x256", dropout=0.3),
+    _variant("dropout, recomputed", "gpt2-4x256", dropout=0.3, recompute=True),
+    _variant("dropout, read at the end", "gpt2-4x256", dropout=0.3, readout="last"),
+    _variant("dropout, only norms trained", "gpt2-4x256", dropout=0.3, frozen=(*FRONT, "blocks.*.[am]*")),
+    _variant("dropout", "ops-102k", dropout=0.3),
+    _variant("dropout, recomputed", "ops-102k", dropout=0.3, recompute=True, readout="all"),
+    _variant("dropout", "cllm", dropout=0.3),
+    _variant("dropout", "sunfish", dropout=0.3),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 
@@ -126,6 +134,7 @@ LARGER = (
         2,
         40,
     ),
+    Configuration("gpt2-4x256 dropped", "gpt2-4x256", {"layers": 1, "vocab": 300, "dropout": 0.1}, 3, 130),
     Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
     Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )

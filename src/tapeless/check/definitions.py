@@ -116,6 +116,31 @@ def residual(x: Array, branch: Array) -> Outputs:
     return {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])}
 
 
+def random_word(index: int, seed: int, draws: int, site: int) -> int:
+    """32 random bits: Philox4x32-10, one counter at a time."""
+    low = (1 << 32) - 1
+    state = [index // 4, site, draws & low, draws >> 32]
+    key = [seed & low, seed >> 32]
+    for _ in range(10):
+        left, right = 0xD2511F53 * state[0], 0xCD9E8D57 * state[2]
+        state = [(right >> 32) ^ state[1] ^ key[0], right & low, (left >> 32) ^ state[3] ^ key[1], left & low]
+        key = [(key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low]
+    return state[index % 4]
+
+
+def drop(x: float, index: int, seed: int, draws: int, rate: float, site: int) -> float:
+    return x / (1 - rate) if random_word(index, seed, draws, site) / 2**32 >= rate else 0.0
+
+
+def dropout(x: Array, seed: Array, draws: Array, rate: float, site: int) -> Outputs:
+    counters = int(seed[0]), int(draws[0]), rate, site
+    return {"y": _each(x.shape, lambda r, c: drop(float(x[r, c]), r * x.shape[1] + c, *counters))}
+
+
+def count_draws(draws: Array) -> Outputs:
+    return {"draws": np.array([int(draws[0]) + 1])}
+
+
 def last_position(x: Array) -> Outputs:
     batch, time, channels = x.shape
     return {"y": _each((batch, 1, channels), lambda b, t, c: x[b, time - 1, c])}
@@ -242,6 +267,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "relu": relu,
     "tanh": tanh_,
     "residual": residual,
+    "count_draws": count_draws,
+    "dropout": dropout,
     "last_position": last_position,
     "classifier": classifier,
     "squared_error": squared_error,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.errors import TapelessError
 from tapeless.ops import OPS
 
 Example = dict[str, Any]
@@ -19,6 +20,8 @@ Example = dict[str, Any]
 def examples_of(name: str) -> list[Example]:
     rng = np.random.default_rng(0)
     own = OPS[name].example(rng)
+    if own is None:
+        raise TapelessError(f"example in ops/{name}/reference.py returned None: is there a `return` at its end?")
     further: Callable[[Example, np.random.Generator], list[Example]] = FURTHER.get(name, lambda own, rng: [])
     return [own, *further(own, rng)]
 

@@ -33,7 +33,9 @@ WALKED = tuple(
         "gpt2-4x256",
         "gpt2-4x256 recomputed",
         "gpt2-4x256 read at the end",
+        "gpt2-4x256 dropout, recomputed",
         "ops-102k",
+        "ops-102k dropout",
         "cllm",
         "sunfish",
     )
@@ -71,13 +73,20 @@ def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array
     for model in models[1:]:
         for name, weight in models[0].params.items():
             model.params[name][...] = weight
+    for model in models:
+        model.draws = 0
     return inputs, targets
 
 
 def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model)
-    values = plain.forward(model.config, model.params, inputs)
-    expected = np.array([plain.loss(model.config, model.params, values, targets, model.class_weights)])
+    rate, whole = model.preset.dropout, plain.forward(model.config, model.params, inputs)
+    dropping = plain.Dropping(rate, configuration.seed, draws=model.draws + 1) if rate else None
+    values = plain.forward(model.config, model.params, inputs, dropping) if rate else whole
+    expected, evaluated = (
+        np.array([plain.loss(model.config, model.params, each, targets, model.class_weights)])
+        for each in (values, whole)
+    )
     last_writer = {call.writes[0].view.name: call for call in model.program.phase("forward")}
     for call, arrays in model.trace(inputs, targets):
         written = call.writes[0]
@@ -92,8 +101,8 @@ def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterat
             if found:
                 yield _finding(configuration, "plain model", call, f"the loss {found}")
     for what, single, true in (
-        ("loss", np.array([model.loss(inputs, targets)]), expected),
-        ("scores", model.logits(inputs), plain.scores(model.config, model.params, values)),
+        ("loss", np.array([model.loss(inputs, targets)]), evaluated),
+        ("scores", model.logits(inputs), plain.scores(model.config, model.params, whole)),
     ):
         found = difference(single, true)
         if found:
@@ -136,6 +145,7 @@ def _backward(configuration: Configuration, model: Model, probe: Model) -> Itera
 def _derivative(probe: Model, moved: Call, direction: Array) -> float:
     """Of the loss, which in a training step the first backward yields, when the output of one call is moved right after
     it was computed."""
+    probe.draws = 0  # the same random numbers each time
     for call in probe.engine.walk("forward", "recompute", "backward"):
         if any(argument.name == "loss" for argument in call.writes):
             break

@@ -16,6 +16,7 @@ from tapeless.check.definitions import DEFINITIONS, sinusoid
 from tapeless.check.examples import Example, examples_of, examples_with_master
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.check.lockstep import Difference, compare
+from tapeless.errors import TapelessError
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE, Array, Signature
 from tapeless.ops.positions import reference as positions
@@ -32,6 +33,8 @@ def check_alone(name: str) -> Iterator[Finding]:
         for example in (*examples_of(name), *examples_with_master(name)):
             for checker, detail in _faults(name, example):
                 yield Finding(name, checker, detail)
+    except TapelessError as error:
+        yield Finding(name, "definition", str(error))
     except Exception as error:  # a kernel that cannot take its arguments is as wrong as one that takes them badly
         yield Finding(name, "definition", f"raises {type(error).__name__}: {error}")
     if name == "positions":
@@ -42,11 +45,18 @@ def check_alone(name: str) -> Iterator[Finding]:
 
 def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
     spec = OPS[name].SPEC
+    if name not in DEFINITIONS:
+        raise TapelessError(f"{name} has no definition: say it once more in check/definitions.py, in plain loops.")
     defined: Arrays = DEFINITIONS[name](**example)
     for direction in ("forward", "backward") if spec.backward else ("forward",):
         call, arrays = call_alone(name, direction, example)
         before = {key: array.copy() for key, array in arrays.items()}
         run_call(call, arrays, REFERENCE)
+        unwritten = [each.name for each in call.writes if each.name != "logits" and _is_unwritten(arrays[each.name])]
+        for argument in unwritten:
+            yield "definition", f"{argument} of {call.title} is not written: a kernel says {argument}[...] = …"
+        if unwritten:
+            return
         for argument, true in defined.items():  # the loss comes from both directions
             found = difference(arrays[argument], true) if argument in call.signature.writes else None
             if found:
@@ -57,6 +67,10 @@ def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
         yield from _touched(call, before, arrays)
         yield from _adding(name, direction, example, arrays)
         yield from _leaving_out(name, direction, example, arrays)
+
+
+def _is_unwritten(array: Array) -> bool:
+    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array).all())
 
 
 def forms_of(signature: Signature, example: Example) -> list[frozenset[str]]:
@@ -175,8 +189,12 @@ def check_backend_alone(name: str, backend: Backend) -> Iterator[Finding]:
 def ops_alone(backend: str) -> Iterator[Difference]:
     """Every result of every op by itself, for what no model uses."""
     for name in OPS:
-        for differences, _ in _beside_the_reference(name, backend_named(backend)):
-            yield from differences
+        yield from op_alone(name, backend_named(backend))
+
+
+def op_alone(name: str, backend: Backend) -> Iterator[Difference]:
+    for differences, _ in _beside_the_reference(name, backend):
+        yield from differences
 
 
 def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Difference], list[str]]]:

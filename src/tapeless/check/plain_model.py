@@ -7,11 +7,13 @@ buffers are named, so that the first value that differs tells where.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tapeless.check.definitions import gelu_of, sinusoid
+from tapeless.check.definitions import drop, gelu_of, sinusoid
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 
@@ -25,20 +27,45 @@ ACTIVATIONS: dict[str, Callable[[Array], Any]] = {
 }
 
 
-def forward(config: Architecture, weights: Weights, inputs: Array) -> Values:
+Drop = Callable[[int, Array], Array]  # by site: 0 after the embedding, then two for every block
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """What is left out while a model learns, and by which random numbers."""
+
+    rate: float
+    seed: int
+    draws: int
+
+    def __call__(self, config: Architecture, sequence: int, site: int, x: Array) -> Array:
+        """Of the last block, where only the last position is read, no other has random numbers."""
+        alone = config.readout == "last" and site > 2 * config.layers - 2
+        rows = x[-1:] if alone else x
+        y = x.copy()
+        for t, c in np.ndindex(rows.shape):
+            index = ((sequence * len(rows)) + t) * config.channels + c
+            y[len(x) - len(rows) + t, c] = drop(float(rows[t, c]), index, self.seed, self.draws, self.rate, site)
+        return y
+
+
+def forward(config: Architecture, weights: Weights, inputs: Array, dropping: Dropping | None = None) -> Values:
     """Every activation. Also where a model reads out the last position only, all positions are here."""
-    sequences = [_sequence(config, weights, sequence) for sequence in inputs]
+    drops = [partial(dropping, config, n) if dropping else None for n in range(len(inputs))]
+    sequences = [_sequence(config, weights, *each) for each in zip(inputs, drops, strict=True)]
     return {name: np.stack([values[name] for values in sequences]) for name in sequences[0]}
 
 
-def _sequence(c: Architecture, w: Weights, inputs: Array) -> Values:
+def _sequence(c: Architecture, w: Weights, inputs: Array, drop: Drop | None) -> Values:
     table = w["positions.weight"] if c.positions == "learned" else sinusoid(c.context, c.channels)
     start = inputs @ w["input.weight"] + w["input.bias"] if c.features else w["tokens.weight"][inputs]
     x = start + table[: len(inputs)]
     values = {"x": x}
+    if drop:
+        x = values["x.dropped"] = drop(0, x)
     for n in range(c.layers):
         block = {name.removeprefix(f"blocks.{n}."): w[name] for name in w if name.startswith(f"blocks.{n}.")}
-        inside, x = _block(c, block, x)
+        inside, x = _block(c, block, x, partial(_drop_in_block, drop, n) if drop else None)
         values |= {f"blocks.{n}.{name}": value for name, value in inside.items()}
     if c.placement == "pre":
         x = values["norm"] = _norm(c, w, "norm", x)
@@ -46,7 +73,11 @@ def _sequence(c: Architecture, w: Weights, inputs: Array) -> Values:
     return values
 
 
-def _block(c: Architecture, w: Weights, x: Array) -> tuple[Values, Array]:
+def _drop_in_block(drop: Drop, n: int, part: int, x: Array) -> Array:
+    return drop(2 * n + part, x)
+
+
+def _block(c: Architecture, w: Weights, x: Array, drop: Drop | None) -> tuple[Values, Array]:
     s: Values = {}
     pre = c.placement == "pre"
     if pre:
@@ -54,7 +85,9 @@ def _block(c: Architecture, w: Weights, x: Array) -> tuple[Values, Array]:
     s["attn.qkv"] = _affine(w, "attn.qkv", s["norm1"] if pre else x)
     s["attn.mix"] = _attention(c, s["attn.qkv"])
     s["attn.proj"] = _affine(w, "attn.proj", s["attn.mix"])
-    s["sum1"] = x + s["attn.proj"]
+    if drop:
+        s["attn.proj.dropped"] = drop(1, s["attn.proj"])
+    s["sum1"] = x + s["attn.proj.dropped" if drop else "attn.proj"]
     if pre:
         s["norm2"] = _norm(c, w, "norm2", s["sum1"])
     else:
@@ -62,7 +95,9 @@ def _block(c: Architecture, w: Weights, x: Array) -> tuple[Values, Array]:
     s["mlp.up"] = _affine(w, "mlp.up", s["norm2"] if pre else s["norm1"])
     s["mlp.act"] = ACTIVATIONS[c.activation](s["mlp.up"])
     s["mlp.down"] = _affine(w, "mlp.down", s["mlp.act"])
-    s["sum2"] = (s["sum1"] if pre else s["norm1"]) + s["mlp.down"]
+    if drop:
+        s["mlp.down.dropped"] = drop(2, s["mlp.down"])
+    s["sum2"] = (s["sum1"] if pre else s["norm1"]) + s["mlp.down.dropped" if drop else "mlp.down"]
     if not pre:
         s["norm2"] = _norm(c, w, "norm2", s["sum2"])
     return s, s["sum2"] if pre else s["norm2"]

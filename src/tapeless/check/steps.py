@@ -78,7 +78,7 @@ def decays(name: str, weight: Array) -> bool:
 
 def small_model(optimizer: Optimizer | str | None, batch: int = 2, **fields: Any) -> Model:
     made = FIELDS | fields
-    return Model("gpt2-4x256", batch=batch, backend="reference", optimizer=optimizer, seed=3, **made)
+    return Model("gpt2-4x256", batch=batch, optimizer=optimizer, seed=3, **{"backend": "reference", **made})
 
 
 def small_batch(batch: int, seed: int, ignored: int = 1) -> tuple[Array, Array]:
@@ -101,6 +101,7 @@ def check_steps() -> Iterator[Finding]:
         ("zero in model", _zeroed),
         ("accumulation in model", _accumulated),
         ("evaluation in model", _evaluated),
+        ("draws in model", _dropped),
         ("update in model", _updated),
         ("update in model", _measured),
         ("update in model", _refused),
@@ -150,6 +151,23 @@ def _evaluated() -> Iterator[str]:
         found = first_difference(after, before)
         if found:
             yield f"after an evaluation {found}"
+
+
+def _dropped() -> Iterator[str]:
+    """Each batch draws random numbers of its own, also where several are added up, and set back they come again; an
+    evaluation draws none. On the cpu too, where a call is bound once and for all."""
+    batch = small_batch(2, seed=1)
+    for backend in ("reference", "cpu"):
+        model, whole = (small_model(None, dropout=rate, backend=backend) for rate in (0.5, 0.0))
+        losses = [model.forward_backward(*batch, accumulate=number > 0) for number in range(4)]
+        if len(set(losses)) < len(losses):
+            yield f"{backend}: of four batches some draw the same random numbers: their losses are {losses}"
+        if model.loss(*batch) != whole.loss(*batch) or model.draws != len(losses):
+            yield f"{backend}: an evaluation drops, or counts as drawn: {model.draws} for {len(losses)} batches"
+        model.draws = 1
+        again = model.forward_backward(*batch)
+        if again != losses[1]:
+            yield f"{backend}: the loss is {losses[1]}, and with the same random numbers {again}"
 
 
 def _updated() -> Iterator[str]:

@@ -4,15 +4,14 @@ been none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from math import cos, pi
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from tapeless.check.finding import Finding, difference
-from tapeless.check.steps import PlainOptimizer, Tensors, first_difference, small_batch, small_model
+from tapeless.check.steps import PlainOptimizer, first_difference, small_batch, small_model
 from tapeless.model import Model
 from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
@@ -20,6 +19,7 @@ from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.tokens import Tokens
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.find_rate import Kept
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import NAMES, Schedule
 from tapeless.train.settings import Settings
@@ -122,8 +122,8 @@ class _Fixed(Task):
         return Measured(0.0)
 
 
-def _trainer() -> Trainer:
-    return Trainer(small_model(OPTIMIZER), _Fixed(), SETTINGS)
+def _trainer(**fields: Any) -> Trainer:
+    return Trainer(small_model(OPTIMIZER, **fields), _Fixed(), SETTINGS)
 
 
 def _loop() -> Iterator[str]:
@@ -149,27 +149,10 @@ def _loop() -> Iterator[str]:
             return
 
 
-class _Kept:
-    """A checkpoint in memory."""
-
-    path = Path("memory")
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.state = trainer.state()
-        self._tensors = {stem: _copied(arrays) for stem, arrays in trainer.tensors().items()}
-
-    def read(self, stem: str, like: Mapping[str, Array], write: Callable[[str, Array], None]) -> None:
-        for name in like:
-            write(name, self._tensors[stem][name])
-
-
-def _copied(arrays: Mapping[str, Array]) -> Tensors:
-    return {name: array.copy() for name, array in arrays.items()}
-
-
 def _resumed() -> Iterator[str]:
-    """Stopped in the middle of an update, and restored into a new trainer with other weights."""
-    whole, first, second = _trainer(), _trainer(), _trainer()
+    """Stopped in the middle of an update, and restored into a new trainer with other weights; what it drops at random
+    goes on as well."""
+    whole, first, second = (_trainer(dropout=0.3) for _ in range(3))
     stop, batches = 2 * ACCUMULATE + 1, UPDATES * ACCUMULATE
     for _ in range(batches):
         whole.batch()
@@ -177,7 +160,7 @@ def _resumed() -> Iterator[str]:
         first.batch()
     for weight in second.model.params.values():
         weight += 1
-    second.restore(cast(Checkpoint, _Kept(first)))
+    second.restore(cast(Checkpoint, Kept(first)))
     for _ in range(batches - stop):
         second.batch()
     found = first_difference(second.model.params, whole.model.params)

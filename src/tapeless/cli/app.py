@@ -7,13 +7,18 @@ from typing import Annotated
 import typer
 
 import tapeless
+from tapeless.cli.about import about
+from tapeless.cli.attend import attend
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
+from tapeless.cli.compare import compare
+from tapeless.cli.completion import with_completion
 from tapeless.cli.doctor import doctor
 from tapeless.cli.evaluate import evaluate
 from tapeless.cli.explain import explain
 from tapeless.cli.explore import explore
 from tapeless.cli.label import label_app
+from tapeless.cli.manual import help_
 from tapeless.cli.paths import with_paths
 from tapeless.cli.plan import plan
 from tapeless.cli.presets import presets
@@ -26,27 +31,14 @@ from tapeless.cli.weights import export, import_
 app = typer.Typer(
     help="Transformers trained with no autograd tape: the backward pass is written by hand, and proven.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    presets,
-    explain,
-    plan,
-    check,
-    tokenize,
-    train,
-    explore,
-    runs,
-    doctor,
-    evaluate,
-    sample,
-    import_,
-    export,
-    bench,
-)
+    presets, explain, plan, check, tokenize, train, explore, runs, doctor, evaluate, compare, attend, sample,
+    import_, export, bench, about, help_,
+)  # fmt: skip
 for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(with_paths(command))
+    app.command(command.__name__.rstrip("_"))(with_completion(with_paths(command)))
 app.add_typer(label_app, name="label")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,11 +21,13 @@ from tapeless.check.configurations import (
 )
 from tapeless.check.everything import check_everything
 from tapeless.check.finding import Finding
+from tapeless.check.one_op import ops_among
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.lockstep import check_backend
+from tapeless.cli.one_op import check_ops
 from tapeless.cli.progress import one_by_one
 from tapeless.cli.subject import Subject, subject
 from tapeless.errors import TapelessError
@@ -38,7 +41,7 @@ SHOWN = 12  # tensors in the table
 def check(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PRESET|RUN …]", help="Presets, or folders of runs, to prove; all presets by default."),
+        typer.Argument(metavar="[PRESET|RUN|OP …]", help="Presets, folders of runs, or ops; all presets by default."),
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
@@ -66,10 +69,16 @@ def check(
     under 200 million parameters. --backend cpu or cuda walks one whole training step of every configuration in lockstep
     with the reference and reports the first call whose result is off; the cpu's ops are tried on threads and over the
     whole range of the type as well. Of a run it is its own model that is proven, with what it freezes.
-    --bugs checks the checkers.
+    --bugs checks the checkers. The name of an op proves that op alone: its mathematics and its kernels, beside the
+    reference, on threads and over the whole range.
 
     Example: tapeless check gpt2-4x256 ops-102k
+    Example: tapeless check layernorm
     """
+    asked = ops_among(names or [], [*PRESETS, *(name for name in names or () if Path(name).exists())])
+    if asked:
+        check_ops(asked, backend, json, others=len(names or ()) > len(asked) or fast or bugs or bool(frozen))
+        return
     if bugs:
         if names or fast or frozen or backend != "reference":
             raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast, --frozen and --backend.")

@@ -56,6 +56,7 @@ PRESET_HELP = {
     "features": "Real numbers per position instead of tokens.",
     "norm_eps": "What the norms add to the variance.",
     "chunk": "Rows of logits that exist at a time.",
+    "dropout": "Share of every branch and of the embedding that is left out while it learns.",
     "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
 }
 

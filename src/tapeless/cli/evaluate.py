@@ -10,11 +10,22 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
+from tapeless.cli.common import (
+    ColumnOption,
+    DropOption,
+    EncodingOption,
+    FieldOption,
+    Json,
+    Threads,
+    compiling_shown,
+    console,
+    print_json,
+)
 from tapeless.cli.idle import take_threads
 from tapeless.cli.train import preparing_shown
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.model import DEFAULT_BACKEND
+from tapeless.tasks.data.reading import Reading
 from tapeless.train.evaluation import Evaluation
 from tapeless.train.evaluation import evaluate as evaluate_run
 from tapeless.train.run import open_run
@@ -29,6 +40,10 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="A text file, folder or glob, or tokens, instead of what the run held out.")
     ] = None,
+    field: FieldOption = None,
+    column: ColumnOption = None,
+    encoding: EncodingOption = None,
+    drop_duplicates: DropOption = False,
     checkpoint: Checkpoint = "best",
     stride: Annotated[
         int | None,
@@ -55,7 +70,8 @@ def evaluate(
     opened = open_run(run)
     with preparing_shown(json) as progress, compiling_shown(json):
         found = evaluate_run(
-            opened, data, checkpoint=checkpoint, backend=backend, precision=precision, stride=stride,
+            opened, data, reading=Reading(field, column, encoding, drop_duplicates), checkpoint=checkpoint,
+            backend=backend, precision=precision, stride=stride,
             progress=progress, kinds=EVERY_KIND,
         )  # fmt: skip
     if json:

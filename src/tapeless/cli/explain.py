@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,9 +15,7 @@ from tapeless.cli.common import (
     Json,
     compiling_shown,
     console,
-    flops,
     print_json,
-    shape,
     with_preset_fields,
 )
 from tapeless.cli.idle import refuse_idle_fields
@@ -25,21 +23,10 @@ from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime
 from tapeless.errors import TapelessError
 from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models import transformer
-from tapeless.models.config import Preset
-from tapeless.ops.contract import LEGEND
-from tapeless.program.call import Call, Program
-from tapeless.program.listing import describe, local_name, runs_of_sections
+from tapeless.program.call import Call
+from tapeless.program.explanation import Explanation
+from tapeless.program.listing import describe
 
-GROUPS = {
-    "forward": ("zero", "forward"),
-    "backward": ("recompute", "backward"),
-    "update": ("clip", "update"),
-}
-TITLES = {
-    "forward": "from the inputs to the state that is judged",
-    "backward": "from the loss to every gradient, in exact reverse (↻ computed again, not kept)",
-    "update": "one step down the gradient",
-}
 Norms = dict[tuple[int, str], float]
 
 
@@ -79,10 +66,11 @@ def explain(
             wanted, seen.batch, seen.time, seen.optimizer, master=seen.precision.has_master,
             weighted=seen.class_weights is not None,
         )  # fmt: skip
+    explanation = Explanation(seen.name, program, layer)
     if json:
-        print_json(_as_json(program, layer, norms))
+        print_json(_as_json(explanation, norms))
     else:
-        _print_listing(seen, program, layer, norms)
+        _print_listing(seen, explanation, norms)
 
 
 def _norms_of_one_step(model: Model) -> Norms:
@@ -101,10 +89,10 @@ def _norms_of_one_step(model: Model) -> Norms:
     }
 
 
-def _as_json(program: Program, layer: int | None, norms: Norms) -> list[dict[str, Any]]:
+def _as_json(explanation: Explanation, norms: Norms) -> list[dict[str, Any]]:
     described = []
-    for number, _ in _chosen(program, layer):
-        entry = describe(program, number)
+    for number, _ in explanation.calls:
+        entry = describe(explanation.program, number)
         for result in entry["results"]:
             if (number, result["argument"]) in norms:
                 result["norm"] = norms[number, result["argument"]]
@@ -112,47 +100,23 @@ def _as_json(program: Program, layer: int | None, norms: Norms) -> list[dict[str
     return described
 
 
-def _chosen(program: Program, layer: int | None) -> list[tuple[int, Call]]:
-    numbered = list(enumerate(program.calls))
-    return numbered if layer is None else [(n, c) for n, c in numbered if c.section == f"blocks.{layer}"]
-
-
-def _print_listing(seen: Subject, program: Program, layer: int | None, norms: Norms) -> None:
-    used = {letter for call in program.calls for letter in call.dims if not letter.isdigit()}
-    legend = ",  ".join(f"[bold]{letter}[/] {LEGEND[letter]}" for letter in LEGEND if letter in used)
-    frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
-    parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")
-    calls = f"{len(program.calls)} calls, {parameters}, {flops(program.flops)} a step"
-    console.print(f"[bold]{escape(seen.name)}[/]  {calls}")
+def _print_listing(seen: Subject, explanation: Explanation, norms: Norms) -> None:
+    console.print(f"[bold]{escape(seen.name)}[/]  {explanation.heading}")
     console.print(f"[dim]batch {seen.batch}, time {seen.time}[/]")
+    legend = ",  ".join(f"[bold]{letter}[/] {meaning}" for letter, meaning in explanation.legend.items())
     console.print(f"[dim]{legend}[/]")
-    numbered = _chosen(program, layer)
-    for group, phases in GROUPS.items():
-        members = [(number, call) for number, call in numbered if call.phase in phases]
-        if members:
-            cost = flops(sum(call.flops for _, call in members))
-            console.print(f"\n[bold cyan]{group.upper()}[/]  {TITLES[group]}  [dim]{cost}[/]")
-            _print_group(seen.preset, program, members, norms, fold=layer is None)
+    for group in explanation.groups:
+        console.print(f"\n[bold cyan]{group.name.upper()}[/]  {group.title}  [dim]{group.cost}[/]")
+        for stretch in group.stretches:
+            if stretch.note:
+                console.print(f" [dim]{stretch.note} (--layer N shows one)[/]")
+                continue
+            if stretch.section:
+                console.print(f" [bold]{stretch.section}[/]")
+            console.print(_table(explanation, stretch.calls, norms))
 
 
-def _print_group(preset: Preset, program: Program, members: list[tuple[int, Call]], norms: Norms, fold: bool) -> None:
-    """Sections in turn. In a deep model the inner blocks repeat the outer ones: one line stands for them."""
-    runs = runs_of_sections(members)
-    blocks = [index for index, (section, _) in enumerate(runs) if section.startswith("blocks.")]
-    folded = set(blocks[1:-1]) if fold and preset.architecture.layers > 3 else set()
-    for index, (section, calls) in enumerate(runs):
-        if index not in folded:
-            if section:
-                console.print(f" [bold]{section}[/]")
-            console.print(_table(program, calls, norms))
-        elif index - 1 not in folded:
-            last = runs[max(folded)]
-            numbers = f"calls {calls[0][0]}–{last[1][-1][0]}"
-            note = f"{section} … {last[0]}: {numbers}, the same again (--layer N shows one)"
-            console.print(f" [dim]{note}[/]")
-
-
-def _table(program: Program, calls: Iterable[tuple[int, Call]], norms: Norms) -> Table:
+def _table(explanation: Explanation, calls: Sequence[tuple[int, Call]], norms: Norms) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim", width=5)
     table.add_column(style="cyan", no_wrap=True, width=15)
@@ -162,21 +126,9 @@ def _table(program: Program, calls: Iterable[tuple[int, Call]], norms: Norms) ->
     table.add_column(justify="right", style="dim", no_wrap=True)
     if norms:
         table.add_column(justify="right", style="green", no_wrap=True)
-    for number, call in calls:
-        entry = describe(program, number)
-        head = f"{call.op}{' ↻' if call.phase == 'recompute' else ''}"
-        for result in entry["results"]:
-            mark = {"=": "green", "+=": "yellow", "←": "magenta"}[result["sign"]]
-            row: list[str | Text] = [
-                str(number) if head else "",
-                head,
-                local_name(result["buffer"], call.section),
-                Text(result["sign"], style=f"bold {mark}"),
-                Text(result["reads_as"]),
-                shape(result["shape"]),
-            ]
-            if norms:
-                row.append(f"‖{norms[number, result['argument']]:.3g}‖")
-            table.add_row(*row)
-            head = ""
+    of_results = [norms.get((number, result.name)) for number, call in calls for result in call.writes]
+    for (number, op, name, sign, formula, shape), norm in zip(explanation.rows(calls), of_results, strict=True):
+        mark = {"=": "green", "+=": "yellow", "←": "magenta"}[sign]
+        row: list[str | Text] = [number, op, Text(name), Text(sign, style=f"bold {mark}"), Text(formula), shape]
+        table.add_row(*row, *([] if norm is None else [f"‖{norm:.3g}‖"]))
     return table

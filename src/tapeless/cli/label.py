@@ -74,7 +74,9 @@ def train(
     heads: Annotated[int | None, _option("heads", "Attention heads.")] = None,
     seed: Annotated[int | None, _option("seed", "Seed of weights and data.")] = None,
     threads: Threads = None,
-    backend: Annotated[str | None, _option("backend", "cpu, cuda or reference.")] = None,
+    backend: Annotated[
+        str | None, _option("backend", "cpu, cuda or reference; auto takes a GPU where there is one.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; only --steps may change.")] = None,
     out: Out = None,
     json: Json = False,

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tapeless.backends.memory import BESIDE, Memory, largest_batch, memory_of, parsed_memory
+from tapeless.backends.memory import BESIDE, LIBRARIES, Memory, largest_batch, memory_of, parsed_memory
 from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
@@ -47,7 +47,7 @@ def plan(
     refuse_idle_fields(changes, seen.preset, unseen)
     planned = seen.plan()
     there = memory_of(seen.backend) if asked is None else Memory(asked, asked)
-    beside = 0 if seen.backend == "cuda" else BESIDE
+    beside = LIBRARIES if seen.backend == "cuda" else BESIDE
     needed = planned.peak_bytes + beside
     with console.status("looking for the largest batch") as status:
         if json:
@@ -106,7 +106,8 @@ def _print_answer(
 ) -> None:
     """The last lines, as a terminal shows those without scrolling."""
     arena, persistent = planned.peak_bytes, planned.workspace_offset
-    python = f", and some {beside >> 20} MiB for Python itself" if beside else ""
+    user = "torch and its libraries" if seen.backend == "cuda" else "Python itself"
+    python = f", and some {beside >> 20} MiB for {user}"
     console.print(f"It needs [bold]{size(arena)}[/] ({arena:,} bytes){python}.")
     gpu = seen.backend == "cuda"
     if there is None or largest is None:

@@ -32,7 +32,9 @@ def sample(
         int | None, typer.Option(help="The same seed writes the same text. Default: 0.", show_default=False)
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
-    backend: Annotated[str, typer.Option(help="cpu, cuda or reference.")] = DEFAULT_BACKEND,
+    backend: Annotated[
+        str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")
+    ] = DEFAULT_BACKEND,
     threads: Threads = None,
     json: Json = False,
 ) -> None:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tapeless.backends.backend import backend_named, precision_for
+from tapeless.backends.backend import planner_named, precision_for
+from tapeless.backends.planning import Wanted
 from tapeless.cli.paths import named_path
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
-from tapeless.model import DEFAULT_BACKEND, Model, plans
+from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS, preset
 from tapeless.program.arena import Plan
@@ -41,10 +42,11 @@ class Subject:
     run: Run | None = None
 
     def plan(self, batch: int | None = None) -> Plan:
-        return plans(
-            self.preset, batch or self.batch, self.time, self.optimizer, self.precision, backend_named(self.backend),
-            weighted=self.class_weights is not None,
-        )[0]  # fmt: skip
+        wanted = Wanted(
+            self.preset, batch or self.batch, self.time, self.optimizer, self.precision, planner_named(self.backend),
+            self.class_weights is not None,
+        )  # fmt: skip
+        return wanted.plans()[0]
 
     def model(self) -> Model:
         """With the weights of a run's newest checkpoint, or a preset's first ones."""
@@ -64,16 +66,16 @@ def subject(
     """`usual`: a preset's batch, and its longest time, where nobody says."""
     if not is_run(name):
         chosen = preset(name).override(**changes)
-        context = chosen.architecture.context
+        context, kind = chosen.architecture.context, planner_named(backend or DEFAULT_BACKEND)
         found = Subject(
             name, chosen, usual[0] if batch is None else batch,
             min(context, usual[1] or context) if time is None else time, Optimizer(chosen.optimizer),
-            backend or DEFAULT_BACKEND, precision_for(backend_named(backend or DEFAULT_BACKEND), precision),
+            kind.name, precision_for(kind, precision),
         )  # fmt: skip
     else:
         opened = open_run(named_path(name))
         made = opened.recipe()
-        kind = backend_named(backend or made.backend)
+        kind = planner_named(backend or made.backend)
         chosen = made.preset.override(**changes)
         found = Subject(
             name, chosen, made.batch if batch is None else batch, made.time if time is None else time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -100,7 +101,7 @@ def tokenize(
 
 def _default_folder(source: str, tokenizer: str) -> Path:
     """data/stdlib-bpe, data/shakespeare-bytes, …: named by the source and the tokenizer."""
-    names = [Path(given).resolve() for given in (source, tokenizer)]
+    names = [Path(os.path.realpath(given)) for given in (source, tokenizer)]  # which a link to itself does not disturb
     plain = [(Path(name.stem) if name.suffix in PACKED else name).stem.strip(".*?[]") for name in names]
     return Path("data") / f"{plain[0] or 'text'}-{plain[1] or 'json'}"
 

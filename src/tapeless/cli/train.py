@@ -8,6 +8,7 @@ import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -26,6 +27,7 @@ from tapeless.cli.common import (
     with_settings,
 )
 from tapeless.cli.display import Display
+from tapeless.cli.find_lr import print_found, refuse_beside
 from tapeless.cli.idle import refuse_idle, refuse_other_preset, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
@@ -36,6 +38,7 @@ from tapeless.model import DEFAULT_BACKEND
 from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
+from tapeless.train.find_rate import find_rate
 from tapeless.train.loop import Evaluated, Finished
 from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
@@ -62,6 +65,13 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
     base: Annotated[Path | None, typer.Option("--from", help="Start from the weights of this run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
+    find_lr: Annotated[
+        bool,
+        typer.Option(
+            "--find-lr",
+            help="Train nothing, but look for a learning rate by short trainings; --out FILE.svg draws the curve.",
+        ),
+    ] = False,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -76,6 +86,17 @@ def train(
     go_on_unread()
     if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
         take_threads(DEFAULT_BACKEND, settings["threads"])
+    if find_lr:
+        refuse_beside(settings, resume, out)
+        with TemporaryDirectory(prefix="tapeless-") as folder:
+            session = _assemble(name, None, base, Path(folder) / "run", json, changes, settings)
+            try:
+                with preparing_shown(json) as progress:
+                    found = find_rate(session.trainer, progress)
+            finally:
+                session.run.release()
+        print_found(found, out, json)
+        return
     session = _assemble(name, resume, base, out, json, changes, settings)
     started = clock.perf_counter()
     status = follow(session, shown=not json)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.backends.backend import backend_named, precision_for
+from tapeless.backends.planning import Wanted
 from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
 from tapeless.inputs import check_shape
-from tapeless.model import plans
 from tapeless.models.config import check_size
 from tapeless.program.arena import Plan
 from tapeless.program.call import PERSISTENT
@@ -21,7 +21,7 @@ MOST_LAYERS = 400  # of a model that is planned for a page
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Switches:
     """None: as the run has it."""
 
     batch: int | None = None
@@ -31,7 +31,7 @@ class Wanted:
     backend: str | None = None
 
 
-def memory(folder: Path, wanted: Wanted) -> dict[str, Any]:
+def memory(folder: Path, wanted: Switches) -> dict[str, Any]:
     """Every buffer's place and time, and why it lives."""
     check_no_link(folder / CONFIGURATION)
     run = open_run(folder)
@@ -53,7 +53,7 @@ def memory(folder: Path, wanted: Wanted) -> dict[str, Any]:
     precision = precision_for(kind, asked)
     weighted = request.class_weights is not None
     optimizer = settings.optimizer(preset.optimizer)
-    plan = plans(preset, batch, time, optimizer, precision, kind, weighted=weighted)[0]
+    plan = Wanted(preset, batch, time, optimizer, precision, kind, weighted).plans()[0]
     return planned(plan) | {
         "batch": batch,
         "time": time,

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.guard import App, guarded
-from tapeless.explorer.memory import Wanted, memory
+from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.program.precision import PRECISIONS
 
@@ -120,7 +120,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
     def plan(request: Request) -> Response:
         query = Query(request, "batch", "time", "recompute", "precision", "backend")
         recompute = query.one_of("recompute", ("yes", "no"))
-        wanted = Wanted(
+        wanted = Switches(
             query.count("batch"), query.count("time"), None if recompute is None else recompute == "yes",
             query.one_of("precision", PRECISIONS), query.one_of("backend", BACKENDS),
         )  # fmt: skip

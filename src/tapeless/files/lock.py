@@ -105,15 +105,6 @@ def held(folder: Path) -> bool:
     return True
 
 
-def in_use(folder: Path) -> bool:
-    """Whether a training has this folder just now."""
-    try:
-        was_left(folder)
-    except TapelessError:
-        return True
-    return False
-
-
 def _stands(path: Path, descriptor: int) -> bool:
     try:
         there, ours = path.lstat(), os.fstat(descriptor)

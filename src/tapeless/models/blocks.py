@@ -1,7 +1,7 @@
 """The transformer blocks: how the parts are wired, pre-norm and post-norm. Each forward stands above its backward.
 
-x is the residual stream; adding a branch to it needs no backward call, because the stream's gradient is at once the
-branch's.
+x is the residual stream; adding a branch to it needs no backward call, because the stream's gradient is at once that of
+the branch, or of what dropout has left of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tapeless.models.parts.attention import (
     declare_attention,
     keys_and_values_forward,
 )
+from tapeless.models.parts.dropout import Draws, Dropout, declare_dropout, dropout_backward, dropout_forward
 from tapeless.models.parts.feed_forward import (
     FeedForward,
     declare_feed_forward,
@@ -51,6 +52,8 @@ class Block:
     sum2: Buffer  # the stream with the feed-forward branch
     dsum1: Buffer
     dsum2: Buffer
+    drop1: Dropout | None  # of the attention branch
+    drop2: Dropout | None  # of the feed-forward branch
     last: Last | None
 
     @property
@@ -68,8 +71,10 @@ def declare_block(
     time: int,
     last: bool,
     position: Buffer | None,
+    draws: Draws | None,
 ) -> Block:
-    """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence."""
+    """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence. `draws`:
+    what its branches are dropped by, if they are."""
 
     def stream(part: str, positions: int) -> Buffer:
         return p.workspace(f"{name}.{part}", batch, positions, c.channels, role="stream")
@@ -91,6 +96,8 @@ def declare_block(
         sum2=stream("sum2", one),
         dsum1=stream("dsum1", one),
         dsum2=stream("dsum2", one),
+        drop1=declare_dropout(p, draws, f"{name}.attn.proj", batch, one, c.channels),
+        drop2=declare_dropout(p, draws, f"{name}.mlp.down", batch, one, c.channels),
         last=Last(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", time)) if last else None,
     )
 
@@ -105,7 +112,8 @@ def pre_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
         p.last_position.forward(y=write(b.last.stream), x=x)
         p.last_position.forward(y=write(b.last.normed), x=b.norm1.y)
     attention_forward(p, b.attn, b.norm1.y, b.last.normed if b.last else b.norm1.y)
-    p.residual.forward(y=write(b.sum1), x=b.last.stream if b.last else x, branch=b.attn.proj)
+    branch = dropout_forward(p, b.drop1, b.attn.proj)
+    p.residual.forward(y=write(b.sum1), x=b.last.stream if b.last else x, branch=branch)
     norm_forward(p, b.norm2, b.sum1)
     up_forward(p, b.mlp, b.norm2.y)
 
@@ -113,7 +121,7 @@ def pre_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
 def pre_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
     pre_norm_inside(p, b, x)
     down_forward(p, b.mlp)
-    p.residual.forward(y=write(b.sum2), x=b.sum1, branch=b.mlp.down)
+    p.residual.forward(y=write(b.sum2), x=b.sum1, branch=dropout_forward(p, b.drop2, b.mlp.down))
     return b.y
 
 
@@ -124,15 +132,17 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
             pre_norm_inside(p, b, x)
         elif b.mlp.w_up.dweight:  # a norm's result is as large as its input and cheap to have again: it is never kept
             norm_forward(p, b.norm2, b.sum1)
-    feed_forward_backward(p, b.mlp, dx=write(b.norm2.dy), dy=dstream, x=b.norm2.y)
+    dbranch = dropout_backward(p, b.drop2, dstream, b.mlp.down)
+    feed_forward_backward(p, b.mlp, dx=write(b.norm2.dy), dy=dbranch, x=b.norm2.y)
     norm_backward(p, b.norm2, dx=add(dstream), dy=b.norm2.dy, x=b.sum1)
     if b.attn.w_qkv.dweight and not b.recompute:
         with p.phase("recompute"):
             norm_forward(p, b.norm1, x)
+    dbranch = dropout_backward(p, b.drop1, dstream, b.attn.proj)
     if b.last:
         attention_backward(
             p, b.attn, dx=write(b.norm1.dy), dx_last=write(b.last.dnormed),
-            dy=dstream, x=b.norm1.y, x_last=b.last.normed,
+            dy=dbranch, x=b.norm1.y, x_last=b.last.normed,
         )  # fmt: skip
         if p.active(b.norm1.y):
             p.last_position.backward(dx=add(b.norm1.dy), dy=b.last.dnormed)
@@ -140,7 +150,7 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
             p.last_position.backward(dx=write(b.last.dx), dy=dstream)
         dstream = b.last.dx
     else:
-        attention_backward(p, b.attn, dx=write(b.norm1.dy), dx_last=None, dy=dstream, x=b.norm1.y, x_last=b.norm1.y)
+        attention_backward(p, b.attn, dx=write(b.norm1.dy), dx_last=None, dy=dbranch, x=b.norm1.y, x_last=b.norm1.y)
     norm_backward(p, b.norm1, dx=add(dstream), dy=b.norm1.dy, x=x)
     return dstream
 
@@ -154,7 +164,7 @@ def post_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
         p.last_position.forward(y=write(b.last.stream), x=x)
     stream = b.last.stream if b.last else x
     attention_forward(p, b.attn, x, stream)
-    p.residual.forward(y=write(b.sum1), x=stream, branch=b.attn.proj)
+    p.residual.forward(y=write(b.sum1), x=stream, branch=dropout_forward(p, b.drop1, b.attn.proj))
     norm_forward(p, b.norm1, b.sum1)
     up_forward(p, b.mlp, b.norm1.y)
 
@@ -162,7 +172,7 @@ def post_norm_inside(p: Builder, b: Block, x: Buffer) -> None:
 def post_norm_forward(p: Builder, b: Block, x: Buffer) -> Buffer:
     post_norm_inside(p, b, x)
     down_forward(p, b.mlp)
-    p.residual.forward(y=write(b.sum2), x=b.norm1.y, branch=b.mlp.down)
+    p.residual.forward(y=write(b.sum2), x=b.norm1.y, branch=dropout_forward(p, b.drop2, b.mlp.down))
     norm_forward(p, b.norm2, b.sum2)
     return b.y
 
@@ -173,14 +183,16 @@ def post_norm_backward(p: Builder, b: Block, dy: Buffer, x: Buffer) -> Buffer:
         with p.phase("recompute"):
             post_norm_inside(p, b, x)
     norm_backward(p, b.norm2, dx=write(b.dsum2), dy=dy, x=b.sum2)
-    feed_forward_backward(p, b.mlp, dx=add(b.dsum2), dy=b.dsum2, x=b.norm1.y)
+    dbranch = dropout_backward(p, b.drop2, b.dsum2, b.mlp.down)
+    feed_forward_backward(p, b.mlp, dx=add(b.dsum2), dy=dbranch, x=b.norm1.y)
     norm_backward(p, b.norm1, dx=write(b.dsum1), dy=b.dsum2, x=b.sum1)
+    dbranch = dropout_backward(p, b.drop1, b.dsum1, b.attn.proj)
     if b.last:
-        attention_backward(p, b.attn, dx=write(b.last.dx), dx_last=add(b.dsum1), dy=b.dsum1, x=x, x_last=b.last.stream)
+        attention_backward(p, b.attn, dx=write(b.last.dx), dx_last=add(b.dsum1), dy=dbranch, x=x, x_last=b.last.stream)
         if p.active(x):
             p.last_position.backward(dx=add(b.last.dx), dy=b.dsum1)
         return b.last.dx
-    attention_backward(p, b.attn, dx=add(b.dsum1), dx_last=None, dy=b.dsum1, x=x, x_last=x)
+    attention_backward(p, b.attn, dx=add(b.dsum1), dx_last=None, dy=dbranch, x=x, x_last=x)
     return b.dsum1
 
 

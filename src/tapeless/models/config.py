@@ -61,6 +61,7 @@ class Architecture:
         return f"{self.layers} layer{several} × {self.channels} channels, {self.heads} heads, {reads}"
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         _check_choices(self)
         for name in ("layers", "channels", "heads", "vocab", "context"):
             check_size(name, getattr(self, name))
@@ -98,6 +99,7 @@ class Layout:
     chunk: int = 256  # rows of logits that exist at a time
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         _check_flag("recompute", self.recompute)
         check_size("chunk", self.chunk)
 
@@ -112,6 +114,7 @@ class Preset:
     layout: Layout = Layout()
     initialisation: str = "gpt2"
     optimizer: str = "adamw"
+    dropout: float = 0.0  # while it learns: the share of every branch, and of the embedding, that is left out
     frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
 
     @classmethod
@@ -125,6 +128,7 @@ class Preset:
         return first.override(**values)
 
     def override(self, **changes: Any) -> Preset:
+        """The same with these fields changed, checked as a whole."""
         check_fields(changes)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
         if isinstance(plain.get("frozen"), list):
@@ -143,9 +147,15 @@ class Preset:
         return {name: getattr(_part_with(self, name), name) for name in OVERRIDABLE}
 
     def validate(self) -> None:
+        """Refuse what cannot be, in a sentence."""
         self.architecture.validate()
         self.layout.validate()
         _check_choices(self)
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise TapelessError(
+                f"dropout must be the share that is left out, at least 0 and below 1, such as 0.1, "
+                f"not {self.dropout!r}."
+            )
         if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
             raise TapelessError(
                 f"frozen must be a tuple or list of patterns over the names of weights, such as ('blocks.0.*',), "

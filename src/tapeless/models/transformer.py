@@ -15,6 +15,15 @@ from tapeless.models.blocks import Block, declare_block, stack_backward, stack_f
 from tapeless.models.config import Architecture, Optimizer, Preset
 from tapeless.models.initialise import scheme_of
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
+from tapeless.models.parts.dropout import (
+    Draws,
+    Dropout,
+    declare_draws,
+    declare_dropout,
+    draws_forward,
+    dropout_backward,
+    dropout_forward,
+)
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
@@ -33,6 +42,8 @@ class Net:
     dpositions: Buffer | None
     position: Buffer | None  # how many positions came before, where there is a cache of them
     x: Buffer  # the start of the residual stream
+    draws: Draws | None  # of random numbers, where some of it is dropped
+    dropout: Dropout | None  # of x
     blocks: tuple[Block, ...]
     norm: Norm | None  # pre-norm models norm the stream once more at the end
     head: Buffer
@@ -45,9 +56,15 @@ class Net:
     loss: Buffer
 
 
-def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False) -> Net:
-    """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part."""
+def declare(
+    p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False,
+    learning: bool = False,
+) -> Net:  # fmt: skip
+    """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part.
+    Only a program that is `learning` drops anything."""
     c, layout = preset.architecture, preset.layout
+    draws = declare_draws(p, preset.dropout if learning else 0.0)
+    dropout = declare_dropout(p, draws, "x", batch, time, c.channels, role="stream")
     scheme = scheme_of(c, preset.initialisation)
     position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
@@ -69,7 +86,7 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
     for n in range(c.layers):
         with p.section(f"blocks.{n}"):
             ends = last and n == c.layers - 1
-            blocks.append(declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position))
+            blocks.append(declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws))
     with p.section("head"):
         norm = (
             declare_norm(p, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
@@ -93,6 +110,8 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
         dpositions=dpositions,
         position=position,
         x=p.workspace("x", batch, time, c.channels, role="stream"),
+        draws=draws,
+        dropout=dropout,
         blocks=tuple(blocks),
         norm=norm,
         head=head,
@@ -108,6 +127,7 @@ def declare(p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool
 
 def front_forward(p: Builder, n: Net) -> Buffer:
     with p.section("embedding"):
+        draws_forward(p, n.draws)
         if n.project:
             affine_forward(p, n.project, n.x, n.inputs)
         else:
@@ -116,11 +136,12 @@ def front_forward(p: Builder, n: Net) -> Buffer:
             p.positions_at.forward(y=add(n.x), table=n.positions, position=n.position)
         else:
             p.positions.forward(y=add(n.x), table=n.positions)
-    return n.x
+        return dropout_forward(p, n.dropout, n.x)
 
 
 def front_backward(p: Builder, n: Net, dx: Buffer) -> None:
     with p.section("embedding"):
+        dx = dropout_backward(p, n.dropout, dx, n.x)
         if n.dpositions:
             p.positions.backward(dtable=add(n.dpositions), dy=dx)
         if n.project:
@@ -178,7 +199,7 @@ def training(
     """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
     update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
     p = Builder(preset.frozen)
-    n = declare(p, preset, batch, time, weighted=weighted)
+    n = declare(p, preset, batch, time, weighted=weighted, learning=True)
     check_frozen([weight.name for weight in p.weights], preset.frozen)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):

@@ -16,6 +16,8 @@ NAMES = (
     "relu",
     "tanh",
     "residual",
+    "count_draws",
+    "dropout",
     "last_position",
     "classifier",
     "squared_error",

@@ -79,6 +79,8 @@ class Spec:
     constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
     fused: bool = False
+    # What it reads as `seed` and `draws`, with its scalar `site`, are the counter of its random numbers.
+    random: bool = False
     refuse: Callable[[Dims, Scalars], str | None] = lambda dims, scalars: None
 
     def __hash__(self) -> int:

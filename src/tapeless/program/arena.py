@@ -76,14 +76,17 @@ class Plan(Shown):
 
     @property
     def peak_call(self) -> int:
+        """During which call most is in use."""
         return int(np.argmax(self.live_bytes))
 
     @property
     def parameters(self) -> int:
+        """How many numbers the weights are."""
         return self.program.parameters
 
     @property
     def flops(self) -> int:
+        """Of a whole step."""
         return self.program.flops
 
     def bytes_by_kind(self) -> dict[str, int]:

@@ -201,15 +201,18 @@ class Call:
 
     @property
     def spec(self) -> Spec:
+        """What the op is: shapes, roles, formulas."""
         spec: Spec = OPS[self.op].SPEC
         return spec
 
     @property
     def signature(self) -> Signature:
+        """What this direction of it reads and writes."""
         return self.spec.signature(self.direction)
 
     @property
     def title(self) -> str:
+        """`linear.backward`"""
         return f"{self.op}.{self.direction}"
 
     @property
@@ -226,14 +229,17 @@ class Call:
 
     @property
     def writes(self) -> tuple[Argument, ...]:
+        """Its results, whether written, added to or updated."""
         return tuple(argument for argument in self.arguments if argument.mode != "read")
 
     @cached_property
     def dims(self) -> Dims:
+        """The sizes of its letters: B, T, C, …"""
         return self.spec.dims({argument.name: argument.view.shape for argument in self.arguments})
 
     @property
     def flops(self) -> int:
+        """Of this call."""
         asked = frozenset(argument.name for argument in self.writes)
         count: int = OPS[self.op].flops(self.direction, self.dims, asked, dict(self.scalars))
         return count
@@ -261,6 +267,7 @@ class Program:
         return f"<program of {len(self.calls)} calls ({counted}), {self.parameters:,} parameters>"
 
     def phase(self, *phases: str) -> tuple[Call, ...]:
+        """The calls of these phases."""
         return tuple(call for call in self.calls if call.phase in phases)
 
     @property
@@ -270,14 +277,17 @@ class Program:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
+        """All, frozen ones too."""
         return tuple(buffer for buffer in self.buffers if isinstance(buffer, Weight))
 
     @property
     def parameters(self) -> int:
+        """How many numbers the weights are."""
         return sum(weight.elements for weight in self.weights)
 
     @property
     def flops(self) -> int:
+        """Of all calls together."""
         return sum(call.flops for call in self.calls)
 
 

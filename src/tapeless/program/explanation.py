@@ -37,8 +37,27 @@ class Stretch:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Forward, backward or update."""
+
+    name: str
+    calls: Sequence[Numbered]
+    stretches: Sequence[Stretch]
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return TITLES[self.name]
+
+    @property
+    def cost(self) -> str:
+        """Of all its calls, those that one line stands for too."""
+        return flops(sum(call.flops for _, call in self.calls))
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """`print` it, or leave it at the end of a notebook's cell."""
+    """A training step to be read: `print` it, or leave it at the end of a notebook's cell."""
 
     name: str
     program: Program
@@ -46,6 +65,7 @@ class Explanation:
 
     @property
     def heading(self) -> str:
+        """How many calls, parameters and FLOPs."""
         program = self.program
         frozen = sum(weight.elements for weight in program.weights if weight.kind == "frozen")
         parameters = f"{program.parameters:,} parameters" + (f" ({frozen:,} frozen)" if frozen else "")
@@ -57,18 +77,21 @@ class Explanation:
         used = {letter for call in self.program.calls for letter in call.dims}
         return {letter: LEGEND[letter] for letter in LEGEND if letter in used}
 
-    def groups(self) -> dict[str, list[Stretch]]:
+    @property
+    def calls(self) -> list[Numbered]:
+        """Those that it is about, each with its number."""
+        every = enumerate(self.program.calls)
+        return [(n, call) for n, call in every if self.layer is None or call.section == f"blocks.{self.layer}"]
+
+    @property
+    def groups(self) -> list[Group]:
         """Forward, backward and update, each in stretches."""
-        chosen = [
-            (number, call)
-            for number, call in enumerate(self.program.calls)
-            if self.layer is None or call.section == f"blocks.{self.layer}"
-        ]
-        found = {
-            group: [(number, call) for number, call in chosen if call.phase in phases]
-            for group, phases in GROUPS.items()
-        }
-        return {group: self._stretches(members) for group, members in found.items() if members}
+        found = []
+        for name, phases in GROUPS.items():
+            members = [(number, call) for number, call in self.calls if call.phase in phases]
+            if members:
+                found.append(Group(name, members, self._stretches(members)))
+        return found
 
     def _stretches(self, members: list[Numbered]) -> list[Stretch]:
         runs = runs_of_sections(members)
@@ -88,12 +111,8 @@ class Explanation:
                 )
         return found
 
-    def cost(self, group: str) -> str:
-        """Of the calls that are shown."""
-        return flops(sum(call.flops for stretch in self.groups()[group] for _, call in stretch.calls))
-
     def rows(self, calls: Sequence[Numbered]) -> list[tuple[str, ...]]:
-        """Number, op, result, sign, formula and shape; number and op stand at a call's first result."""
+        """Number, op, result, sign, formula and shape of every result; number and op stand at a call's first."""
         made: list[tuple[str, ...]] = []
         for number, call in calls:
             head = (str(number), f"{call.op}{' ↻' if call.phase == 'recompute' else ''}")
@@ -106,11 +125,11 @@ class Explanation:
     def __str__(self) -> str:
         letters = ",  ".join(f"{letter} {meaning}" for letter, meaning in self.legend.items())
         lines = [f"{self.name}  {self.heading}", letters, SIGNS]
-        for group, stretches in self.groups().items():
-            lines += ["", f"{group.upper()}  {TITLES[group]}"]
-            parts = [self.rows(stretch.calls) for stretch in stretches]
+        for group in self.groups:
+            lines += ["", f"{group.name.upper()}  {group.title}  {group.cost}"]
+            parts = [self.rows(stretch.calls) for stretch in group.stretches]
             table = iter(aligned(Table((), [row for part in parts for row in part], right=(0, 3, 5))))
-            for stretch, part in zip(stretches, parts, strict=True):
+            for stretch, part in zip(group.stretches, parts, strict=True):
                 lines += [f" {stretch.note or stretch.section}"] if stretch.section else []
                 lines += islice(table, len(part))
         return "\n".join(lines)
@@ -120,13 +139,14 @@ class Explanation:
     def _repr_html_(self) -> str:
         letters = ", ".join(f"<strong>{letter}</strong> {escape(text)}" for letter, text in self.legend.items())
         parts = [f"<div><strong>{escape(self.name)}</strong> {escape(self.heading)}<br>{letters}<br>{escape(SIGNS)}"]
-        for group, stretches in self.groups().items():
-            parts.append(f'<div style="margin-top:.8em"><strong>{group.upper()}</strong> {escape(TITLES[group])}</div>')
-            for stretch in stretches:
+        for group in self.groups:
+            title = f"<strong>{group.name.upper()}</strong> {escape(group.title)}"
+            parts.append(f'<div style="margin-top:.8em">{title} <span style="opacity:.65">{group.cost}</span></div>')
+            for stretch in group.stretches:
                 if stretch.note:
                     parts.append(f'<div style="opacity:.65">{escape(stretch.note)}</div>')
                     continue
                 made = html_table(Table((), self.rows(stretch.calls), right=(0, 3, 5)))
-                summary = escape(stretch.section or group)
+                summary = escape(stretch.section or group.name)
                 parts.append(f"<details open><summary>{summary}</summary>{made}</details>")
         return "".join([*parts, "</div>"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
@@ -43,6 +44,7 @@ def _proven(program: Program, specs: tuple[Spec, ...]) -> tuple[int | None, ...]
     _check_phases(program)
     _check_zeroed(program)
     _check_update(program, numbered)
+    _check_draws(program, numbered)
     return tuple(partners.get(index) for index in range(len(program.calls)))
 
 
@@ -236,6 +238,30 @@ def _check_update(program: Program, numbered: Numbered) -> None:
         _maker(program, numbered, clip, "loss", *(each.call.op for each in numbered.calls if each.call.spec.fused))
         norm = _maker(program, numbered, clip, "norm", "global_norm")
         _check_whole(program, norm, next(a for a in norm.arguments if a.name == "gradients"), "gradient")
+
+
+def _check_draws(program: Program, numbered: Numbered) -> None:
+    """Random numbers are drawn where something is learned, are counted first, so that no two batches have the same, and
+    are other ones at every call."""
+    seen: dict[Any, Call] = {}
+    learns = any(call.direction == "backward" for call in program.calls)
+    for index in numbered.applications():
+        applied = numbered.calls[index]
+        call = applied.call
+        if not call.spec.random:
+            continue
+        y = call.writes[0].view.name
+        if not learns:
+            raise ProgramError(f"random: {call.at} ({y}) draws random numbers in a list that learns nothing.")
+        _maker(program, numbered, call, "draws", "count_draws")
+        counter = (applied.inputs["seed"], applied.inputs["draws"], dict(call.scalars)["site"])
+        if counter in seen:
+            other = seen[counter]
+            raise ProgramError(
+                f"random: {call.at} ({y}) draws the numbers of {other.at} ({other.writes[0].view.name}) again, "
+                f"as both have site={counter[2]!r}."
+            )
+        seen[counter] = call
 
 
 def _check_whole(program: Program, call: Call, argument: Argument, kind: str) -> None:

@@ -125,13 +125,15 @@ class ExpressionReader:
     def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
         """One expression after the other; where the last ones fill no batch, the rest has target −1."""
         asked = self.expressions(text)
-        for start in range(0, len(asked), model.batch):
-            chosen = slice(start, start + model.batch)
-            tokens, targets = asked.tokens[chosen], targets_for(model.config, asked.answers[chosen])
-            missing = ((0, model.batch - len(tokens)), (0, 0))
-            yield np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
+        starts = range(0, len(asked), model.batch)
+        return (self._batch(model, asked, slice(start, start + model.batch)) for start in starts)
 
-    def measure(self, model: Model, text: str) -> Measured:
+    def _batch(self, model: Model, asked: Expressions, chosen: slice) -> tuple[Array, Array]:
+        tokens, targets = asked.tokens[chosen], targets_for(model.config, asked.answers[chosen])
+        missing = ((0, model.batch - len(tokens)), (0, 0))
+        return np.pad(tokens, missing), np.pad(targets, missing[: targets.ndim], constant_values=-1)
+
+    def measure(self, model: Model, text: str, window: int) -> Measured:
         loss, accuracy, surprise = _means(model, self.expressions(text))
         return Measured(loss, accuracy, cross_entropy=surprise)
 
@@ -267,6 +269,7 @@ def final_scores(model: Model, tokens: Array) -> Array:
 def score_totals(config: Architecture, scores: Array, answers: Array) -> Array:
     """What scores (N, vocab) are worth, added up over N: the model's own loss, how many are right, and the
     cross-entropy of the softmax over the scores."""
+    scores = scores.real
     picked = scores[np.arange(len(scores)), answers]
     largest = scores.max(axis=1)
     surprise = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1)) - picked

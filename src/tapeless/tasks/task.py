@@ -140,11 +140,12 @@ class Reader(Protocol):
     def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
         """All that the model can be asked about a text: inputs and targets, as large as its batches are."""
 
-    def measure(self, model: Model, text: str) -> Measured:
-        """How well the model predicts all that it can be asked about a text."""
+    def measure(self, model: Model, text: str, window: int) -> Measured:
+        """How well the model predicts all that it can be asked about a text. `window`: the positions it was trained
+        on."""
 
     def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
-        """What the model says to a prompt. `window`: how many positions it was trained on."""
+        """What the model says to a prompt."""
 
 
 @dataclass(frozen=True)

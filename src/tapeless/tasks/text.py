@@ -22,6 +22,7 @@ from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
+from tapeless.tasks.scoring import score_text
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 from tapeless.tasks.writing import Sampling, Writing
 
@@ -41,7 +42,15 @@ class Text(Task):
 
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out windows every time, so that two evaluations can be compared."""
-        return measured(model, evaluation_batches(self.data.validation, model.batch, self.time, batches))
+        held_out = evaluation_batches(self.data.validation, model.batch, self.time, batches)
+        if model.config.loss == "squared_error":
+            return _by_distance(model, held_out)
+        total, counted = 0.0, 0
+        for inputs, targets in held_out:
+            here = int(np.count_nonzero(targets >= 0))
+            total += model.loss(inputs, targets) * here
+            counted += here
+        return Measured(total / counted)
 
     def summary(self) -> str:
         told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
@@ -101,13 +110,19 @@ class TextReader:
 
     def batches(self, model: Model, text: str) -> Iterator[tuple[Array, Array]]:
         """Windows that do not overlap. The text is a document: its first token follows the end of another."""
+        tokens = [self.tokenizer.end, *self._some(text)]
+        return evaluation_batches(Tokens([np.array(tokens)]), model.batch, model.time)
+
+    def measure(self, model: Model, text: str, window: int) -> Measured:
+        """Every token of it once, from at least half a window of what stands before."""
+        found = score_text(model, Tokens([np.array(self._some(text))]), window, start=self.tokenizer.end)
+        return Measured(found.loss, found.accuracy, cross_entropy=found.cross_entropy)
+
+    def _some(self, text: str) -> list[int]:
         tokens = self.encode(text)
         if not tokens:
             raise TapelessError("an empty text has nothing to be predicted: give some.")
-        return evaluation_batches(Tokens([np.array([self.tokenizer.end, *tokens])]), model.batch, model.time)
-
-    def measure(self, model: Model, text: str) -> Measured:
-        return measured(model, self.batches(model, text))
+        return tokens
 
     def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
         read, end = self.encode(prompt), self.tokenizer.end
@@ -198,18 +213,6 @@ KIND = TaskKind(
     unused=_unused,
     reader=text_reader,
 )  # fmt: skip
-
-
-def measured(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:
-    """The mean over every target."""
-    if model.config.loss == "squared_error":
-        return _by_distance(model, batches)
-    total, counted = 0.0, 0
-    for inputs, targets in batches:
-        here = int(np.count_nonzero(targets >= 0))
-        total += model.loss(inputs, targets).real * here
-        counted += here
-    return Measured(total / counted)
 
 
 def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:

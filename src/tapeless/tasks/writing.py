@@ -56,6 +56,9 @@ class Writing:
         self.slid = 0  # how often the beginning fell out of what the model sees
         self._pieces = self._written(tokens(self._note_slide), spelling, asked, complete)
 
+    def __repr__(self) -> str:
+        return f"<{len(self.tokens)} tokens so far: {self.text!r}{f'; {self.ended}' if self.ended else ' …'}>"
+
     def __iter__(self) -> Iterator[str]:
         return self._pieces
 

@@ -41,8 +41,10 @@ STATE: dict[str, Callable[[Any], bool]] = {
     "best": lambda value: value is None or _finite(value),
     "without_better": _count,
     "updates": _count,
+    "draws": _count,
     "first_spread": lambda value: value is None or _finite(value),
 }
+LATER = {"draws": 0}  # what earlier versions did not keep, and what it was then
 LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     "step": {
         **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), _number),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from tapeless.ops.contract import Array
 from tapeless.tasks import text
 from tapeless.tasks.data import meta as metadata
 from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.documents import Reader
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
-from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.reading import READING_HELP, Reading
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.scoring import score_text
 from tapeless.tasks.task import Progress, TaskKind
+from tapeless.tasks.text import told_left_out
 from tapeless.train.run import Run
 from tapeless.train.session import open_task
 
@@ -63,6 +67,7 @@ def evaluate(
     opened: Run,
     data: str | None = None,
     *,
+    reading: Reading | None = None,
     checkpoint: str = "best",
     backend: str = DEFAULT_BACKEND,
     precision: str | None = None,
@@ -71,11 +76,18 @@ def evaluate(
     kinds: Sequence[TaskKind] = KINDS,
 ) -> Evaluation:
     """On all that the run held out, or on `data`: a file or folder of text, or tokens. `checkpoint`: best, newest or
-    the number of its step."""
+    the number of its step. `reading` says how text is taken out of files."""
+    reading = reading or Reading()
+    if reading != Reading() and (data is None or holds_tokens(Path(data))):
+        name = next(name for name in READING_HELP if getattr(reading, name))
+        raise TapelessError(
+            f"{name.replace('_', '-')} says how text is read, and {data or 'what was held out'} is tokens already: "
+            f"leave it out."
+        )
     settings = opened.request().settings
     kind = kind_of(settings.data, opened.folder, kinds)
     if kind is text.KIND:
-        return _of_text(opened, data, checkpoint, backend, precision, stride, progress or _silent)
+        return _of_text(opened, data, reading, checkpoint, backend, precision, stride, progress or _silent)
     if data is not None:
         raise TapelessError(
             f"{opened.folder} did not learn from text, so {data} says nothing of it: leave --data out for what it held "
@@ -101,15 +113,15 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def _of_text(
-    opened: Run, data: str | None, checkpoint: str, backend: str, precision: str | None, stride: int | None,
-    progress: Progress,
+    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
+    stride: int | None, progress: Progress,
 ) -> Evaluation:  # fmt: skip
     config, spec = opened.preset().architecture, opened.tokenizer_spec()
     if config.readout == "last" or not config.causal:
         raise TapelessError(f"{opened.folder} does not foretell the next token, so there is no text to judge it by.")
     tokenizer = None if spec is None else load_tokenizer(spec)
     found, _ = opened.checkpoint(checkpoint)  # before a long text is read for nothing
-    passage = _held_out(opened, found.state) if data is None else _given(opened, data, tokenizer, progress)
+    passage = _held_out(opened, found.state) if data is None else _given(opened, data, reading, tokenizer, progress)
     _check_known(opened, passage.tokens, config.vocab)
     model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
     count = len(passage.tokens)
@@ -144,12 +156,12 @@ def _held_out(opened: Run, state: Any) -> _Passage:
     return _Passage(HELD_OUT, data.validation, _bytes_held_out(folder), _end(data.tokenizer))
 
 
-def _given(opened: Run, data: str, tokenizer: Tokenizer | None, progress: Progress) -> _Passage:
+def _given(opened: Run, data: str, reading: Reading, tokenizer: Tokenizer | None, progress: Progress) -> _Passage:
     path = Path(data)
     if not holds_tokens(path):
         if tokenizer is None:
             raise TapelessError(f"{opened.folder} has no tokenizer to read text with: give tokens with --data.")
-        return _encoded(data, tokenizer, progress)
+        return _encoded(data, reading, tokenizer, progress)
     path = user_path(path)
     found = open_data(path)
     if not path.is_dir():  # a single file is judged whole
@@ -174,37 +186,25 @@ def _check_same_tokens(opened: Run, path: Path, found: TokenData, tokenizer: Tok
         )
 
 
-def _encoded(data: str, tokenizer: Tokenizer, progress: Progress) -> _Passage:
+def _encoded(data: str, reading: Reading, tokenizer: Tokenizer, progress: Progress) -> _Passage:
     """All documents one after the other, each with its end, as in training."""
-    corpus, done = find_documents(data), 0
+    corpus, done = find_documents(data, reading, progress=progress), 0
     parts: list[Array] = []
     lost = ""
-    for document in corpus.documents:
-        for piece in pieces(document):
-            (ids,) = tokenizer.encode_pieces([piece])
-            parts.append(ids.astype(np.uint32))
-            lost = lost or _lost(piece.decode("utf-8"), ids, tokenizer)
-            done += len(piece)
-            progress("reading", done, corpus.size)
-        parts.append(np.array([tokenizer.end], np.uint32))
-    told = [f"{count:,} files were left out: {reason}." for reason, count in corpus.skipped.items()]
+    with closing(corpus), Reader() as reader:
+        for document in corpus.documents:
+            for piece in pieces(document, reader):
+                (ids,) = tokenizer.encode_pieces([piece])
+                parts.append(ids.astype(np.uint32))
+                lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
+                done += len(piece)
+                progress("tokenising", done, corpus.size)
+            parts.append(np.array([tokenizer.end], np.uint32))
+    left_out = told_left_out(corpus.skipped, corpus.examples)
+    told = [f"{left_out}."] if left_out else []
     if lost:
-        told.append(f"its tokenizer loses part of this text, {lost}: so there are no bits per byte.")
+        told.append(f"its tokenizer loses part of this text, {lost}; so there are no bits per byte.")
     return _Passage(data, Tokens([np.concatenate(parts)]), None if lost else corpus.size, tokenizer.end, told)
-
-
-def _lost(words: str, ids: Array, tokenizer: Tokenizer) -> str:
-    """What does not come back from its tokens, of which bits per byte would be too few."""
-    if tokenizer.name == "bytes" or tokenizer.decode(ids) == words:
-        return ""
-    alone = ((each, tokenizer.decode(tokenizer.encode(each))) for each in dict.fromkeys(words))
-    return next(
-        (f"such as {each!r}, which comes back as {back!r}" for each, back in _changed(alone)), "as it spells it"
-    )
-
-
-def _changed(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    return ((each, back) for each, back in pairs if back.strip() != each.strip())
 
 
 def _end(tokenizer: Tokenizer | None) -> int | None:

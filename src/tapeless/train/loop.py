@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any
@@ -16,7 +16,7 @@ from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
-from tapeless.train.believed import check_state
+from tapeless.train.believed import LATER, check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
 from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
@@ -105,6 +105,7 @@ class Trainer:
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
         self._drawn: list[tuple[Array, Array]] = []
         self._drawn_from = self.batches.state()
+        self._draws_from = model.draws
         self._count = 0.0
 
     @property
@@ -125,13 +126,13 @@ class Trainer:
             if made and self.recording:
                 self.recording.took(time.perf_counter() - begun)
         if not isfinite(share):
-            raise self._stopped(f"the loss is {share:g}", [self._drawn[self.added]])
+            raise self._stopped(f"the loss is {share:g}", [self.added])
         self.loss += share
         self.added += 1
         if made is None:
             return None
         if not made.finite:
-            raise self._stopped(made.refusal, self._drawn)
+            raise self._stopped(made.refusal, range(len(self._drawn)))
         self.step += 1
         done = Step(self.step, self.loss, lr, made.norm)
         self.added, self.loss = 0, 0.0
@@ -149,17 +150,23 @@ class Trainer:
     def _draw(self) -> None:
         """All batches of the next update: the mean is over the targets of all of them."""
         with self.phases("data"):
-            self._drawn_from = self.batches.state()
+            self._drawn_from, self._draws_from = self.batches.state(), self.model.draws - self.added
             self._drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
             self._count = sum(self.model.weigh(targets) for _, targets in self._drawn)
 
-    def _stopped(self, what: str, batches: list[tuple[Array, Array]]) -> NonFiniteError:
+    def _stopped(self, what: str, numbers: Iterable[int]) -> NonFiniteError:
         """Back to before this update, of which no weight has seen anything; then find who began it."""
         self.added, self.loss = 0, 0.0
         self.batches.restore(self._drawn_from)
-        reasons = (explain_nonfinite(self.model, inputs, targets) for inputs, targets in batches)
+        reasons = (self._explained(number) for number in numbers)
         reason = next(filter(None, reasons), "No batch of the update shows it by itself: their sum is too large.")
+        self.model.draws = self._draws_from
         return NonFiniteError(f"update {self.step + 1} was stopped: {what}. {reason}")
+
+    def _explained(self, number: int) -> str:
+        """One of its batches, walked again with the random numbers that it had."""
+        self.model.draws = self._draws_from + number
+        return explain_nonfinite(self.model, *self._drawn[number])
 
     def evaluate(self) -> Evaluated:
         with self.phases("evaluate"), np.errstate(all="ignore"):
@@ -202,6 +209,7 @@ class Trainer:
             "best": self.best,
             "without_better": self.without_better,
             "updates": self.model.steps,
+            "draws": self.model.draws,
             "first_spread": self.first_spread,
         }
 
@@ -216,13 +224,14 @@ class Trainer:
         return {name: self.model.read(gradient_name(name)) for name in self.model.grads}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state
+        state = {**LATER, **checkpoint.state}
         check_state(state, self.settings.accumulate, str(checkpoint.path))
         for stem, values in (("weights", self.model.weights()), ("optimizer", self._optimizer())):
             if values:
                 checkpoint.read(stem, values, self.model.write)
         self.batches.restore(state["data"])
         self.step, self.model.steps = state["step"], state["updates"]
+        self.model.draws = state["draws"]
         self.best, self.without_better = state["best"], state["without_better"]
         self.added, self.loss = state["added"], state["loss"]
         self.first_spread = state["first_spread"]

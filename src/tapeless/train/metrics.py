@@ -60,6 +60,7 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
         )
     targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
     active: dict[str, Array] = {}
+    drawn = model.draws
     for start in range(0, len(inputs), model.batch):
         model.feed(inputs[start : start + model.batch], targets)
         for call in model.engine.walk("forward"):
@@ -67,6 +68,7 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
                 rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])
                 awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
                 awake |= (rows > 0).any(axis=0)
+    model.draws = drawn  # nothing was learned from what was walked here
     return {layer: float(1 - awake.mean()) for layer, awake in active.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.backend import backend_named, precision_for
+from tapeless.backends.backend import planner_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
@@ -95,7 +95,7 @@ class Run:
         return Recipe(
             preset, settings.batch or 1, settings.time or preset.architecture.context,
             settings.optimizer(preset.optimizer), settings.backend,
-            precision_for(backend_named(settings.backend), settings.precision), request.class_weights,
+            precision_for(planner_named(settings.backend), settings.precision), request.class_weights,
         )  # fmt: skip
 
     def tokenizer_spec(self) -> str | Path | None:

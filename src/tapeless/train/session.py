@@ -349,7 +349,7 @@ def _trained_on_all_it_reads(request: Request, kind: TaskKind) -> tuple[Request,
 def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoint, list[str]]:
     """The model is the base's; its width or depth cannot change, as its weights must fit."""
     for name in request.model:
-        if name not in ("optimizer", "recompute", "chunk", "frozen"):
+        if name not in ("optimizer", "recompute", "chunk", "dropout", "frozen"):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
     theirs, context = base.request(), base.preset().architecture.context

@@ -70,7 +70,7 @@ class Settings:
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
-    backend: str = option("cpu", "Machine", "cpu, cuda or reference.")
+    backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU where there is one.")
     precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
 

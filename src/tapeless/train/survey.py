@@ -10,7 +10,7 @@ from typing import Any
 
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.lock import FILE as LOCK
-from tapeless.files.lock import in_use
+from tapeless.files.lock import held
 from tapeless.models import transformer
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import TaskKind
@@ -68,7 +68,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 def overview(folder: Path, kinds: Sequence[TaskKind] = KINDS) -> Overview:
     """Of a run in any state; one that cannot be read is damaged, with what is wrong."""
     changed = max((_changed(folder / name) for name in (METRICS, CONFIGURATION)), default=0.0) or _changed(folder)
-    running = in_use(folder)
+    running = held(folder)
     try:
         opened = open_run(folder)
         described = _described(opened, kinds)

@@ -66,7 +66,7 @@ END_OF_TEXT = "<|endoftext|>"
 def read_config(folder: Path) -> Architecture:
     """The model that a folder describes, once the tensors beside it are seen to fit.
 
-    Dropout is not read: we train without.
+    Dropout is not read: a training says what its own is.
     """
     fields = read_object(folder, "config.json")
     where = folder / "config.json"
@@ -126,7 +126,7 @@ def tokenizer_of(folder: Path) -> Path | None:
 def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array], tokenizer: str | Path | None) -> None:
     """A folder that transformers loads as it is, in float32; written beside and renamed, so it is whole or not there.
 
-    `tokenizer` is a tokenizer.json, or "bytes". Dropout is written as 0, which is how the model was trained.
+    `tokenizer` is a tokenizer.json, or "bytes". Dropout is written as 0: a training says what its own is.
     """
     _check_gpt2(config)
     _check_params(config, params)

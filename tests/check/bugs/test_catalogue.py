@@ -31,6 +31,7 @@ from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
 from tapeless.models import blocks, transformer
 from tapeless.ops import OPS
+from tapeless.ops.dropout import cpu as dropout_on_cpu
 from tapeless.program.builder import Builder
 from tapeless.tasks.data import batches
 from tapeless.train.loop import Trainer
@@ -50,6 +51,7 @@ PATCHED = (
     batches.Batches,
     blocks,
     transformer,
+    dropout_on_cpu,
     *OPS.values(),
 )
 

@@ -75,6 +75,13 @@ def test_a_link_to_a_folder_is_not_followed(folder):
     assert len(find_documents(str(folder)).documents) == 5
 
 
+def test_a_glob_meets_every_file_once_whatever_links_there_are(folder):
+    (folder / "deep" / "up").symlink_to(folder)
+    (folder / "loop").symlink_to(folder / "loop")
+    found = find_documents(str(folder / "**" / "*"))
+    assert names(found, folder) == ["a.md", "b.txt", "deep/er/c.py", "marked.txt", "no_suffix"]
+
+
 def test_the_standard_library_is_text_on_every_machine():
     found = find_documents("stdlib")
     assert found.size > 1_000_000

@@ -53,8 +53,10 @@ class Ran:
     faults: tuple[str, ...]
 
 
-def form_of(direction: str, function: Any, outputs: Sequence[str], inputs: Sequence[str], writes: bool | None) -> Form:
-    """Told from the number of its parameters, unless `writes` says."""
+def form_of(
+    direction: str, function: Any, writing: Sequence[str], returning: Sequence[str], writes: bool | None
+) -> Form:
+    """Told from the number of its parameters, unless `writes` says. `writing`, `returning`: what either is given."""
     if not callable(function):
         raise TapelessError(f"the kernel's {direction} must be a function, not {function!r}.")
     try:
@@ -73,15 +75,14 @@ def form_of(direction: str, function: Any, outputs: Sequence[str], inputs: Seque
             f"how many arguments the kernel's {direction} takes cannot be seen: say writes=True if it writes into "
             f"outputs that it is given first, writes=False if it returns its results."
         )
-    counts = {True: len(outputs) + len(inputs), False: len(inputs)}
+    counts = {True: len(writing), False: len(returning)}
     fitting = [way for way, count in counts.items() if least <= count <= len(positional)]
     exact = [way for way in fitting if counts[way] == least] or fitting
     if len(exact) == 1:
         return Form(function, exact[0], options)
     raise TapelessError(
         f"the kernel's {direction} takes {len(positional)} arguments, but one that writes into its outputs takes "
-        f"{len(outputs) + len(inputs)} ({', '.join([*outputs, *inputs])}), and one that returns them {len(inputs)} "
-        f"({', '.join(inputs)})."
+        f"{len(writing)} ({', '.join(writing)}), and one that returns them {len(returning)} ({', '.join(returning)})."
     )
 
 

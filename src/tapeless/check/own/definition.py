@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,12 @@ from tapeless.check.own.callables import (
 from tapeless.check.own.gradient import Subject, not_analytic
 from tapeless.check.own.proof import Report, prove
 from tapeless.errors import TapelessError
-from tapeless.ops.contract import Array, Shape
+from tapeless.ops.contract import Array
 
 STEP = 1e-150
 ROUGH_STEP, ROUGH_RANGE = 1e-10, 1e15  # of the same in complex64, and how far from 1 numbers may be for it
-MOST_STEPS = 6000  # elements of which the complex step takes the derivative, a run of the forward each
+MOST = 300_000  # numbers in one input
+MOST_STEPS = 2500  # elements of which the complex step takes the derivative, a run of the forward each
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Definition:
     def names(self) -> tuple[str, ...]:
         return self.pair.names
 
-    def takes(self, inputs: Sequence[Any]) -> bool:
-        """Whether gradients at inputs of these sizes can be had in reasonable time."""
-        return self.way != "complex step" or sum(inputs[index].size for index in self.wrt) <= MOST_STEPS
+    @property
+    def most(self) -> int:
+        """Numbers in one input at which gradients can be had in reasonable time."""
+        return MOST_STEPS if self.way == "complex step" else MOST
 
     def outputs(self, inputs: Sequence[Any], dtype: Any = np.float64) -> tuple[list[Array], list[Array]]:
         """What the forward returns, and what it saves, where that is arrays."""
@@ -191,7 +192,3 @@ def _moderate(value: Any) -> bool:
         return True
     size = np.abs(value[value != 0])
     return not size.size or (size.min() > 1 / ROUGH_RANGE and size.max() < ROUGH_RANGE)
-
-
-def elements(shapes: Sequence[Shape]) -> int:
-    return sum(prod(shape) for shape in shapes)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.lockstep import farthest
+from tapeless.check.own.bench import Bench, Claims, moved_by_a_rounding
 from tapeless.check.own.callables import Pair, as_array, first_line
-from tapeless.check.own.float32 import Bench, Claims, Extra, moved_by_a_rounding, prove_kernel
+from tapeless.check.own.float32 import Extra, prove_kernel
 from tapeless.check.own.report import Float32Report, Wrong
 from tapeless.check.own.sizes import summed
 from tapeless.errors import TapelessError

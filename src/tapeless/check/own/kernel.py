@@ -51,10 +51,12 @@ class KernelReport(Told):
 
     @property
     def first_wrong(self) -> Difference | None:
+        """The first result that is not what the reference says."""
         return next((each for each in self.differences if not each.ok), None)
 
     @property
     def ok(self) -> bool:
+        """Whether the kernel holds."""
         return not self.faults and self.first_wrong is None and (self.drift <= self.drift_allowed or not self.steps)
 
     def __bool__(self) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from tapeless.check.own.bench import Claims
 from tapeless.check.own.callables import Pair, as_array, is_tensor
 from tapeless.check.own.definition import missing
-from tapeless.check.own.float32 import Claims, prove_kernel
+from tapeless.check.own.float32 import prove_kernel
 from tapeless.check.own.function import is_function, kernel_of, pair_of, prove_function
 from tapeless.check.own.proof import Report, prove
 from tapeless.check.own.report import Float32Report

@@ -47,6 +47,7 @@ class Report(Told):
 
     @property
     def ok(self) -> bool:
+        """Whether the backward is right."""
         return self.verdict == "right"
 
     def __bool__(self) -> bool:

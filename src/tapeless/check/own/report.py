@@ -10,6 +10,7 @@ from typing import Any
 from tapeless.check.own.proof import Report
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
+from tapeless.shown import Told
 
 VERDICTS = {
     "right": "right: in float32 the kernel is what its definition says.",
@@ -19,8 +20,8 @@ VERDICTS = {
 }
 
 
-@dataclass(frozen=True)
-class Wrong:
+@dataclass(frozen=True, repr=False)
+class Wrong(Told):
     """One thing that is wrong: by which check, at which case, and the numbers it was seen on."""
 
     check: str  # "sizes", "adding", "memory", "repeats", "threads", "strides", "range", "NaN", "call", "autograd"
@@ -33,8 +34,8 @@ class Wrong:
         return f"{self.check}: {self.sentence}"
 
 
-@dataclass(frozen=True)
-class Float32Report:
+@dataclass(frozen=True, repr=False)
+class Float32Report(Told):
     """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
 
     verdict: str  # "right", "wrong", "cannot tell" or "refused"
@@ -45,6 +46,7 @@ class Float32Report:
 
     @property
     def ok(self) -> bool:
+        """Whether the kernel is right."""
         return self.verdict == "right"
 
     def __bool__(self) -> bool:
@@ -62,8 +64,6 @@ class Float32Report:
             more = f" ({len(others)} more like it)" if others else ""
             lines += [f"  {first}{more}", f"    again: check.op(…, case={first.case!r})"]
         return "\n".join([*lines, *(f"  {each}" for each in self.tried)])
-
-    __repr__ = __str__
 
     def raise_if_wrong(self) -> None:
         """Raise TapelessError, with the whole report, unless the kernel is right."""

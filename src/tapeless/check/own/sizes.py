@@ -18,7 +18,6 @@ from tapeless.ops.contract import Array, Dims
 
 EDGES = (1, 2, 17, 64, 65, 257, 1031)  # a vector's rest, a block, one beyond it, more than 1,024
 ODD = (3, 7, 5, 11, 13, 9)  # all axes at once
-MOST = 300_000  # numbers in one input
 SMALL = 12  # what other axes shrink to where they must, and those of extreme numbers
 
 Letters = list[list[str]]  # of each input, one per axis; none for what is no array
@@ -57,20 +56,21 @@ def _said(arrays: Sequence[Array | None], shapes: Sequence[str]) -> tuple[Letter
     return letters, dims
 
 
-def other_sizes(letters: Letters, dims: Dims, largest: int) -> Iterator[Dims]:
-    """Each axis by itself at the edges, then all of them odd, and all of them 1."""
+def other_sizes(letters: Letters, dims: Dims, largest: int, most: int) -> Iterator[Dims]:
+    """All axes 1, all of them odd, then each by itself at the edges; no input with more than `most` numbers, for which
+    the other axes shrink."""
     if not dims:
         return
     yield dict.fromkeys(dims, 1)
     yield dict(zip(dims, (ODD[i % len(ODD)] for i in range(len(dims))), strict=True))
     for letter in dims:
         for size in EDGES:
-            if size <= largest:
-                wanted = dims | {letter: size}
-                if _largest(letters, wanted) > MOST:
-                    wanted = {each: size if each == letter else min(old, SMALL) for each, old in dims.items()}
-                if wanted != dims and _largest(letters, wanted) <= MOST:
-                    yield wanted
+            for others in (max(dims.values()), SMALL, 2) if size <= largest else ():
+                wanted = {each: size if each == letter else min(old, others) for each, old in dims.items()}
+                if _largest(letters, wanted) <= most:
+                    if wanted != dims:
+                        yield wanted
+                    break
 
 
 def _largest(letters: Letters, dims: Dims) -> int:

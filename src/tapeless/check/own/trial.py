@@ -15,7 +15,7 @@ from tapeless.check.own.definition import Definition, is_float
 from tapeless.check.own.sizes import summed
 from tapeless.check.range_numbers import Kind
 from tapeless.check.ranges import DRAWS, MOVE, ROUNDING, Case, Move, only
-from tapeless.check.tolerances import LOCKSTEP_INHERENT, RANGES
+from tapeless.check.tolerances import LOCKSTEP_INHERENT, RANGES, TOLERANCES
 from tapeless.ops.contract import Array, Shape
 
 Arrays = dict[str, Array]
@@ -41,6 +41,7 @@ class OwnTrial:
         self._dy = named("dy", dy) if direction == "backward" else {}
         arrays = {name: each for name, each in zip(definition.names, inputs, strict=True) if is_float(each)}
         self._given: Arrays = arrays | self._dy
+        self.incoming = list(self._dy)
         self.ranged = [name for name, array in self._given.items() if array.size]
         self._positive = {name for name, array in arrays.items() if (array > 0).all()}
         true = self.true(self._given)
@@ -56,7 +57,7 @@ class OwnTrial:
         shape = self._given[argument].shape
         values = make(rng, shape or (1,)).reshape(shape)
         values = np.abs(values) if argument in self._positive else values
-        return values.astype(np.float32).astype(np.float64)
+        return np.asarray(values.astype(np.float32), np.float64)
 
     def taken(self, numbers: Arrays) -> tuple[list[Any], Arrays]:
         inputs = [numbers.get(name, value) for name, value in zip(self.definition.names, self.inputs, strict=True)]
@@ -64,7 +65,8 @@ class OwnTrial:
 
     def true(self, numbers: Arrays, move: Move | None = None) -> Arrays:
         if move is not None:
-            numbers = {name: array * (1 + MOVE * move(name, array.shape)) for name, array in numbers.items()}
+            moved = {name: array * (1 + MOVE * move(name, array.shape)) for name, array in numbers.items()}
+            numbers = {name: np.asarray(array) for name, array in moved.items()}
         inputs, dy = self.taken(numbers)
         if self.direction == "forward":
             return _in_rows(named("y", self.definition.outputs(inputs)[0]))
@@ -96,8 +98,15 @@ class OwnTrial:
     def forgiven(self, case: Case) -> None:
         """Errors of somebody else's kernel are measured by the result's largest element at least; and what the
         definition itself loses in float32, row by row, a kernel may lose, unless that is most of the result: then it
-        has left the range of the type."""
+        has left the range of the type. Where the complex step is the definition, its own rounding is added."""
         inputs, dy = self.taken(case.numbers)
+        if self.direction == "backward" and self.definition.way == "complex step":
+            outputs = self.definition.outputs(inputs)[0]
+            terms = sum(float(np.abs(d * y).sum()) for d, y in zip(dy.values(), outputs, strict=True))
+            for index, (result, size) in zip(self.definition.wrt, case.sizes.items(), strict=True):
+                typical = max(1.0, float(np.sqrt(np.mean(np.square(inputs[index])))))
+                allowed = RANGES[self.name] * self.lengths[result]
+                np.maximum(size, TOLERANCES["vanishing gradient"] * terms / typical / (ROUNDING * allowed), out=size)
         rough = self.definition.rough(inputs, list(dy.values()) if self.direction == "backward" else None)
         for number, (result, size) in enumerate(case.sizes.items()):
             largest = np.abs(case.true[result]).max(initial=0)

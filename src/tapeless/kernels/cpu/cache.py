@@ -30,7 +30,7 @@ def keep_on_disk(form: Any) -> None:
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._cache_file._source_stamp = (self._cache_file._source_stamp, digest(function.__module__))
 

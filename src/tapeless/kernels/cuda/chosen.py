@@ -18,6 +18,7 @@ import torch
 FROM = 10**9  # operations of a product for which the choice is worth its while
 WORKSPACE = 32 * 2**20  # bytes, of which there is one for all
 CANDIDATES, ROUNDS = 16, 3
+AT_A_TIME = 2**22  # numbers whose bits are summed
 
 # cublasLt.h: types, the attributes that are set, and the way results are handed over
 BFLOAT16, FLOAT32, COMPUTE_FLOAT32 = 14, 0, 68
@@ -135,7 +136,7 @@ class Chosen:
         candidates, bits = self._candidates(), []
         for each in candidates:
             self._run(each)
-            bits.append(int(out.view(torch.int16).sum(dtype=torch.int64)))
+            bits.append(_sum_of_bits(out))
         same = [each for each, found in zip(candidates, bits, strict=True) if found == bits[0]]
         took: list[list[float]] = [[] for _ in same]
         for _ in range(ROUNDS):  # in turn, as the GPU's clock falls and rises
@@ -180,6 +181,12 @@ def _layout(matrix) -> Any:
     found = Pointer()
     _checked(_library().cublasLtMatrixLayoutCreate(ctypes.byref(found), BFLOAT16, columns, rows, matrix.stride(0)))
     return found
+
+
+def _sum_of_bits(out) -> int:
+    """Some rows at a time: torch widens what it sums."""
+    rows = max(1, AT_A_TIME // out.shape[1])
+    return sum(int(part.sum(dtype=torch.int64)) for part in out.view(torch.int16).split(rows))
 
 
 def _milliseconds(run: Callable[[], None]) -> float:

@@ -92,14 +92,17 @@ class Scores:
 
     @property
     def accuracy(self) -> float | None:
+        """The share of positions whose class was said."""
         return _ratio(int(np.trace(self.confusion)), int(self.confusion.sum()))
 
     def of(self, number: int) -> Score:
+        """Of one class."""
         right = int(self.confusion[number, number])
         said, true = int(self.confusion[:, number].sum()), int(self.confusion[number].sum())
         return Score(_ratio(right, said), _ratio(right, true), _ratio(2 * right, said + true), true)
 
     def per_class(self) -> tuple[Score, ...]:
+        """Of every class in turn."""
         return tuple(self.of(number) for number in range(self.classes))
 
     def curve(self, number: int) -> Curve:

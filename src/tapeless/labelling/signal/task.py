@@ -97,6 +97,7 @@ class Labelled(Task):
         self._held_out = spans(self.validation, self.time, self.time, once=True)
 
     def batches(self, batch: int) -> LabelledBatches:
+        """Windows to train on, without end, shuffled by the seed."""
         return LabelledBatches(self.training, self._spans, batch, self.time, self.step, self.seed)
 
     def evaluate(self, model: Model, batches: int) -> Measured:
@@ -119,6 +120,7 @@ class Labelled(Task):
         return f"{len(self.training.labels):,} positions to train, {len(self.validation.labels):,} held out"
 
     def farewell(self, ended: Ended) -> Farewell:
+        """What to do next."""
         return Farewell(next=((f"{ended.command} label predict {ended.spelled} …", "label something with it"),))
 
 

@@ -35,12 +35,14 @@ class Windows:
 
     @property
     def size(self) -> int:
+        """Of a window: shorter where all there is is shorter."""
         return min(self.window, self.length)
 
     def __len__(self) -> int:
         return 1 + -(-(self.length - self.size) // self.step)
 
     def start(self, number: int) -> int:
+        """The first position of a window."""
         return min(number * self.step, self.length - self.size)
 
     def __iter__(self) -> Iterator[int]:

@@ -64,10 +64,11 @@ def _backward_and_sums(
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         at, inside = r[:, None] * F + f[None, :], (r < R)[:, None] & (f < F)[None, :]
         x = numbers(X + at, inside)
-        dx = numbers(DY + at, inside) * slope(x)
+        share, steep = _share_and_slope(x)
+        dx = numbers(DY + at, inside) * steep
         tl.store(DX + at, dx, mask=inside)
         if Y is not None:
-            tl.store(Y + at, gelu(x), mask=inside)
+            tl.store(Y + at, tl.where(x < -FAR, x * 0.0, x * share), mask=inside)
         total += dx
     if PARTIAL is not None:
         tl.store(PARTIAL + part * F + f, tl.sum(total, 0), mask=f < F)
@@ -94,9 +95,14 @@ def gelu(x):
 
 @triton.jit
 def slope(x):
-    """s and its slope share a factor s, taken out: for negative x the two nearly cancel. e may be 2e38 and s as small,
-    so that e · s comes first: (x · e) · s would overflow."""
+    return _share_and_slope(x)[1]
+
+
+@triton.jit
+def _share_and_slope(x):
+    """s = sigmoid(2u), by which gelu(x) = x · s, and the slope of that. Both have a factor s, taken out: for negative x
+    the two terms nearly cancel. e may be 2e38 and s as small, so that e · s comes first: (x · e) · s would overflow."""
     z = _within(x)
     e = _falling(z)
     s = 1.0 / (1.0 + e)
-    return s * (1.0 + z * (e * s) * (SCALE + 3.0 * CUBIC * (z * z)))
+    return s, s * (1.0 + z * (e * s) * (SCALE + 3.0 * CUBIC * (z * z)))

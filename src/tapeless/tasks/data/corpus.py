@@ -133,10 +133,10 @@ def _on_disk(source: str) -> Path | Iterable[tuple[Path, bool]]:
 
 def _matches(pattern: str) -> Iterator[tuple[Path, bool]]:
     """Each file once: where a link leads back to a folder above, a glob meets it again and again."""
-    seen = set[Path]()
+    seen = set[str]()
     for match in sorted(glob.iglob(pattern, recursive=True), key=lambda name: (name.count(os.sep), name)):  # noqa: PTH207
         path = Path(match)
-        if not path.is_dir() and (real := path.resolve()) not in seen:
+        if not path.is_dir() and (real := os.path.realpath(path)) not in seen:
             seen.add(real)
             yield path, path.is_file()
 

@@ -21,6 +21,7 @@ from tapeless.files.plain import open_plain
 from tapeless.ops.contract import Array
 
 PIECE = 1 << 17  # bytes read at once
+DIGEST = 20  # bytes of a SHA-256 that tell texts apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,15 @@ def same_texts(documents: Sequence[Document]) -> Array:
     lengths = sizes(documents)
     values, counts = np.unique(lengths, return_counts=True)
     shared = counts[np.searchsorted(values, lengths)] > 1
-    digests: dict[bytes, int] = {}
-    numbers, found = np.empty(len(documents), np.int64), 0
+    # A dictionary of digests would take several times as much memory as all else that is known of a document.
+    keys = np.empty(len(documents), f"S{DIGEST}")
     with Reader() as reader:
         for index, document in enumerate(documents):
-            number = digests.setdefault(reader.digest(document), found) if shared[index] else found
-            numbers[index] = number
-            found = max(found, number + 1)
-    return numbers
+            keys[index] = reader.digest(document) if shared[index] else b"alone %d" % index
+    _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
+    numbers = np.empty(len(first), np.int64)
+    numbers[np.argsort(first)] = np.arange(len(first))
+    return numbers[groups]
 
 
 class Reader:
@@ -172,7 +174,7 @@ class Reader:
         digest = hashlib.sha256()
         for block in self.blocks(document):
             digest.update(block)
-        return digest.digest()[:20]
+        return digest.digest()[:DIGEST]
 
 
 class Spool:

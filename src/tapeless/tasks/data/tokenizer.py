@@ -219,6 +219,17 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     return tokenizer
 
 
+def lost_in(words: str, ids: Iterable[int], tokenizer: Tokenizer) -> str:
+    """What of a text does not come back from its tokens, as the end of a sentence; nothing where all of it does."""
+    if tokenizer.name == "bytes" or tokenizer.decode(ids) == words:
+        return ""
+    for each in dict.fromkeys(words):
+        back = tokenizer.decode(tokenizer.encode(each))
+        if back.strip() != each.strip():
+            return f"such as {each!r}, which comes back as {back!r}"
+    return "as it spells it otherwise"
+
+
 def train_bpe(texts: Iterator[str], vocab: int) -> Tokenizer:
     """Byte-level BPE learned from the texts; a small corpus may give fewer than `vocab` tokens."""
     check_bpe_vocab(vocab)

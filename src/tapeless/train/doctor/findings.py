@@ -19,6 +19,8 @@ ALONE = "one update recorded"  # of which no course can be told, and nothing be 
 
 @dataclass(frozen=True)
 class Observation:
+    """Something that was seen in a run's metrics, and what it means."""
+
     kind: str
     verdict: str  # "fine", "look", "bad"
     sentence: str  # what was found, with the numbers

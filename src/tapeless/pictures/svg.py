@@ -1,10 +1,11 @@
-"""The pictures of the docs, as SVG: panels with two axes, straight or logarithmic, and lines in them."""
+"""Pictures as SVG: panels with two axes, straight or logarithmic, and lines in them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from xml.sax.saxutils import escape
 
 Points = Sequence[tuple[float, float]]
 Span = tuple[float, float]
@@ -38,7 +39,7 @@ class Panel:
         self, xticks: Sequence[tuple[float, str]], yticks: Sequence[tuple[float, str]], across: str
     ) -> list[str]:
         right, bottom = self.left + self.width, self.top + self.height
-        parts = [f'<text x="{self.left}" y="{self.top - 12}" font-weight="bold">{self.title}</text>']
+        parts = [f'<text x="{self.left}" y="{self.top - 12}" font-weight="bold">{escape(self.title)}</text>']
         for tick, name in yticks:
             y = self.place(self.x[0], tick)[1]
             parts.append(f'<line x1="{self.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eee"/>')
@@ -99,7 +100,7 @@ def legend(left: float, top: float, names: Sequence[tuple[str, str]], apart: flo
 
 
 def text(x: float, y: float, words: str, anchor: str, colour: str = "#333") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
 
 
 def picture(width: int, height: int, parts: list[str]) -> str:

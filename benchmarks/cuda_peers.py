@@ -1,0 +1,284 @@
+"""The CUDA backend beside PyTorch, in one process and in turn, on a GPU. Needs torch, triton and NumPy.
+
+PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-124m 32 default,max-autotune    time and memory of a step
+PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default|none [recompute]
+PYTHONPATH=src python benchmarks/cuda_peers.py small       ops-102k, from a batch in NumPy to the next
+PYTHONPATH=src python benchmarks/cuda_peers.py gradients   gpt2-124m, 2×1024: errors beside those of autocast
+PYTHONPATH=src python benchmarks/cuda_peers.py training    gpt2-124m, 8×1024, 300 steps, beside two runs of PyTorch
+PYTHONPATH=src python benchmarks/cuda_peers.py same        the same 100 steps twice
+
+The peer: the model in plain PyTorch with torch.compile, bf16 autocast, scaled_dot_product_attention as it chooses
+(cuDNN's, on an H200), fused AdamW and clipping at 1.0. Text is Python's own standard library, two bytes a token.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tapeless.bench.torch_peer import transformer
+from tapeless.model import Model
+from tapeless.program.call import gradient_name
+
+CHUNK = 8200  # rows of logits at a time: room for 8192 of them, whose width is rounded up
+LR = 3e-4
+Step = Callable[[Any, Any], Any]
+
+
+def text(batches: int, batch: int, length: int) -> list[tuple[Any, Any]]:
+    """Batches of (tokens, the tokens that follow)."""
+    needed, data = batches * batch * (length + 1) * 2, b""
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        data += path.read_bytes()
+    pairs = np.frombuffer((data * (1 + needed // len(data)))[:needed], np.uint8).astype(np.int64).reshape(-1, 2)
+    tokens = ((256 * pairs[:, 0] + pairs[:, 1]) % 50257).reshape(batches, batch, length + 1)
+    order = np.random.default_rng(0).permutation(batches)
+    return [(tokens[n, :, :-1], tokens[n, :, 1:]) for n in order]
+
+
+def ours(name: str, batch: int, length: int, precision: str = "bfloat16", **fields: Any) -> Model:
+    return Model(name, batch=batch, time=length, backend="cuda", precision=precision, **{"chunk": CHUNK, **fields})
+
+
+def theirs(model: Model, dtype: torch.dtype = torch.float32) -> Any:
+    """The peer, with the weights of ours."""
+    with torch.device("cuda"):
+        peer = transformer(model.config).to(dtype)
+    mine = {"tokens.weight": "tokens.weight", "positions": "positions.weight", "head.weight": "head.weight"}
+    with torch.no_grad():
+        for name, weight in peer.named_parameters():
+            values = model.read(_our_name(name, mine))
+            values = values.T if values.ndim == 2 and name not in mine else values
+            weight.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    return peer
+
+
+def _our_name(name: str, mine: dict[str, str]) -> str:
+    if name in mine:
+        return mine[name]
+    name = name.replace(".qkv.", ".attn.qkv.").replace(".proj.", ".attn.proj.")
+    return name.replace("mlp.0.", "mlp.up.").replace("mlp.2.", "mlp.down.")
+
+
+def peer_step(peer: Any, mode: str, autocast: bool = True) -> Step:
+    run = peer if mode == "eager" else torch.compile(peer, mode=None if mode == "default" else mode)
+    optimizer = torch.optim.AdamW(_groups(peer), lr=LR, fused=True)
+
+    def step(inputs: Any, targets: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = run(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _groups(peer: Any) -> list[dict[str, Any]]:
+    """As ours: matrices decay, positions do not."""
+    decays = [weight for name, weight in peer.named_parameters() if weight.ndim == 2 and name != "positions"]
+    kept = [weight for name, weight in peer.named_parameters() if weight.ndim != 2 or name == "positions"]
+    return [{"params": decays, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]
+
+
+def milliseconds(run: Callable[[], Any], times: int) -> float:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        run()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) / times
+
+
+def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
+    rows = int(batch)
+    ((inputs, targets),) = text(1, rows, 1024)
+    started = time.perf_counter()
+    model = ours(name, rows, 1024, **dict.fromkeys(fields, True))
+    losses = [model.step(inputs, targets, lr=LR, clip=1.0).loss for _ in range(3)]
+    planned, held = model.plan.peak_bytes / 2**30, torch.cuda.max_memory_allocated() / 2**30
+    print(f"{name} {rows}×1024 {' '.join(fields)}: ready in {time.perf_counter() - started:.0f} s, losses {losses}")
+    print(f"  ours: {held:.2f} GiB, of which the plan said {planned:.2f}", flush=True)
+    on_device = [torch.from_numpy(each.copy()).cuda() for each in (inputs, targets)]
+    (graph,) = (natives for phases, natives in model.engine._captured.items() if "update" in phases)
+    alone = [milliseconds(lambda: [native() for native in graph], 12) for _ in range(4)]
+    print(f"  ours alone: {statistics.median(alone[1:]):.2f} ms", flush=True)
+    for mode in modes.split(",") if modes != "none" else ():
+        gc.collect()
+        torch.cuda.empty_cache()
+        before, started = torch.cuda.memory_allocated(), time.perf_counter()
+        torch.cuda.reset_peak_memory_stats()
+        torch.compiler.reset()
+        peer = theirs(model)
+        run = peer_step(peer, mode)
+        losses = [float(run(*on_device)) for _ in range(5)]
+        memory = (torch.cuda.max_memory_allocated() - before) / 2**30
+        ready = time.perf_counter() - started
+        mine, other = [], []
+        for _ in range(6):  # in turn: a GPU under load grows slower
+            mine.append(milliseconds(lambda: [native() for native in graph], 12))
+            other.append(milliseconds(lambda run=run: run(*on_device), 12))
+        found, peers = statistics.median(mine[1:]), statistics.median(other[1:])
+        print(f"  {mode}: ready in {ready:.0f} s, losses {[round(each, 4) for each in losses]}")
+        print(f"    ours {found:.2f} ms ({min(mine):.2f}-{max(mine):.2f}), theirs {peers:.2f} ms ", end="")
+        print(f"({min(other):.2f}-{max(other):.2f}), {memory:.2f} GiB: {peers / found:.3f}×, ", end="")
+        print(f"memory {held / memory:.0%}", flush=True)
+        del peer, run
+
+
+def small() -> None:
+    rng = np.random.default_rng(0)
+    model = Model("ops-102k", batch=32, backend="cuda", precision="float32")
+    inputs = rng.integers(0, model.config.vocab, (32, model.time))
+    targets = rng.integers(0, model.config.vocab, 32 if model.config.readout == "last" else inputs.shape)
+    mixed = Model("ops-102k", batch=32, backend="cuda", precision="bfloat16")
+
+    def wall(run: Step, times: int = 200) -> float:
+        for _ in range(20):
+            run(inputs, targets)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(times):
+            run(inputs, targets)
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - started) / times
+
+    def fed(run: Step) -> Step:
+        def step(inputs: Any, targets: Any) -> Any:
+            moved = (torch.from_numpy(each).pin_memory().cuda(non_blocking=True) for each in (inputs, targets))
+            return run(*moved)
+
+        return step
+
+    runs: dict[str, Step] = {
+        "ours, float32": lambda x, y: model.step(x, y, lr=LR, clip=1.0),
+        "ours, bfloat16": lambda x, y: mixed.step(x, y, lr=LR, clip=1.0),
+    }
+    for mode in ("eager", "default", "reduce-overhead", "max-autotune"):
+        for autocast in (False, True):
+            torch.compiler.reset()
+            runs[f"{mode}, {'autocast' if autocast else 'float32'}"] = fed(
+                peer_step(transformer(model.config).cuda(), mode, autocast)
+            )
+    took = {name: wall(run) for name, run in runs.items()}
+    best = min(took[name] for name in took if name.startswith("ours"))
+    for name, ms in took.items():
+        print(f"  ops-102k {name:28} {ms:7.3f} ms a step, {ms / best:5.1f}×", flush=True)
+
+
+def gradients_of(run: Any, peer: Any, inputs: Any, targets: Any, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    peer.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype is not None):
+        loss = run(*(torch.from_numpy(each.copy()).cuda() for each in (inputs, targets)))
+    loss.backward()
+    return {name: weight.grad.double().clone() for name, weight in peer.named_parameters()}
+
+
+def gradients() -> None:
+    """‖difference‖ / ‖truth‖ by tensor against float64, at the first weights and after 30 steps."""
+    batches = text(31, 2, 1024)
+    model = ours("gpt2-124m", 2, 1024, chunk=2056)
+    for steps in (0, 30):
+        for number in range(steps):
+            model.step(*batches[number], lr=LR, clip=1.0)
+        exact = theirs(model, torch.float64)
+        true = gradients_of(exact, exact, *batches[-1])
+        del exact
+        peer = theirs(model)
+        found = {"ours, bfloat16": _ours(model, batches[-1])}
+        single = ours("gpt2-124m", 2, 1024, "float32", chunk=2056)
+        for name in model.params:
+            single.write(name, model.read(name))
+        found["ours, float32"] = _ours(single, batches[-1])
+        del single
+        torch.compiler.reset()
+        for how, run in (("eager", peer), ("compiled", torch.compile(peer))):
+            found[f"autocast, {how}"] = gradients_of(run, peer, *batches[-1], dtype=torch.bfloat16)
+        errors = {how: {name: _off(each[name], true[name], name) for name in true} for how, each in found.items()}
+        print(f"gpt2-124m, 2×1024, after {steps} steps")
+        for how, each in errors.items():
+            print(f"  {how:20} errors: median {statistics.median(each.values()):.2e}, largest {max(each.values()):.2e}")
+        for how in ("autocast, eager", "autocast, compiled"):
+            ratios = sorted((errors["ours, bfloat16"][name] / errors[how][name], name) for name in true)
+            middle = statistics.median(ratio for ratio, _ in ratios)
+            above = [f"{name} {ratio:.2f}" for ratio, name in ratios if ratio > 1.1]
+            print(f"  ours by {how}: median {middle:.3f}, largest {ratios[-1][0]:.3f} ({ratios[-1][1]}), ", end="")
+            print(f"{len(above)} of {len(ratios)} above 1.1: {', '.join(above[-12:])}", flush=True)
+
+
+def _ours(model: Model, batch: tuple[Any, Any]) -> dict[str, Any]:
+    model.forward_backward(*batch)
+    mine = {"tokens.weight": "tokens.weight", "positions": "positions.weight", "head.weight": "head.weight"}
+    found = {}
+    with torch.device("meta"):
+        names = [name for name, _ in transformer(model.config).named_parameters()]
+    for name in names:
+        values = torch.from_numpy(np.array(model.read(gradient_name(_our_name(name, mine))))).cuda().double()
+        found[name] = values.T if values.ndim == 2 and name not in mine else values
+    return found
+
+
+def _off(found: Any, true: Any, name: str) -> float:
+    if name.endswith("qkv.bias"):  # a key's has no gradient but roundings
+        third = len(true) // 3
+        found, true = (torch.cat([side[:third], side[2 * third :]]) for side in (found, true))
+    return float((found - true).norm() / true.norm())
+
+
+def training() -> None:
+    batches = text(300, 8, 1024)
+    model = ours("gpt2-124m", 8, 1024)
+    start = model.weights()
+    start = {name: values.copy() for name, values in start.items()}
+    losses: dict[str, list[float]] = {}
+    for run in ("PyTorch", "PyTorch again"):
+        torch.compiler.reset()
+        peer = theirs(model)
+        stepped = peer_step(peer, "default")
+        made = [stepped(*(torch.from_numpy(each.copy()).cuda() for each in batch)) for batch in batches]
+        losses[run] = torch.stack(made).tolist()
+        del peer, stepped
+    losses["ours"] = [model.step(*batch, lr=LR, clip=1.0).loss for batch in batches]
+    one, two, mine = (np.array(losses[run]) for run in ("PyTorch", "PyTorch again", "ours"))
+    print("gpt2-124m, 8×1024, 300 steps of AdamW; loss")
+    for run, values in losses.items():
+        shown = ", ".join(f"{values[n]:.4f}" for n in (0, 1, 10, 50, 100, 200, 299))
+        print(f"  {run:14} at 0, 1, 10, 50, 100, 200, 299: {shown}; mean of the last 20 {np.mean(values[-20:]):.4f}")
+    print(f"  largest difference: PyTorch's two runs {abs(one - two).max():.4f}, ours and the nearer of them ", end="")
+    print(f"{np.minimum(abs(mine - one), abs(mine - two)).max():.4f}; mean difference of the last 20: ", end="")
+    print(f"theirs {(one - two)[-20:].mean():+.4f}, ours {(mine - (one + two) / 2)[-20:].mean():+.4f}", flush=True)
+
+
+def same() -> None:
+    batches, ends = text(100, 8, 1024), []
+    for _ in range(2):
+        model = ours("gpt2-124m", 8, 1024)
+        for batch in batches:
+            last = model.step(*batch, lr=LR, clip=1.0)
+        ends.append((last.loss, {name: model.read(name).tobytes() for name in model.params}))
+        del model
+    alike = ends[0] == ends[1]
+    print(f"gpt2-124m, 8×1024, 100 steps twice: {'the same bits' if alike else 'DIFFERENT'} (loss {ends[0][0]:.6f})")
+
+
+PARTS: dict[str, Callable[..., None]] = {
+    "step": step, "small": small, "gradients": gradients, "training": training, "same": same,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
+        sys.exit(f"usage: python benchmarks/cuda_peers.py {'|'.join(PARTS)}")
+    print(torch.__version__, torch.cuda.get_device_name(), flush=True)
+    PARTS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,68 @@
+"""The memory of a model, planned before it is asked for, and what is said where there is not so much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tapeless.backends.backend import Backend
+from tapeless.backends.memory import largest_batch
+from tapeless.errors import TapelessError
+from tapeless.models import transformer
+from tapeless.models.config import Optimizer, Preset
+from tapeless.program.arena import Plan, make_plans
+from tapeless.program.precision import Precision
+
+FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What decides the plans of a model."""
+
+    preset: Preset
+    batch: int
+    time: int
+    optimizer: Optimizer | None
+    precision: Precision
+    backend: Backend
+    weighted: bool = False
+
+    def plans(self) -> tuple[Plan, Plan]:
+        """Of the training step and of the evaluation that shares its memory."""
+        training = transformer.training(
+            self.preset, self.batch, self.time, self.optimizer, master=self.precision.has_master, weighted=self.weighted
+        )
+        evaluation = transformer.evaluation(self.preset, self.batch, self.time, weighted=self.weighted)
+        return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
+
+    def plans_that_fit(self) -> tuple[Plan, Plan]:
+        """The same, unless the backend has no room for them: then the largest batch that has, and what would help."""
+        made = self.plans()
+        room = self.backend.room()
+        if room is not None and made[0].peak_bytes > room:
+            raise TapelessError(self._does_not_fit(made[0].peak_bytes, room))
+        return made
+
+    def _does_not_fit(self, needed: int, room: int) -> str:
+        largest = self._largest_batch(room)
+        remedies = [f"batch {largest} fits"] if largest else []
+        for setting, other in self._leaner():
+            largest = other._largest_batch(room)
+            if largest:
+                remedies.append(f"with {setting} batch {largest} fits")
+        if not remedies:
+            remedies.append("no batch fits, so take a smaller model, or freeze most of it (frozen=...)")
+        shape = f"{self.preset.name} at batch {self.batch}, time {self.time}"
+        return f"{shape} needs {needed:,} bytes and the GPU has {room:,} to give: {', '.join(remedies)}."
+
+    def _leaner(self) -> Iterator[tuple[str, Wanted]]:
+        """Settings that take less memory and compute the same."""
+        layout = self.preset.layout
+        if not layout.recompute:
+            yield "recompute=True", replace(self, preset=self.preset.override(recompute=True))
+        if layout.chunk > FEWER_ROWS:
+            yield f"chunk={FEWER_ROWS}", replace(self, preset=self.preset.override(chunk=FEWER_ROWS))
+
+    def _largest_batch(self, room: int) -> int:
+        return largest_batch(lambda batch: replace(self, batch=batch).plans()[0].peak_bytes, room)

@@ -1,0 +1,119 @@
+"""`tapeless compare`"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tapeless.cli.common import Json, console, count, print_json
+from tapeless.cli.runs import STYLES
+from tapeless.cli.svg import check_svg, write_svg
+from tapeless.labelling.run import EVERY_KIND
+from tapeless.pictures.curves import LETTERS, MARGIN, curves_svg, drawn
+from tapeless.train.comparison import Comparison
+from tapeless.train.comparison import compare as compare_runs
+
+LETTER_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")
+WIDEST = 120  # columns: a curve that is wider is harder to take in
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="The folders of two runs or more.")],
+    svg: Annotated[Path | None, typer.Option(help="Draw the curves into this file, too.")] = None,
+    json: Json = False,
+) -> None:
+    """Runs side by side: the settings in which they differ, held-out loss over each other, and what they came to.
+
+    Runs of different lengths and kinds, and ones that still train, can be compared too.
+
+    Example: tapeless compare runs/ops-102k-001 runs/ops-102k-002 --svg curves.svg
+    """
+    check_svg(svg)
+    found = compare_runs(runs, EVERY_KIND)
+    if svg is not None:
+        write_svg(svg, curves_svg(found.curves, "held-out loss (faint: on what is trained on)", "updates"))
+    if json:
+        print_json(_as_json(found))
+        return
+    _print_settings(found)
+    _print_curves(found)
+    _print_figures(found)
+    for remark in found.remarks:
+        console.print(f"[yellow]{escape(remark)}[/]")
+    if svg is not None:
+        console.print(f"The curves are drawn in [bold]{escape(str(svg))}[/].", soft_wrap=True)
+
+
+def _as_json(found: Comparison) -> dict[str, Any]:
+    runs = []
+    for each, curve in zip(found.runs, found.curves, strict=True):
+        plain = {name: value for name, value in asdict(each).items() if name != "lines"}
+        runs.append(plain | {"folder": str(each.folder), "curve": [list(point) for point in curve.points]})
+    return {"runs": runs, "differing": found.differing, "remarks": found.remarks}
+
+
+def _letter(number: int) -> str:
+    return f"[{LETTER_STYLES[number % len(LETTER_STYLES)]}]{LETTERS[number]}[/]"
+
+
+def _print_settings(found: Comparison) -> None:
+    if not found.differing:
+        console.print("[dim]Their settings are the same.[/]")
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("differing", overflow="fold")
+    for number in range(len(found.runs)):
+        table.add_column(_letter(number), overflow="fold")
+    for name, values in found.differing.items():
+        table.add_row(name, *(escape(_value(value)) for value in values))
+    console.print(table)
+
+
+def _value(value: Any) -> str:
+    if value is None or value == ():
+        return "–"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _print_curves(found: Comparison) -> None:
+    rows = drawn(found.curves, min(console.width, WIDEST))
+    if not rows:
+        return
+    console.print("\n[dim]held-out loss over updates[/]")
+    for row in rows:
+        line = Text(row, no_wrap=True)
+        for at, character in enumerate(row):
+            if at >= MARGIN and character in LETTERS:
+                line.stylize(LETTER_STYLES[LETTERS.index(character) % len(LETTER_STYLES)], at, at + 1)
+        console.print(line)
+
+
+def _print_figures(found: Comparison) -> None:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("")
+    table.add_column("run", overflow="fold")
+    for column in ("weights", "steps", "loss", "best", "at", "right", "tok/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    lowest = min((each.best for each in found.runs if each.best is not None), default=None)
+    for number, each in enumerate(found.runs):
+        best = "" if each.best is None else f"{each.best:.4f}"
+        speed = each.tokens_per_second
+        table.add_row(
+            _letter(number), escape(str(each.folder)), "" if each.parameters is None else count(each.parameters),
+            f"{each.step:,}", "" if each.loss is None else f"{each.loss:.4f}",
+            f"[bold green]{best}[/]" if each.best == lowest and not found.remarks else best,
+            "" if each.best_step is None else f"{each.best_step:,}",
+            "" if each.accuracy is None else f"{each.accuracy:.1%}", "" if speed is None else count(speed),
+            f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
+        )  # fmt: skip
+    console.print()
+    console.print(table)

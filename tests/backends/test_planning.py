@@ -1,0 +1,52 @@
+"""A model that has no room is refused before anything is allocated, with what would fit."""
+
+import pytest
+
+from tapeless import Model
+from tapeless.backends.planning import Wanted
+from tapeless.backends.reference import Reference
+from tapeless.errors import TapelessError
+from tapeless.models.config import Optimizer
+from tapeless.models.presets import preset
+from tapeless.program.precision import PRECISIONS
+
+SMALL = preset("gpt2-4x256").override(layers=2, channels=8, heads=2, hidden=16, vocab=11, context=16)
+
+
+class Cramped(Reference):
+    """A machine with so many bytes, on which nothing may be allocated."""
+
+    def __init__(self, bytes_there: int) -> None:
+        self.bytes_there = bytes_there
+
+    def room(self) -> int:
+        return self.bytes_there
+
+    def allocate(self, size: int):
+        raise AssertionError("allocated")
+
+
+def needed(made, batch: int) -> int:
+    wanted = Wanted(made, batch, 16, Optimizer("adamw"), PRECISIONS["float64"], Reference())
+    return wanted.plans()[0].peak_bytes
+
+
+def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_that_helps():
+    room = needed(SMALL, 5)
+    assert needed(SMALL, 6) > room
+    leaner = next(batch for batch in range(5, 99) if needed(SMALL.override(recompute=True), batch + 1) > room)
+    says = rf"^gpt2-4x256 at batch 8, time 16 needs {needed(SMALL, 8):,} bytes and the GPU has {room:,} to give: "
+    with pytest.raises(TapelessError, match=says + rf"batch 5 fits, with recompute=True batch {leaner} fits\.$"):
+        Model(SMALL, batch=8, time=16, backend=Cramped(room), optimizer="adamw")
+
+
+def test_where_no_batch_fits_it_says_so():
+    with pytest.raises(TapelessError, match=r"no batch fits, so take a smaller model, or freeze most of it"):
+        Model(SMALL, batch=2, time=16, backend=Cramped(1000))
+
+
+def test_a_large_chunk_is_named_where_a_smaller_one_would_do():
+    wide = SMALL.override(vocab=5000, chunk=4096)
+    room = needed(wide.override(chunk=1024), 256)
+    with pytest.raises(TapelessError, match=r"with chunk=1024 batch \d+ fits"):
+        Model(wide, batch=256, time=16, backend=Cramped(room), optimizer="adamw")
