@@ -13,11 +13,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "explorer"
-TWIN = ("ops-102k", "--layers", "24", "--channels", "32", "--heads", "4", "--warmup", "0", "--steps", "400", "--threads", "1")
+TWIN = (
+    "ops-102k",
+    "--layers",
+    "24",
+    "--channels",
+    "32",
+    "--heads",
+    "4",
+    "--warmup",
+    "0",
+    "--steps",
+    "400",
+    "--record",
+    "4",
+)
 RUNS = {
     "post-norm": (*TWIN, "--placement", "post"),
     "pre-norm": (*TWIN, "--placement", "pre"),
-    "teaching": ("ops-102k", "--threads", "1"),
+    "teaching": ("ops-102k",),
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
@@ -37,7 +51,7 @@ def main() -> int:
     for name in wanted:
         folder = options.folder / name
         if not (folder / "config.toml").exists():
-            command = [sys.executable, "-m", "tapeless", "train", *RUNS[name], "--out", str(folder)]
+            command = [sys.executable, "-m", "tapeless", "train", *RUNS[name], "--threads", "1", "--out", str(folder)]
             subprocess.run(command, check=True)
     folders = " ".join(str(options.folder / name) for name in wanted)
     if options.pictures:
