@@ -16,7 +16,7 @@ from tests.explorer.serving import trained
 
 
 def test_without_runs_it_says_how_to_make_one(tmp_path):
-    with pytest.raises(TapelessError, match="there is no run in .* yet: name one, or train one"):
+    with pytest.raises(TapelessError, match=r"there is no run in .* yet: name one, or train one"):
         newest(tmp_path)
 
 

@@ -1,5 +1,5 @@
 """`make twins`: two models of 24 layers, alike but for where their norms stand, trained without warm-up and recorded.
-With `--pictures`, `make explorer-pictures`: the views of these and of the teaching model, as docs/explorer.md shows them.
+With `--pictures`, `make explorer-pictures`: the views of these and of the teaching model, for docs/explorer.md.
 
 python -m tools.explorer --folder runs      # runs that lie there already are not trained again
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "explorer"
-TWIN = (
+TWIN = [
     "ops-102k",
     "--layers",
     "24",
@@ -27,7 +27,7 @@ TWIN = (
     "400",
     "--record",
     "4",
-)
+]
 RUNS = {
     "post-norm": (*TWIN, "--placement", "post"),
     "pre-norm": (*TWIN, "--placement", "pre"),
@@ -63,7 +63,6 @@ def main() -> int:
 
 def take_pictures(parent: Path) -> None:
     from playwright.sync_api import sync_playwright
-
     from tests.explorer.browser import found
     from tests.explorer.serving import served
 
