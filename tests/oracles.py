@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody gives it)
 
 from tapeless.check.complex_step import relative_error
+from tapeless.check.definitions import turning_rates
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.inputs import Packed, unpacked
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 from tapeless.ops.dropout.reference import factors
@@ -50,16 +52,19 @@ def torch_gradients(loss: torch.Tensor, params: Tensors) -> dict[str, torch.Tens
 def torch_loss_and_logits(
     config: Architecture,
     params: Tensors,
-    inputs: Array,
+    inputs: Array | Packed,
     targets: Array,
     class_weights: tuple[float, ...] | None = None,
     drop: Drop = lambda site, x: x,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean loss over the targets that are not −1, and the score of every word."""
-    x = drop(0, _embedded(config, params, torch.from_numpy(inputs)))
+    tokens, segments = unpacked(inputs)
+    x = drop(0, _embedded(config, params, torch.from_numpy(tokens)))
+    rows = _rows(config, x, segments)
     for layer in range(config.layers):
         block = _pre_norm_block if config.placement == "pre" else _post_norm_block
-        x = block(config, params, f"blocks.{layer}", x, partial(drop, 2 * layer + 1), partial(drop, 2 * layer + 2))
+        drops = partial(drop, 2 * layer + 1), partial(drop, 2 * layer + 2)
+        x = block(config, params, f"blocks.{layer}", x, rows, *drops)
     if config.placement == "pre":
         x = _norm(config, params, "norm", x)
     if config.readout == "last":
@@ -80,6 +85,8 @@ def _embedded(config: Architecture, params: Tensors, inputs: torch.Tensor) -> to
     time = torch.arange(inputs.shape[1])
     if config.positions == "learned":
         return x + F.embedding(time, params["positions.weight"])
+    if config.positions == "rotary":
+        return x
     rates = torch.exp(torch.arange(0, config.channels, 2, dtype=x.dtype) * (-log(10000.0) / config.channels))
     angles = torch.outer(time.to(x.dtype), rates)
     return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, : config.channels]
@@ -100,30 +107,73 @@ def masked(config: Architecture, rate: float, seed: int, draws: int) -> Drop:
     return drop
 
 
+class Rows(NamedTuple):
+    """What every block needs to know of where tokens stand."""
+
+    seen: torch.Tensor  # which key each query may see, (B, 1, T, T)
+    cos: torch.Tensor  # (B, 1, T, head width)
+    sin: torch.Tensor
+
+
+def _rows(config: Architecture, x: torch.Tensor, segments: Array | None) -> Rows:
+    batch, time = x.shape[:2]
+    own = torch.arange(time)
+    ids = torch.zeros(batch, time) if segments is None else torch.from_numpy(segments)
+    seen = ids[:, :, None] == ids[:, None, :]
+    if config.causal:
+        seen = seen & (own <= own[:, None])
+    if config.window:
+        seen = seen & (own[:, None] - own < config.window)
+    # A token's place: how many of its own document stand before it.
+    places = ((ids[:, :, None] == ids[:, None, :]) & (own < own[:, None])).sum(-1).to(x.dtype)
+    half = config.head_channels // 2
+    bands = (config.rope_scaling, config.rope_factor, config.rope_low, config.rope_high, config.rope_old_context)
+    rates = torch.tensor(turning_rates(half, config.rope_base, *bands), dtype=x.dtype).repeat(2)
+    angles = (places[..., None] * rates)[:, None]
+    return Rows(seen[:, None], angles.cos(), angles.sin())
+
+
 def _pre_norm_block(
-    config: Architecture, params: Tensors, name: str, x: torch.Tensor, drop1: Any, drop2: Any
+    config: Architecture, params: Tensors, name: str, x: torch.Tensor, rows: Rows, drop1: Any, drop2: Any
 ) -> torch.Tensor:
-    x = x + drop1(_attention(config, params, f"{name}.attn", _norm(config, params, f"{name}.norm1", x)))
+    x = x + drop1(_attention(config, params, f"{name}.attn", _norm(config, params, f"{name}.norm1", x), rows))
     return x + drop2(_feed_forward(config, params, f"{name}.mlp", _norm(config, params, f"{name}.norm2", x)))
 
 
 def _post_norm_block(
-    config: Architecture, params: Tensors, name: str, x: torch.Tensor, drop1: Any, drop2: Any
+    config: Architecture, params: Tensors, name: str, x: torch.Tensor, rows: Rows, drop1: Any, drop2: Any
 ) -> torch.Tensor:
-    x = _norm(config, params, f"{name}.norm1", x + drop1(_attention(config, params, f"{name}.attn", x)))
+    x = _norm(config, params, f"{name}.norm1", x + drop1(_attention(config, params, f"{name}.attn", x, rows)))
     return _norm(config, params, f"{name}.norm2", x + drop2(_feed_forward(config, params, f"{name}.mlp", x)))
 
 
-def _attention(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+def _attention(config: Architecture, params: Tensors, name: str, x: torch.Tensor, rows: Rows) -> torch.Tensor:
     qkv = _linear(params, f"{name}.qkv", x, bias=config.attention_bias)
-    q, k, v = (part.unflatten(-1, (config.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-    mix = F.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
-    return _linear(params, f"{name}.proj", mix.transpose(1, 2).flatten(-2), bias=config.attention_bias)
+    width, heads = config.head_channels, (config.heads, config.key_heads, config.key_heads)
+    split = qkv.split([each * width for each in heads], dim=-1)
+    q, k, v = (part.unflatten(-1, (each, width)).transpose(1, 2) for part, each in zip(split, heads, strict=True))
+    if config.query_key_norm:
+        q = F.rms_norm(q, (width,), params[f"{name}.q_norm.weight"], eps=config.norm_eps)
+        k = F.rms_norm(k, (width,), params[f"{name}.k_norm.weight"], eps=config.norm_eps)
+    if config.positions == "rotary":
+        q, k = (each * rows.cos + _half_turned(each) * rows.sin for each in (q, k))
+    mix = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.seen, enable_gqa=True)
+    bias = config.attention_bias and config.projection_bias
+    return _linear(params, f"{name}.proj", mix.transpose(1, 2).flatten(-2), bias=bias)
+
+
+def _half_turned(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
 
 
 def _feed_forward(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    hidden = ACTIVATIONS[config.activation](_linear(params, f"{name}.up", x))
-    return _linear(params, f"{name}.down", hidden)
+    if config.activation == "swiglu":
+        gate, up = _linear(params, f"{name}.gate_up", x, bias=config.mlp_bias).chunk(2, dim=-1)
+        hidden = F.silu(gate) * up
+    else:
+        hidden = ACTIVATIONS[config.activation](_linear(params, f"{name}.up", x, bias=config.mlp_bias))
+    return _linear(params, f"{name}.down", hidden, bias=config.mlp_bias)
 
 
 def _linear(params: Tensors, name: str, x: torch.Tensor, bias: bool = True) -> torch.Tensor:
@@ -131,4 +181,6 @@ def _linear(params: Tensors, name: str, x: torch.Tensor, bias: bool = True) -> t
 
 
 def _norm(config: Architecture, params: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+    if config.norm_kind == "rmsnorm":
+        return F.rms_norm(x, (config.channels,), params[f"{name}.weight"], eps=config.norm_eps)
     return F.layer_norm(x, (config.channels,), params[f"{name}.weight"], params[f"{name}.bias"], eps=config.norm_eps)

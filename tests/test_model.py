@@ -25,8 +25,11 @@ SMALL: dict[str, Any] = SHAPE | {"backend": "reference"}
 
 
 def small(name="gpt2-4x256", **changes):
-    features = {"features": 3} if PRESETS[name].architecture.features else {}
-    return Model(name, **(SMALL | features | changes))
+    config = PRESETS[name].architecture
+    own = {"features": 3} if config.features else {}
+    if config.kv_heads:
+        own |= {"kv_heads": 1, "hidden": 9, "head_width": 4}
+    return Model(name, **(SMALL | own | changes))
 
 
 def batch_for(model, seed=0):
@@ -116,6 +119,11 @@ COUNTS = {
     "gpt2-350m": 354_823_168,
     "gpt2-774m": 774_030_080,
     "gpt2-1558m": 1_557_611_200,
+    "llama-4x256": 15_768_064,
+    "smollm2-135m": 134_515_008,  # this and the next as published
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+    "llama-3.2-1b": 1_235_814_400,
     "ops-102k": 102_016,
     "cllm": 842_496,
     "sunfish": 201_024,

@@ -132,7 +132,9 @@ CHOSEN = CHOICES | {"backend": ("reference",), "precision": ("float32", "float64
 NEARLY = {
     "placement": ("prenorm", "pre"),
     "activation": ("geluu", "gelu"),
+    "norm_kind": ("layer_norm", "layernorm"),
     "positions": ("sinusoid", "sinusoidal"),
+    "rope_scaling": ("lama3", "llama3"),
     "readout": ("lasts", "last"),
     "loss": ("crossentropy", "cross_entropy"),
     "initialisation": ("gpt-2", "gpt2"),

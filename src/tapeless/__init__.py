@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tapeless.errors import TapelessError
+from tapeless.inputs import Packed
 from tapeless.model import Model
 from tapeless.models.config import Architecture, Layout, Optimizer, Preset
 from tapeless.models.presets import PRESETS
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from tapeless.trained import Trained, load
 
 __all__ = [
-    "PRESETS", "Architecture", "Layout", "Model", "Optimizer", "Preset", "TapelessError", "Trained", "check", "load",
+    "PRESETS", "Architecture", "Layout", "Model", "Optimizer", "Packed", "Preset", "TapelessError", "Trained", "check",
+    "load",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

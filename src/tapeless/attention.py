@@ -22,5 +22,6 @@ def attention_weights(engine: Engine) -> dict[str, Array]:
     for call in engine.walk():
         if call.op == "attention":
             q, k = engine.read(call["q"]), engine.read(call["k"])
-            found[call.section] = weights(q, k, call.dims["H"], dict(call.scalars)["causal"])
+            starts = engine.read(call["starts"]) if call.has("starts") else None
+            found[call.section] = weights(q, k, call.dims["H"], starts, **dict(call.scalars))
     return found

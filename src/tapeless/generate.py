@@ -64,7 +64,7 @@ def _continue(
     ends: frozenset[int],
     on_slide: Callable[[], None] | None,
 ) -> Iterator[int]:
-    decoder = Decoder(model)
+    decoder = Decoder(model, room=min(most, len(read) + count))
     for number in range(count):
         slides = len(read) > most
         if slides:  # positions are absolute: what is kept moves to the front, so all of it is read again
@@ -88,15 +88,19 @@ def kept_when_full(read: list[int], most: int) -> list[int]:
 class Decoder:
     """A model that reads on. It has a cache of its own and borrows the model's weights as they are at each step."""
 
-    def __init__(self, model: Model) -> None:
-        config = model.config
-        check_decodable(config)
-        self.context, self.position = config.context, 0
-        self.chunk = min(CHUNK, config.context)
+    def __init__(self, model: Model, room: int | None = None) -> None:
+        """`room`: for how many positions. Only a model that has no table of them can have a smaller cache than its
+        context, which may be larger than the memory."""
+        check_decodable(model.config)
+        preset = model.preset
+        if room is not None and model.config.positions == "rotary":
+            preset = preset.override(context=min(room, model.config.context))
+        self.context, self.position = preset.architecture.context, 0
+        self.chunk = min(CHUNK, self.context)
         backend = model.engine.backend
         plans = [
             make_plan(program, model.precision, backend.scratch, backend.together, lent=True)
-            for program in (reading(model.preset, self.chunk), decoding(model.preset))
+            for program in (reading(preset, self.chunk), decoding(preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
         # there is written anew each time a program runs.
@@ -131,6 +135,8 @@ class Decoder:
 def _run(engine: Engine, position: int, tokens: list[int]) -> None:
     engine.write("tokens", [tokens])
     engine.write("position", position)
+    if "places" in engine.plan.placements:
+        engine.write("places", [range(position, position + len(tokens))])
     engine.run()
 
 

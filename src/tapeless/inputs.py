@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,49 @@ def as_array(what: str, value: Any) -> Array:
         return np.asarray(value)
     except ValueError:
         raise TapelessError(f"{what} must be a rectangular array, but its rows differ in length.") from None
+
+
+class Packed(NamedTuple):
+    """Tokens (B, T) of documents that share rows, and of each token the number of its document: `segments` (B, T), the
+    same along a document and another where the next begins. Nobody sees another's, and each begins at place 0."""
+
+    tokens: Any
+    segments: Any
+
+
+def unpacked(inputs: Any) -> tuple[Any, Any]:
+    """What the model reads, and where documents share rows, which token is whose."""
+    return (inputs.tokens, inputs.segments) if isinstance(inputs, Packed) else (inputs, None)
+
+
+def documents(config: Architecture, segments: Any, shape: Shape) -> dict[str, Array]:
+    """By the name of the buffer: where each token's document begins, and its place in it. Nothing where a model has no
+    use for it; without segments, a row is a document."""
+    if segments is not None and not config.packable:
+        raise TapelessError(
+            "documents cannot share rows of this model: that takes positions='rotary', causal=True and readout='all'."
+        )
+    if config.positions != "rotary":
+        return {}
+    batch, time = shape
+    starts = np.zeros((batch, time), np.int64)
+    if segments is not None:
+        array = as_array("segments", segments)
+        if array.shape != shape or not np.issubdtype(array.dtype, np.integer):
+            raise TapelessError(
+                f"segments must be integers of shape {spelled(shape)}, not {array.dtype} of {spelled(array.shape)}."
+            )
+        begins = np.ones((batch, time), bool)
+        begins[:, 1:] = array[:, 1:] != array[:, :-1]
+        for row, first in zip(array, begins, strict=True):
+            numbers, counts = np.unique(row[first], return_counts=True)
+            if (counts > 1).any():
+                raise TapelessError(
+                    f"segment {numbers[counts > 1][0]} begins twice in a row: a document lies in one piece."
+                )
+        starts = np.maximum.accumulate(np.where(begins, np.arange(time), 0), axis=1)
+    found = {"places": np.arange(time) - starts}
+    return found | {"starts": starts} if config.packable else found
 
 
 def inputs_name(config: Architecture) -> str:

@@ -23,12 +23,15 @@ from tapeless.inputs import (
     checked_inputs,
     checked_steps,
     checked_targets,
+    documents,
     inputs_name,
     spelled,
+    unpacked,
 )
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.parts import dropout
+from tapeless.models.parts.rotary import turning_rates
 from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
@@ -113,6 +116,8 @@ class Model(Shown):
             self.write("positions.table", sinusoid(self.config.context, self.config.channels))
         if self.preset.dropout:
             self.write(dropout.SEED, seed)
+        if self.config.positions == "rotary":
+            self.write("rotary.rates", turning_rates(self.config))
         if self.class_weights:
             self.write("class_weights", self.class_weights)
         if self.optimizer is not None:  # which squares gradients in their own type
@@ -200,7 +205,7 @@ class Model(Shown):
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
-        """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features).
+        """The loss, and in `grads` its gradient. `inputs`: token ids (B, T), or features (B, T, features), or `Packed`.
 
         `accumulate` adds to the gradients that are there instead of starting from zero. Loss and gradients are means
         over this batch's targets; with `count`, the number of targets in all the batches that are added up (`weigh`
@@ -306,14 +311,17 @@ class Model(Shown):
 
     def _reader(self, inputs: Any) -> Engine:
         """The readout for inputs of this shape, which it has been given; its scores are made when it runs."""
-        array = checked_inputs(self.config, inputs, None, self.precision.activation)
+        tokens, segments = unpacked(inputs)
+        array = checked_inputs(self.config, tokens, None, self.precision.activation)
         batch, time = array.shape[:2]
+        places = documents(self.config, segments, (batch, time))
         if self._readout is None or self._readout[0] != (batch, time):
             program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
             plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
             self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
-        engine.write(inputs_name(self.config), array)
+        for name, values in {inputs_name(self.config): array, **places}.items():
+            engine.write(name, values)
         return engine
 
     def generate(self, tokens: Any, count: int, **options: Any) -> list[int]:
@@ -344,12 +352,13 @@ class Model(Shown):
 
     def feed(self, inputs: Any, targets: Any, count: float | None = None) -> None:
         """Check everything, then fill the input buffers: a refused batch changes nothing."""
-        array = checked_inputs(self.config, inputs, (self.batch, self.time), self.precision.activation)
+        tokens, segments = unpacked(inputs)
+        array = checked_inputs(self.config, tokens, (self.batch, self.time), self.precision.activation)
+        places = documents(self.config, segments, (self.batch, self.time))
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
-        self.write(inputs_name(self.config), array)
-        self.write("targets", wanted)
-        self.write("count", counted)
+        for name, values in {inputs_name(self.config): array, **places, "targets": wanted, "count": counted}.items():
+            self.write(name, values)
 
 
 def _spread(name: str, values: Array, shape: Shape) -> Array:

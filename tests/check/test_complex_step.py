@@ -24,6 +24,7 @@ from tapeless.check.complex_step import (
 from tapeless.check.configurations import CONFIGURATIONS, Configuration, configurations_of, full_size, small
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
+from tapeless.inputs import unpacked
 from tapeless.model import Model
 from tapeless.models.config import CHOICES
 from tapeless.models.presets import PRESETS
@@ -145,6 +146,8 @@ def test_positions_beyond_the_sequence_are_checked() -> None:
 def test_batches_with_repeated_tokens_and_ignored_targets(configuration: Configuration) -> None:
     model = configuration.model("float64")
     inputs, targets = configuration.batch_of(np.random.default_rng(configuration.seed), model)
+    inputs, segments = unpacked(inputs)
+    assert (segments is not None) == bool(configuration.documents)
     if model.config.features:
         assert inputs.shape == (model.batch, model.time, model.config.features)
     else:
@@ -241,6 +244,13 @@ def without_projection(dx: Array, values: Values) -> Array:
     return wrong
 
 
+def rms_without_projection(dx: Array, values: Values) -> Array:
+    rstd = values["rstd"][..., None]
+    dy = values["dy"].reshape(*values["rstd"].shape, -1)
+    wrong: Array = (rstd * dy * values["weight"]).reshape(dx.shape)
+    return wrong
+
+
 def document_layernorm(dx: Array, values: Values) -> Array:
     """000's formula: γ outside the sums."""
     dy, rstd, centred = values["dy"], values["rstd"][:, None], values["x"] - values["mean"][:, None]
@@ -282,6 +292,12 @@ FAULTS: dict[str, tuple[str, str, Change, str]] = {
     "relu passing everything": ("relu", "dx", lambda d, v: v["dy"], "ops-102k"),
     "tanh with 1 − t": ("tanh", "dx", lambda d, v: v["dy"] * (1 - np.tanh(v["x"])), "cllm"),
     "last position in the first": ("last_position", "dx", lambda d, v: np.roll(d, 1, axis=1), "ops-102k"),
+    "rmsnorm without x̂·mean(g·x̂)": ("rmsnorm", "dx", rms_without_projection, "llama-4x256"),
+    "rmsnorm dweight halved": ("rmsnorm", "dweight", lambda d, v: d / 2, "qwen3-0.6b"),
+    "rope not turned back": ("rope", "dx", lambda d, v: v["dy"], "llama-3.2-1b"),
+    "swiglu gate without its slope": ("swiglu", "dgate", lambda d, v: v["dy"] * v["up"], "smollm2-135m"),
+    "swiglu up doubled": ("swiglu", "dup", lambda d, v: 2 * d, "llama-4x256 documents"),
+    "attention with the values of one head": ("attention", "dv", lambda d, v: d / 2, "llama-4x256 one head of keys"),
     "classifier over all rows": ("classifier", "dx", lambda d, v: d * v["count"] / len(d), "gpt2-4x256"),
     "classifier dweight doubled": ("classifier", "dweight", lambda d, v: 2 * d, "sunfish"),
     "squared error without its 2": ("squared_error", "dx", lambda d, v: d / 2, "cllm"),

@@ -165,13 +165,13 @@ def attention_beside_torch(shape: tuple[int, int, int], heads: int, size: float)
     q, k, v, dy = ((size * rng.normal(size=shape)).astype(np.float32) for _ in range(4))
     y, lse, dq, dk, dv = empty(*shape), empty(shape[0], heads, shape[1]), *(empty(*shape) for _ in range(3))
     strips = empty(1, 2, min(64, shape[1]), shape[1] + 32)
-    run(attention.forward(y, lse, q, k, v, True, [strips[:, 0]]))
-    run(attention.backward(dq, dk, dv, dy, q, k, v, y, lse, True, [strips]))
+    run(attention.forward(y, lse, q, k, v, None, True, 0, [strips[:, 0]]))
+    run(attention.backward(dq, dk, dv, dy, q, k, v, y, lse, None, True, 0, [strips]))
     wide = [x.astype(np.float64) for x in (q, k, v, dy)]
     true = [np.empty(shape) for _ in range(4)]
     scores = np.empty(lse.shape)
-    OPS["attention"].forward(true[0], scores, *wide[:3], True)
-    OPS["attention"].backward(*true[1:], wide[3], *wide[:3], true[0], scores, True)
+    OPS["attention"].forward(true[0], scores, *wide[:3], None, True, 0)
+    OPS["attention"].backward(*true[1:], wide[3], *wide[:3], true[0], scores, None, True, 0)
 
     def split(x):
         return torch.tensor(x).reshape(*shape[:2], heads, -1).transpose(1, 2).clone().requires_grad_()

@@ -22,7 +22,8 @@ def test_every_preset_is_wired_rightly_at_full_size(name: str) -> None:
     assert wiring.ok
     assert wiring.parameters > 100_000
     assert all(OPS[op].SPEC.backward for op in wiring.ops)
-    assert {"linear", "layernorm", "attention"} <= set(wiring.ops)
+    norm = PRESETS[name].architecture.norm_kind
+    assert {"linear", norm, "attention"} <= set(wiring.ops)
 
 
 def test_a_preset_that_is_wired_wrongly_is_refused() -> None:

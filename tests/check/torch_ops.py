@@ -25,24 +25,43 @@ def _heads(x: Any, heads: int) -> Any:
     return x.reshape(batch, time, heads, channels // heads).transpose(1, 2)
 
 
+def _shared(x: Any, heads: int) -> Any:
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
 def _attention(t: Tensors, case: Case) -> Tensors:
-    heads = case.trial.example["lse"][1]
-    q, k, v = (_heads(t[name], heads) for name in "qkv")
+    heads, starts = case.trial.example["lse"][1], case.numbers.get("starts")
+    width = t["q"].shape[2] // heads
+    q = _heads(t["q"], heads)
+    k, v = (_shared(_heads(t[name], t[name].shape[2] // width), heads) for name in "kv")
     scores = q @ k.transpose(2, 3) / sqrt(q.shape[3])
     if case.trial.example["causal"]:
         queries, keys = scores.shape[2:]
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries), -torch.inf)
+    if case.trial.example["window"] or starts is not None:
+        queries, keys = scores.shape[2:]
+        own, key = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)
+        if case.trial.example["window"]:
+            scores = scores.masked_fill(key <= own - case.trial.example["window"], -torch.inf)
+        if starts is not None:
+            first = torch.minimum(torch.tensor(starts)[:, None, :, None], own)
+            scores = scores.masked_fill(key < first, -torch.inf)
     y = torch.softmax(scores, -1) @ v
     return {"y": y.transpose(1, 2).reshape(t["q"].shape), "lse": torch.logsumexp(scores, -1)}
 
 
 def _cached_attention(t: Tensors, case: Case) -> Tensors:
-    _, heads, _, width = t["keys"].shape
+    width = t["keys"].shape[3]
+    heads = t["q"].shape[2] // width
+    keys, values = (_shared(t[name], heads) for name in ("keys", "values"))
     start, time = int(case.numbers["position"][0]), t["q"].shape[1]
     seen = start + time
-    scores = _heads(t["q"], heads) @ t["keys"][:, :, :seen].transpose(2, 3) / sqrt(width)
+    scores = _heads(t["q"], heads) @ keys[:, :, :seen].transpose(2, 3) / sqrt(width)
     scores = scores.masked_fill(~torch.ones(time, seen, dtype=torch.bool).tril(start), -torch.inf)
-    y = torch.softmax(scores, -1) @ t["values"][:, :, :seen]
+    if case.trial.example["window"]:
+        past = torch.ones(time, seen, dtype=torch.bool).tril(start - case.trial.example["window"])
+        scores = scores.masked_fill(past, -torch.inf)
+    y = torch.softmax(scores, -1) @ values[:, :, :seen]
     return {"y": y.transpose(1, 2).reshape(t["q"].shape)}
 
 
@@ -51,6 +70,20 @@ def _layernorm(t: Tensors, case: Case) -> Tensors:
         t["x"], (t["x"].shape[1],), t["weight"], t["bias"], case.trial.example["eps"]
     )
     return {"y": y, "mean": mean[:, 0], "rstd": rstd[:, 0]}
+
+
+def _rmsnorm(t: Tensors, case: Case) -> Tensors:
+    x = t["x"].reshape(*case.trial.example["rstd"], -1)
+    rstd = torch.rsqrt((x * x).mean(-1) + case.trial.example["eps"])
+    y = functional.rms_norm(x, (x.shape[2],), t["weight"], case.trial.example["eps"])
+    return {"y": y.reshape(t["x"].shape), "rstd": rstd}
+
+
+def _rope(t: Tensors, case: Case) -> Tensors:
+    x, time, pairs = t["x"] if "x" in t else t["dy"], case.trial.example["x"].shape[1], t["cos"].shape[2]
+    first, second = x.reshape(*x.shape[:2], -1, 2, pairs).unbind(3)
+    cos, sin = (t[name].detach()[:, -time:, None] for name in ("cos", "sin"))
+    return {"y": torch.stack([first * cos - second * sin, second * cos + first * sin], 3).reshape(x.shape)}
 
 
 def _classifier(t: Tensors, case: Case) -> Tensors:
@@ -81,6 +114,9 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
     "positions": _positions,
     "linear": lambda t, case: {"y": functional.linear(t["x"], t["weight"].T, t.get("bias"))},
     "layernorm": _layernorm,
+    "rmsnorm": _rmsnorm,
+    "rope": _rope,
+    "swiglu": lambda t, case: {"y": functional.silu(t["gate"]) * t["up"]},
     "attention": _attention,
     "cached_attention": _cached_attention,
     "gelu": lambda t, case: {"y": functional.gelu(t["x"], approximate="tanh")},

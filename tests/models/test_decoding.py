@@ -251,7 +251,7 @@ def test_a_decoder_takes_the_larger_plan_and_no_more():
 # The ops
 
 
-def run_op(name, arrays, backend, signature_order):
+def run_op(name, arrays, backend, signature_order, **scalars):
     """One call by itself, outputs in place."""
     spec, p, values = OPS[name].SPEC, Builder(), {}
     for argument in signature_order:
@@ -259,7 +259,7 @@ def run_op(name, arrays, backend, signature_order):
         buffer = p.buffer("input", argument, array.shape, spec.roles.get(argument))
         mode = update if argument in spec.forward.updates else write
         values[argument] = mode(buffer) if argument in spec.forward.writes else buffer
-    p.call(name, "forward", values, ("here",))
+    p.call(name, "forward", values | scalars, ("here",))
     (call,) = p.build().calls
     run_call(call, arrays, backend)
     return call
@@ -272,29 +272,33 @@ def test_remember_and_attend_are_attention_over_the_whole_sequence(backend, seed
     """For any shape and position: what `attention` computes for the last T of all positions. Beyond them lies NaN."""
     rng = np.random.default_rng(seed)
     batch, heads, width, time = (int(rng.integers(1, most)) for most in (3, 5, 20, 9))
+    group, window = int(rng.integers(1, 4)), int(rng.choice([0, 1, 20]))  # heads of queries that share one of keys
     position = int(rng.integers(0, 90))
     seen = position + time
     held, channels = seen + int(rng.integers(0, 6)), heads * width
-    past = rng.normal(size=(3, batch, seen, channels)).astype(backend_named(backend).default_precision)
+    dtype = backend_named(backend).default_precision
+    past = rng.normal(size=(2, batch, seen, channels)).astype(dtype)
+    asked = rng.normal(size=(batch, seen, group * channels)).astype(dtype)
     keys, values = (np.full((batch, heads, held, width), np.nan, past.dtype) for _ in range(2))
-    for cache, whole in ((keys, past[1]), (values, past[2])):
+    for cache, whole in ((keys, past[0]), (values, past[1])):
         cache[:, :, :position] = whole[:, :position].reshape(batch, position, heads, width).swapaxes(1, 2)
-    packed = np.concatenate(list(past[:, :, position:]), axis=-1)  # q, k and v are columns of one buffer
-    q, k, v = (packed[..., n * channels : (n + 1) * channels] for n in range(3))
+    packed = np.concatenate([*past[:, :, position:], asked[:, position:]], axis=-1)  # columns of one buffer
+    k, v, q = packed[..., :channels], packed[..., channels : 2 * channels], packed[..., 2 * channels :]
     at = np.array([position])
     run_op(
         "remember", {"keys": keys, "values": values, "k": k, "v": v, "position": at}, backend_named(backend), REMEMBER
     )
-    y = np.full((batch, time, channels), np.nan, past.dtype)
+    y = np.full((batch, time, group * channels), np.nan, past.dtype)
     run_op(
         "cached_attention",
         {"y": y, "q": q, "keys": keys, "values": values, "position": at},
         backend_named(backend),
         ATTEND,
+        window=window,
     )
-    true, lse = np.empty(y.shape), np.empty((batch, heads, time))
+    true, lse = np.empty(y.shape), np.empty((batch, group * heads, time))
     wide = past.astype(np.float64)
-    OPS["attention"].forward(true, lse, wide[0][:, position:], wide[1], wide[2], True)
+    OPS["attention"].forward(true, lse, asked[:, position:].astype(np.float64), *wide, None, True, window)
     assert error_of(y, true) <= BOUNDS[backend]
     assert np.isnan(keys[:, :, seen:]).all()
     assert np.isnan(values[:, :, seen:]).all()
@@ -333,7 +337,11 @@ def test_positions_start_where_they_are_told(backend, adding):
     [
         ("remember", {"cache": (1, 2, 4, 3), "new": (1, 1, 7)}, "C=7 channels are not H=2 heads of D=3"),
         ("remember", {"cache": (1, 2, 4, 3), "new": (1, 5, 6)}, "T=5 new positions do not fit into a cache of P=4"),
-        ("cached_attention", {"cache": (1, 2, 4, 3), "new": (1, 1, 7)}, "C=7 channels are not H=2 heads of D=3"),
+        (
+            "cached_attention",
+            {"cache": (1, 2, 4, 3), "new": (1, 1, 9)},
+            "C=9 channels are no heads of D=3 that can share G=2 heads of keys",
+        ),
         ("cached_attention", {"cache": (1, 2, 4, 3), "new": (1, 5, 6)}, "T=5 queries have no place in a cache of P=4"),
     ],
 )
@@ -342,9 +350,9 @@ def test_shapes_that_do_not_fit_are_refused(op, shapes, message):
     keys, values = (p.buffer("state", name, shapes["cache"]) for name in ("keys", "values"))
     new, y = (p.buffer("input", name, shapes["new"]) for name in ("new", "y"))
     at = p.buffer("input", "position", (1,), "index")
-    values_of = {
+    values_of: dict[str, dict[str, Any]] = {
         "remember": {"keys": update(keys), "values": update(values), "k": new, "v": new, "position": at},
-        "cached_attention": {"y": write(y), "q": new, "keys": keys, "values": values, "position": at},
+        "cached_attention": {"y": write(y), "q": new, "keys": keys, "values": values, "position": at, "window": 0},
     }
     with pytest.raises(ProgramError, match=message):
         p.op(op).forward(**values_of[op])
@@ -360,6 +368,7 @@ def test_more_positions_than_the_table_has_are_refused():
 
 def test_flops_count_a_full_cache():
     """3 queries over 7 positions: the last sees 7, the one before 6, the first 5."""
-    dims = {"B": 2, "T": 3, "P": 7, "C": 6, "H": 3, "D": 2}
-    count = OPS["cached_attention"].flops("forward", dims, frozenset({"y"}), {})
-    assert count == 2 * (5 + 6 + 7) * (2 * 2 * 6 + 6 * 3)
+    dims = {"B": 2, "T": 3, "P": 7, "C": 6, "G": 3, "D": 2}
+    for window, seen in ((0, 5 + 6 + 7), (6, 5 + 6 + 6)):
+        count = OPS["cached_attention"].flops("forward", dims, frozenset({"y"}), {"window": window})
+        assert count == 2 * seen * (2 * 2 * 6 + 6 * 3)

@@ -27,6 +27,7 @@ for module, constants in (
     (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
     (sections, {"BLOCK": 512, "PIECES": 4}),
     (CUDA["layernorm"], {"PROGRAMS": 3}),
+    (CUDA["rmsnorm"], {"PROGRAMS": 3}),
     (CUDA["embedding"], {"ROWS": 8, "COLUMNS": 128}),
     (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4}),
     (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
@@ -52,9 +53,13 @@ SHAPES: dict[str, list[dict[str, int]]] = {
         {"B": 1, "T": 1, "S": 40, "H": 3, "D": 8},
         {"B": 1, "T": 40, "S": 33, "H": 1, "D": 16},
     ],
+    "rmsnorm": [{"R": 4, "H": 1, "D": 5}, {"R": 1, "H": 3, "D": 3}, {"R": 10, "H": 2, "D": 17}],
+    "angles": [{"B": 2, "S": 5, "A": 3}, {"B": 1, "S": 1, "A": 8}],
+    "rope": [{"B": 2, "T": 3, "S": 5, "H": 2, "A": 3, "D": 6}, {"B": 1, "T": 4, "S": 4, "H": 1, "A": 8, "D": 16}],
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
     "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 2, "D": 16, "P": 70}],
     "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "swiglu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "residual": [{"R": 4, "C": 5}, {"R": 41, "C": 101}],
@@ -78,13 +83,15 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
 }
 FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
-    "attention": [{"causal": True}, {"causal": False}],
+    "attention": [{"causal": True, "window": 0}, {"causal": False, "window": 0}],
+    "cached_attention": [{"window": 0}],
     "layernorm": [{"eps": 1e-2}],
     "dropout": [
         {"rate": 0.4, "site": 1, "seed": (7 << 32) + 3, "draws": (2 << 32) + 5},
         {"rate": 0.9, "site": 1 << 31, "seed": (1 << 63) - 1, "draws": 1 << 31},
         {"rate": 0.0, "site": 0, "seed": 0, "draws": 1},
     ],
+    "rmsnorm": [{"eps": 1e-2}],
     "clip": [{"limit": 0.2}, {"limit": np.inf}, {"norm": np.nan}, {"loss": np.inf}, {"largest": 0.1}],
     "sgd": [{"finite": 1}, {"finite": 0}],
     "momentum": [{"momentum": 0.9, "finite": 1}, {"momentum": 0.9, "finite": 0}],
@@ -94,7 +101,18 @@ FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inpu
     ],
 }
 POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
-PARTS = {"q": 3, "k": 4, "v": 5, "dq": 4, "dk": 5, "dv": 3}  # columns of products so many times as wide
+PARTS = {
+    "gate": 3,
+    "up": 4,
+    "dgate": 3,
+    "dup": 4,
+    "q": 3,
+    "k": 4,
+    "v": 5,
+    "dq": 4,
+    "dk": 5,
+    "dv": 3,
+}  # columns of products so many times as wide
 
 
 class Case(NamedTuple):
@@ -113,9 +131,14 @@ def cases() -> Iterator[Case]:
             if getattr(op.SPEC, direction) is None:
                 continue
             signature = op.SPEC.signature(direction)
-            left_out = [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
+            left_out = (
+                [frozenset({"starts"})]
+                if name == "attention"
+                else [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
+            )
             for dims in SHAPES[name]:
-                dims = {**dims, "C": dims["H"] * dims["D"]} if "H" in dims else dims
+                if "H" in dims:  # the kernels have a head of keys for each of queries, so far
+                    dims = {**dims, "C": dims["H"] * dims["D"], "E": dims["H"] * dims["D"], "G": dims["H"]}
                 for form in FORMS.get(name, [{}]):
                     if form.get("causal") and dims["T"] > dims["S"]:
                         continue
@@ -187,7 +210,7 @@ def precise(array: Array) -> Array:
 
 def tensor(spec: Spec, name: str, array: Array) -> torch.Tensor:
     """Queries, keys and values are columns in a wider row, with NaN beside them."""
-    if name not in PARTS or spec.letters(name)[-1] != "C":
+    if name not in PARTS or spec.letters(name)[-1] not in ("C", "E", "F"):
         return torch.from_numpy(array.copy())
     width = array.shape[-1]
     wide = np.full((*array.shape[:-1], PARTS[name] * width), np.nan, array.dtype)

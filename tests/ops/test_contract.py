@@ -355,8 +355,15 @@ def test_flops_of_attention() -> None:
     assert visible == 3 + 4 + 5 + 6
     for causal, pairs in ((True, visible), (False, 4 * 6)):
         softmax = 2 * 2 * pairs * 6  # B · H · pairs, some operations each
-        assert count_of("attention", "forward", dims, causal=causal) == 2 * 2 * pairs * 2 * 8 + softmax
-        assert count_of("attention", "backward", dims, causal=causal) == 2 * 5 * pairs * 2 * 8 + softmax
+        assert count_of("attention", "forward", dims, causal=causal, window=0) == 2 * 2 * pairs * 2 * 8 + softmax
+        assert count_of("attention", "backward", dims, causal=causal, window=0) == 2 * 5 * pairs * 2 * 8 + softmax
+
+
+def test_flops_of_attention_with_a_window() -> None:
+    """A window of 4: the first query sees the three keys there are, the others four each."""
+    dims = {"B": 2, "T": 4, "S": 6, "C": 8, "H": 2, "E": 4}
+    pairs = 3 + 3 * 4
+    assert count_of("attention", "forward", dims, causal=True, window=4) == 2 * 2 * pairs * (2 * 8 + 6)
 
 
 def test_flops_of_the_classifier() -> None:

@@ -483,21 +483,30 @@ def test_recomputation_saves_where_it_counts(placement: str) -> None:
 @st.composite
 def models(draw: st.DrawFn) -> tuple[Preset, int, int]:
     heads = draw(st.integers(1, 3))
+    positions = draw(st.sampled_from(CHOICES["positions"]))
+    causal = draw(st.booleans())
     features = draw(st.sampled_from([0, 0, 3]))
     loss = "cross_entropy" if features else draw(st.sampled_from(CHOICES["loss"]))
     time = draw(st.integers(1, 4))
     config = Preset.of(
         "any",
         layers=draw(st.integers(1, 3)),
-        channels=heads * draw(st.integers(1, 4)),
+        channels=heads * (2 if positions == "rotary" else 1) * draw(st.integers(1, 4)),
         heads=heads,
         vocab=draw(st.integers(2, 20)),
         context=time + draw(st.integers(0, 2)),
         hidden=draw(st.sampled_from([None, 1, 7])),
         placement=draw(st.sampled_from(CHOICES["placement"])),
         activation=draw(st.sampled_from(CHOICES["activation"])),
-        positions=draw(st.sampled_from(CHOICES["positions"])),
-        causal=draw(st.booleans()),
+        positions=positions,
+        causal=causal,
+        kv_heads=draw(st.sampled_from([None, 1])),
+        head_width=draw(st.sampled_from([None, 4])),
+        norm_kind=draw(st.sampled_from(CHOICES["norm_kind"])),
+        query_key_norm=draw(st.booleans()),
+        window=draw(st.sampled_from([0, 2])) if causal else 0,
+        mlp_bias=draw(st.booleans()),
+        projection_bias=draw(st.booleans()),
         tied=False if features else loss == "squared_error" or draw(st.booleans()),
         recompute=draw(st.booleans()),
         attention_bias=draw(st.booleans()),

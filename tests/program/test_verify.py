@@ -335,7 +335,7 @@ def test_what_an_op_itself_refuses() -> None:
         p.workspace("lse", 2, 3, 3, role="statistic"),
     )
     refusal(
-        lambda: p.attention.forward(y=write(y), lse=write(lse), q=qkv, k=qkv, v=qkv, causal=True),
+        lambda: p.attention.forward(y=write(y), lse=write(lse), q=qkv, k=qkv, v=qkv, causal=True, window=0),
         "y",
         "attention.forward",
         "C=4 channels",
@@ -760,7 +760,7 @@ def test_unknown_op() -> None:
     with pytest.raises(TapelessError, match="unknown op 'liner': did you mean 'linear'") as caught:
         Builder().liner.forward()
     one_sentence(str(caught.value))
-    with pytest.raises(TapelessError, match="unknown op 'qqq': choose one of adamw, attention") as caught:
+    with pytest.raises(TapelessError, match="unknown op 'qqq': choose one of adamw, angles, attention") as caught:
         Builder().op("qqq")
     one_sentence(str(caught.value))
 

@@ -30,6 +30,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "signal": {"features": 4, "tied": False, "layers": 1},
     "dropped": {"dropout": 0.4, "recompute": True, "layers": 1},
     "dropped post-norm": {"dropout": 0.4, "placement": "post", "readout": "last", "layers": 1},
+    "llama": {
+        "layers": 1,
+        "positions": "rotary",
+        "norm_kind": "rmsnorm",
+        "activation": "swiglu",
+        "head_width": 4,
+        "kv_heads": 1,
+        "query_key_norm": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "window": 2,
+    },
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.

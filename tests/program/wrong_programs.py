@@ -31,8 +31,9 @@ RULES = {
     "out of order": r"out of order",
     "left out": r"^no gradient",
     "wrong gradient": r"wrong gradient",
-    "wrong scalar": r"wrong (causal|rate|site)",
+    "wrong scalar": r"wrong (causal|window|eps|rate|site)",
     "random": r"^random: .*(again, as both have site|learns nothing)",
+    "not the same": r"wrong starts: .* must be given the same",
     "region": r"is no part of the region|lie in the order of their weights",
     "update": r"updated again|used by no update|must be all|must be the result of",
 }
@@ -176,7 +177,11 @@ def before(place: str, other: str) -> Change:
 
 
 def with_scalar(place: str, **scalars: Any) -> Change:
-    return lambda p: changed(p, at(p, place), replace(at(p, place), scalars=tuple(scalars.items())))
+    def change(p: Program) -> Program:
+        call = at(p, place)
+        return changed(p, call, replace(call, scalars=tuple((dict(call.scalars) | scalars).items())))
+
+    return change
 
 
 def in_phase(place: str, phase: str) -> Change:
@@ -508,5 +513,42 @@ WRONG = (
     Wrong("reorder", "the blocks' backwards exchanged",
           before("layernorm.backward blocks.0.norm2.weight", "linear.backward blocks.1.attn.proj.weight"),
           "blocks.0.dsum2", "layernorm.backward", "out of order", "post-norm"),
+    Wrong("drop", "a turn of the queries without its backward", drop("rope.backward q_dturned"),
+          "blocks.0.attn.dq_norm", "rmsnorm.backward", "read too early", "llama"),
+    Wrong("drop", "a norm of the keys without its backward", drop("rmsnorm.backward k_norm.weight"),
+          "blocks.0.attn.dqkv", "linear.backward", "read too early", "llama"),
+    Wrong("drop", "keys not turned", drop("rope.forward k_turned"),
+          "blocks.0.attn.k_turned", "attention.forward", "read too early", "llama"),
+    Wrong("drop", "no angles", drop("angles.forward"),
+          "rotary.cos", "rope.forward", "read too early", "llama"),
+    Wrong("drop", "a backward that knows no documents", leave_out("attention.backward", "starts"),
+          "starts", "attention.backward", "not the same", "llama"),
+    Wrong("drop", "a forward that knows no documents", leave_out("attention.forward", "starts"),
+          "starts", "attention.backward", "not the same", "llama"),
+    Wrong("exchange", "a backward with a wider window", with_scalar("attention.backward", window=3),
+          "blocks.0.attn.q_dturned", "attention.backward", "wrong scalar", "llama"),
+    Wrong("exchange", "documents' beginnings for their places", redirect("attention.backward", "starts", "places"),
+          "blocks.0.attn.mix", "attention.forward", "no backward", "llama"),
+    Wrong("exchange", "cosine and sine exchanged in the backward", exchange("rope.backward q_dturned", "cos", "sin"),
+          "blocks.0.attn.dq_norm", "rope.backward", "no forward", "llama"),
+    Wrong("exchange", "dgate and dup exchanged", exchange("swiglu.backward", "dgate", "dup"),
+          "blocks.0.mlp.dgate_up", "swiglu.backward", "wrong gradient", "llama"),
+    Wrong("exchange", "gate and up exchanged in the backward alone", exchange("swiglu.backward", "gate", "up"),
+          "blocks.0.mlp.act", "swiglu.forward", "no backward", "llama"),
+    Wrong("redirect", "the queries' norm with the weight of the keys'",
+          redirect("rmsnorm.backward q_norm.weight", "weight", "blocks.0.attn.k_norm.weight"),
+          "blocks.0.attn.q_norm", "rmsnorm.forward", "no backward", "llama"),
+    Wrong("redirect", "the keys' norm trains the queries'",
+          redirect("rmsnorm.backward k_norm.weight", "dweight", "blocks.0.attn.q_norm.dweight"),
+          "blocks.0.attn.q_norm.dweight", "rmsnorm.backward", "wrong gradient", "llama"),
+    Wrong("redirect", "attention over keys that are not turned",
+          redirect("attention.forward", "k", "blocks.0.attn.k_norm"),
+          "blocks.0.attn.k_turned", "rope.forward", "overwritten", "llama"),
+    Wrong("write for add", "an RMSNorm written over the stream's gradient",
+          written("rmsnorm.backward blocks.0.norm2.weight", "dx"),
+          "dstream", "rmsnorm.backward", "overwritten", "llama"),
+    Wrong("reorder", "the keys' turn taken back before attention's backward",
+          before("rope.backward k_dturned", "attention.backward"),
+          "blocks.0.attn.k_dturned", "rope.backward", "read too early", "llama"),
 )
 # fmt: on

@@ -14,7 +14,7 @@ from tapeless.ops.contract import Array, Dims, Spec, away_from_zero
 
 # The most that each letter of the LEGEND becomes. SMALL is for the reference, where shapes matter and sizes do not.
 # LARGE is for kernels that cut blocks and use threads from some size on; every limit of theirs is crossed.
-SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 3, "D": 3, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9, "L": 4}
+SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 4, "D": 4, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9, "L": 4}
 LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300}
 LARGE |= {"N": 200_000, "L": 9}
 MOST_ELEMENTS = 200_000  # of one argument
@@ -37,8 +37,11 @@ INTEGERS = {
     "draws": lambda dims: (0, 1 << 40),
     "finite": lambda dims: (0, 2),
     "position": lambda dims: (0, dims["P"] - dims["T"] + 1),
+    "places": lambda dims: (0, 1000),
+    # Where a query's document begins: anywhere up to itself, and now and then after it.
+    "starts": lambda dims: (0, np.maximum(1, np.arange(dims["T"]) + dims["S"] - dims["T"] + 2)),
 }
-POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
+POSITIVE = ("rates", "count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def _random_dims(rng: np.random.Generator, limits: Mapping[str, int], given: Map
         dims["T"] = 1  # one query alone: the last position, and every step of decoding
     dims |= given
     dims["C"] = dims["H"] * dims["D"]
+    dims["G"] = int(rng.choice([g for g in range(1, dims["H"] + 1) if dims["H"] % g == 0]))  # which divide the heads
+    dims["E"], dims["A"] = dims["G"] * dims["D"], max(1, dims["D"] // 2)
     # The queries are the last of the keys, mostly; a cache has a place for every query.
     dims["S"] = max(1, dims["T"] + int(rng.integers(-2, dims["S"] + 1)))
     dims["P"] += dims["T"]
@@ -109,6 +114,7 @@ def _random_dims(rng: np.random.Generator, limits: Mapping[str, int], given: Map
 def _random_scalars(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "causal": bool(rng.integers(2)),
+        "window": int(rng.choice([0, 0, 1, 5, 70])),
         "eps": 10 ** rng.uniform(-5, -1),
         "momentum": rng.uniform(0.1, 0.95),
         "beta1": rng.uniform(0.1, 0.95),

@@ -116,17 +116,22 @@ def arrays_of(inputs: Inputs, call: Call, rng: np.random.Generator) -> dict[str,
             array = known[argument.name]
         if inputs.spec.is_number(argument.name):
             array = array.astype(np.float32)
-            array = among_columns(array, PARTS[argument.name]) if is_part(inputs, argument.name) else array
+            times = parts_of(inputs, argument.name)
+            array = among_columns(array, times) if times else array
         arrays[argument.name] = array.copy() if array.base is None else array
     return arrays
 
 
 # Queries, keys and values are columns of one product, or of two: how many times as wide it is, each in its own way.
 PARTS = {"q": 3, "k": 4, "v": 5, "dq": 4, "dk": 5, "dv": 3}
+# What is turned or normed head by head, and the halves of a gated activation, are columns too.
+PARTS |= {"gate": 3, "up": 4, "dgate": 3, "dup": 4}
+IN_PLACE = {"rope": {"x": 3, "y": 4, "dx": 5, "dy": 3}, "rmsnorm": {"x": 3, "y": 4, "dx": 5, "dy": 3}}
 
 
-def is_part(inputs: Inputs, argument: str) -> bool:
-    return argument in PARTS and inputs.spec.letters(argument)[-1] == "C"
+def parts_of(inputs: Inputs, argument: str) -> int | None:
+    among = PARTS.get(argument) if inputs.spec.letters(argument)[-1] in ("C", "E", "F") else None
+    return among or IN_PLACE.get(inputs.name, {}).get(argument)
 
 
 def among_columns(array: Array, times: int) -> Array:

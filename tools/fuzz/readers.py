@@ -448,7 +448,8 @@ def _hugging_face(name: str) -> Callable[[Path], tuple[list[bytes], Read]]:
             shapes = {
                 weight.name: weight.shape for weight in transformer.evaluation(Preset("any", config), 1, 1).weights
             }
-            hugging_face.read_weights(gpt2, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+            arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+            hugging_face.read_weights(gpt2, config, arrays)
 
         return [sound], read
 

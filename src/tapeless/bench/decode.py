@@ -20,7 +20,7 @@ from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.weights.hugging_face import their_name
+from tapeless.weights.hugging_face import family_of, their_tensors
 
 PROMPT, NEW = 32, 64
 Profile = Callable[[int], dict[str, Any]]
@@ -98,27 +98,25 @@ READ = Kernel(read)
 def _hugging_face(work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
     try:
         import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
-        raise TapelessError("Hugging Face's GPT-2 needs transformers: pip install 'tapeless[test]'.") from None
+        raise TapelessError("Hugging Face's models need transformers: pip install 'tapeless[test]'.") from None
     torch.set_num_threads(work.threads)
     ours = Model(work.preset, batch=1, time=1, backend="reference", precision="float32", optimizer=None, **work.fields)
-    c = ours.config
-    gpt2 = GPT2LMHeadModel(
-        GPT2Config(n_layer=c.layers, n_embd=c.channels, n_head=c.heads, vocab_size=c.vocab, n_positions=c.context)
-    ).eval()
+    described = family_of(ours.config).described(ours.config)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**described)).eval()
     with torch.no_grad():
-        weights = dict(gpt2.named_parameters())
-        for name, array in ours.params.items():
-            weights.pop(their_name(name)).copy_(torch.from_numpy(array))
+        weights = dict(theirs.named_parameters())
+        for name, array in their_tensors(ours.config, ours.params).items():
+            weights.pop(name).copy_(torch.from_numpy(array))
     assert not weights, "every weight has a partner"
-    gpt2.generation_config.eos_token_id = None  # as many tokens as we make, whatever they are
+    theirs.generation_config.eos_token_id = None  # as many tokens as we make, whatever they are
     prompt = torch.from_numpy(_prompt(ours))[None]
     options = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "max_new_tokens": NEW}
 
     def step() -> list[int]:
         with torch.inference_mode():
-            found: list[int] = gpt2.generate(prompt, use_cache=True, pad_token_id=0, **options)[0, PROMPT:].tolist()
+            found: list[int] = theirs.generate(prompt, use_cache=True, pad_token_id=0, **options)[0, PROMPT:].tolist()
         return found
 
     return step, {"tokens": step(), "torch": torch.__version__}, None

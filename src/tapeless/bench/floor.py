@@ -43,7 +43,7 @@ def _attention_products(call: Call) -> list[Native]:
     """q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
     dims = call.dims
     rows, width = dims["B"] * dims["H"] * dims["T"], dims["C"] // dims["H"]
-    keys = max(1, pairs(dims, dict(call.scalars)["causal"]) // dims["T"])
+    keys = max(1, pairs(dims, **dict(call.scalars)) // dims["T"])
     rng = np.random.default_rng(0)
     q, k = (rng.normal(size=(length, width)).astype(np.float32) for length in (rows, keys))
     scores = rng.normal(size=(rows, keys)).astype(np.float32)

@@ -11,6 +11,7 @@ from typing import Any
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 from tapeless.models.config import Architecture
+from tapeless.models.parts.rotary import turning_rates
 from tapeless.models.presets import preset
 from tapeless.ops.positions.reference import sinusoid
 
@@ -53,30 +54,49 @@ def transformer(c: Architecture) -> Any:
 
     activations = {"gelu": nn.GELU(approximate="tanh"), "relu": nn.ReLU(), "tanh": nn.Tanh()}
 
+    width = c.head_channels
+    widths = [heads * width for heads in (c.heads, c.key_heads, c.key_heads)]
+    if c.window:
+        raise TapelessError("PyTorch's fast attention has no window: bench a model without one.")
+
+    def norm(channels: int) -> Any:
+        return (nn.RMSNorm if c.norm_kind == "rmsnorm" else nn.LayerNorm)(channels, eps=c.norm_eps)
+
+    def turned(x: Any, cos: Any, sin: Any) -> Any:
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-second, first], dim=-1) * sin
+
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(c.channels), nn.LayerNorm(c.channels)
-            self.qkv = nn.Linear(c.channels, 3 * c.channels, bias=c.attention_bias)
-            self.proj = nn.Linear(c.channels, c.channels, bias=c.attention_bias)
-            self.mlp = nn.Sequential(
-                nn.Linear(c.channels, c.width), activations[c.activation], nn.Linear(c.width, c.channels)
-            )
+            self.norm1, self.norm2 = norm(c.channels), norm(c.channels)
+            self.qkv = nn.Linear(c.channels, sum(widths), bias=c.attention_bias)
+            self.proj = nn.Linear(widths[0], c.channels, bias=c.attention_bias and c.projection_bias)
+            self.q_norm = norm(width) if c.query_key_norm else nn.Identity()
+            self.k_norm = norm(width) if c.query_key_norm else nn.Identity()
+            self.up = nn.Linear(c.channels, (2 if c.gated else 1) * c.width, bias=c.mlp_bias)
+            self.down = nn.Linear(c.width, c.channels, bias=c.mlp_bias)
 
-        def attention(self, x: Any) -> Any:
-            batch, time, channels = x.shape
-            q, k, v = (
-                part.view(batch, time, c.heads, channels // c.heads).transpose(1, 2)
-                for part in self.qkv(x).chunk(3, dim=-1)
-            )
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=c.causal)
-            return self.proj(mixed.transpose(1, 2).reshape(batch, time, channels))
+        def attention(self, x: Any, angles: Any) -> Any:
+            batch, time, _ = x.shape
+            q, k, v = (part.view(batch, time, -1, width).transpose(1, 2) for part in self.qkv(x).split(widths, dim=-1))
+            q, k = self.q_norm(q), self.k_norm(k)
+            if angles is not None:
+                q, k = turned(q, *angles), turned(k, *angles)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=c.causal, enable_gqa=c.key_heads < c.heads)
+            return self.proj(mixed.transpose(1, 2).reshape(batch, time, -1))
 
-        def forward(self, x: Any) -> Any:
+        def mlp(self, x: Any) -> Any:
+            if not c.gated:
+                return self.down(activations[c.activation](self.up(x)))
+            gate, up = self.up(x).chunk(2, dim=-1)
+            return self.down(F.silu(gate) * up)
+
+        def forward(self, x: Any, angles: Any) -> Any:
             if c.placement == "pre":
-                x = x + self.attention(self.norm1(x))
+                x = x + self.attention(self.norm1(x), angles)
                 return x + self.mlp(self.norm2(x))
-            x = self.norm1(x + self.attention(x))
+            x = self.norm1(x + self.attention(x, angles))
             return self.norm2(x + self.mlp(x))
 
     class Transformer(nn.Module):
@@ -85,20 +105,31 @@ def transformer(c: Architecture) -> Any:
             self.tokens: nn.Module = (
                 nn.Linear(c.features, c.channels) if c.features else nn.Embedding(c.vocab, c.channels)
             )
-            table = torch.tensor(sinusoid(c.context, c.channels), dtype=torch.float32)
-            if c.positions == "learned":
-                self.positions = nn.Parameter(table)
+            if c.positions == "rotary":
+                angles = torch.outer(torch.arange(c.context), torch.tensor(turning_rates(c))).repeat(1, 2)
+                self.register_buffer("cos", angles.cos().float())
+                self.register_buffer("sin", angles.sin().float())
             else:
-                self.register_buffer("positions", table)
-            self.blocks = nn.Sequential(*(Block() for _ in range(c.layers)))
-            self.norm: nn.Module = nn.LayerNorm(c.channels) if c.placement == "pre" else nn.Identity()
+                table = torch.tensor(sinusoid(c.context, c.channels), dtype=torch.float32)
+                if c.positions == "learned":
+                    self.positions = nn.Parameter(table)
+                else:
+                    self.register_buffer("positions", table)
+            self.blocks = nn.ModuleList(Block() for _ in range(c.layers))
+            self.norm: nn.Module = norm(c.channels) if c.placement == "pre" else nn.Identity()
             self.head = nn.Linear(c.channels, c.vocab, bias=False)
             if c.tied:
                 self.head.weight = self.tokens.weight
 
         def forward(self, inputs: Any, targets: Any) -> Any:
-            x = self.tokens(inputs) + self.positions[: inputs.shape[1]]
-            x = self.norm(self.blocks(x))
+            x, time, angles = self.tokens(inputs), inputs.shape[1], None
+            if c.positions == "rotary":
+                angles = self.cos[:time], self.sin[:time]
+            else:
+                x = x + self.positions[:time]
+            for block in self.blocks:
+                x = block(x, angles)
+            x = self.norm(x)
             if c.readout == "last":
                 x = x[:, -1]
             if c.loss == "squared_error":

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.inputs import Packed
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Preset
@@ -33,6 +34,9 @@ class Configuration:
     time: int = 4
     seed: int = 1
     spread: float = 0.5  # of the random weights
+    documents: tuple[
+        int, ...
+    ] = ()  # how long each is that shares a row; the rows after the first have them the other way
 
     def model(self, precision: str) -> Model:
         return Model(
@@ -46,7 +50,7 @@ class Configuration:
             centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
             model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
 
-    def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Array, Array]:
+    def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Any, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""
         config, shape = model.config, (self.batch, self.time)
         inputs: Array = rng.integers(0, config.vocab, shape)
@@ -56,20 +60,29 @@ class Configuration:
         wanted = (self.batch,) if config.readout == "last" else shape
         targets = rng.integers(0, config.vocab, wanted)
         targets.reshape(-1)[1::3] = -1
+        if self.documents:
+            numbers = np.arange(len(self.documents))
+            rows = [np.repeat(numbers, self.documents[:: 1 if row == 0 else -1]) for row in range(self.batch)]
+            return Packed(inputs, np.array(rows)), targets
         return inputs, targets
 
 
 def small(name: str | Preset, **changes: Any) -> Mapping[str, Any]:
-    """A preset's fields made small; its kind of norm, activation, positions, mask and head stay."""
-    preset = name if isinstance(name, Preset) else PRESETS[name]
-    features = {"features": 3} if preset.architecture.features else {}
-    return SMALL | features | changes
+    """A preset's fields made small; its kind of norm, activation, positions, mask and head stay, and how its heads are
+    shared and whether they have a width of their own."""
+    c = (name if isinstance(name, Preset) else PRESETS[name]).architecture
+    fields: dict[str, Any] = dict(SMALL) | ({"features": 3} if c.features else {})
+    if c.positions == "rotary":  # heads of an even width, all of whose angles differ, and eps and scaling that show
+        fields |= {"channels": 8, "heads": 4, "head_width": 6 if c.head_width else None, "rope_base": 50.0}
+        fields |= {"kv_heads": 2, "norm_eps": 0.01, "rope_old_context": 20}
+    return fields | changes
 
 
-def _variant(label: str, name: str, chunk: int = 4, **changes: Any) -> Configuration:
+def _variant(label: str, name: str, chunk: int = 4, documents: tuple[int, ...] = (), **changes: Any) -> Configuration:
     """15 rows of logits in chunks of 4; where only the last position is read, 3 rows in chunks of 2."""
     chunk = 2 if (changes.get("readout") or PRESETS[name].architecture.readout) == "last" else chunk
-    return Configuration(f"{name} {label}", name, small(name, chunk=chunk, **changes), batch=3, time=5)
+    fields = small(name, chunk=chunk, **changes)
+    return Configuration(f"{name} {label}", name, fields, batch=3, time=5, documents=documents)
 
 
 FRONT = ("tokens.*", "positions.*")
@@ -112,6 +125,29 @@ CONFIGURATIONS = (
     _variant("dropout, recomputed", "ops-102k", dropout=0.3, recompute=True, readout="all"),
     _variant("dropout", "cllm", dropout=0.3),
     _variant("dropout", "sunfish", dropout=0.3),
+    _variant("one head of keys", "llama-4x256", kv_heads=1),
+    _variant("as many heads of keys", "llama-4x256", kv_heads=4, tied=False),
+    _variant("window", "llama-4x256", window=3),
+    _variant("short window", "llama-4x256", window=2, recompute=True),
+    _variant("documents", "llama-4x256", documents=(2, 1, 2)),
+    _variant("documents and a window", "llama-4x256", documents=(4, 1), window=2, recompute=True, kv_heads=1),
+    _variant("linear scaling", "llama-4x256", rope_scaling="linear", rope_factor=3.0),
+    _variant("all biases", "llama-4x256", attention_bias=True, mlp_bias=True, head_width=4),
+    _variant("bidirectional", "llama-4x256", causal=False, placement="post"),
+    _variant("read at the end", "llama-4x256", readout="last", query_key_norm=True),
+    _variant("LayerNorm and GELU", "llama-4x256", norm_kind="layernorm", activation="gelu"),
+    _variant("untied, documents, recomputed", "qwen3-0.6b", tied=False, documents=(2, 3), recompute=True),
+    _variant("without norms of queries", "qwen3-0.6b", query_key_norm=False, kv_heads=4),
+    _variant("learned positions", "qwen3-0.6b", positions="learned"),
+    _variant("untied", "llama-3.2-1b", tied=False, documents=(1, 3, 1)),
+    _variant("all but the last block frozen", "llama-4x256", frozen=(*FRONT[:1], "blocks.0.*", "norm.*"), tied=False),
+    _variant("only norms trained", "qwen3-0.6b", frozen=(*FRONT[:1], "blocks.*.proj.*", "blocks.*.qkv.*", "*.mlp.*")),
+    _variant(
+        "only the norm of queries trained",
+        "qwen3-0.6b",
+        frozen=("*.mlp.*", "*norm[12].*", "*.k_norm.*", "*.qkv.*", "*.proj.*"),
+        documents=(3, 2),
+    ),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 
@@ -135,6 +171,15 @@ LARGER = (
         40,
     ),
     Configuration("gpt2-4x256 dropped", "gpt2-4x256", {"layers": 1, "vocab": 300, "dropout": 0.1}, 3, 130),
+    Configuration("llama-4x256 long", "llama-4x256", {"layers": 1, "vocab": 1500}, 2, 197, documents=(80, 3, 114)),
+    Configuration("llama-4x256 window", "llama-4x256", {"layers": 1, "vocab": 700, "window": 50, "heads": 8}, 2, 150),
+    Configuration(
+        "qwen3-0.6b narrow",
+        "qwen3-0.6b",
+        {"layers": 1, "channels": 128, "heads": 4, "kv_heads": 2, "hidden": 300, "vocab": 900, "head_width": 48},
+        3,
+        70,
+    ),
     Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
     Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )

@@ -4,6 +4,7 @@ window that slides. A cache and positions that are off by one still write text, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,17 @@ def check_decoding() -> Iterator[Finding]:
             yield Finding(place, "decoding", f"raises {type(error).__name__}: {error}")
 
 
-def _model(time: int) -> Model:
+# Positions from a table; and by turning, with shared heads and a window that is shorter than a chunk.
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2-4x256": {"channels": 6, "heads": 2},
+    "qwen3-0.6b": {"channels": 8, "heads": 4, "kv_heads": 2, "hidden": 9, "head_width": 6, "window": 50},
+}
+
+
+def _model(name: str, time: int) -> Model:
     """No two positions, and no two weights, are alike."""
-    model = Model(
-        "gpt2-4x256", time=time, backend="reference", precision="float64",
-        layers=2, channels=6, heads=2, vocab=13, context=CONTEXT,
-    )  # fmt: skip
+    made: dict[str, Any] = {"layers": 2, "vocab": 13, "context": CONTEXT} | MODELS[name]
+    model = Model(name, time=time, backend="reference", precision="float64", **made)
     rng = np.random.default_rng(5)
     for weight in model.params.values():
         weight[...] = rng.normal(0.1, 0.7, weight.shape)
@@ -48,7 +54,12 @@ def _scores(model: Model, tokens: list[int]) -> Array:
 
 
 def _decoder() -> Iterator[str]:
-    model = _model(time=1)
+    for name in MODELS:
+        yield from _read_and_stepped(name)
+
+
+def _read_and_stepped(name: str) -> Iterator[str]:
+    model = _model(name, time=1)
     decoder = Decoder(model)
     tokens = [int(token) for token in np.random.default_rng(6).integers(0, model.config.vocab, CONTEXT)]
     for length in READ:
@@ -56,13 +67,13 @@ def _decoder() -> Iterator[str]:
         for place in range(length, length + 3):
             found = difference(decoder.step(tokens[place]), _scores(model, tokens[: place + 1]))
             if found:
-                yield f"after {length} tokens that were read, the scores at position {place}: what it says {found}"
+                yield f"{name}: after {length} tokens that were read, the scores at position {place}: it says {found}"
 
 
 def _windows() -> Iterator[str]:
     """A window that was asked for; and of a model that was updated, the time it was trained on."""
     for trained in (False, True):
-        model = _model(TIME)
+        model = _model("gpt2-4x256", TIME)
         model.steps = int(trained)
         prompt = [3, 1, 4, 1, 5, 9, 2]
         window = None if trained else TIME

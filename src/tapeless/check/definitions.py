@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from math import exp, fsum, isinf, isnan, log, pi, prod, sqrt, tanh
+from math import cos, exp, fsum, isinf, isnan, log, pi, prod, sin, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -65,15 +65,55 @@ def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Outputs:
     }
 
 
-def attention(q: Array, k: Array, v: Array, lse: Shape, causal: bool) -> Outputs:
+def rmsnorm(x: Array, weight: Array, rstd: Shape, eps: float) -> Outputs:
+    rows, heads, width = *rstd, len(weight)
+
+    def scale(r: int, h: int) -> float:
+        return 1 / sqrt(fsum(x[r, h * width + d] ** 2 for d in range(width)) / width + eps)
+
+    scales = _each(rstd, scale)
+    return {
+        "y": _each((rows, heads * width), lambda r, c: x[r, c] * scales[r, c // width] * weight[c % width]),
+        "rstd": scales,
+    }
+
+
+def angles(places: Array, rates: Array) -> Outputs:
+    shape = (*places.shape, len(rates))
+    return {
+        "cos": _each(shape, lambda b, t, a: cos(int(places[b, t]) * rates[a])),
+        "sin": _each(shape, lambda b, t, a: sin(int(places[b, t]) * rates[a])),
+    }
+
+
+def rope(x: Array, cos: Array, sin: Array) -> Outputs:
+    """As a product of complex numbers: the second of a pair stands half a head further."""
+    (_, time, _), (_, held, pairs) = x.shape, cos.shape
+
+    def element(b: int, t: int, c: int) -> float:
+        first, second = c - c % (2 * pairs) + c % pairs, c - c % (2 * pairs) + c % pairs + pairs
+        place = held - time + t, c % pairs
+        turned = complex(x[b, t, first], x[b, t, second]) * complex(cos[b, *place], sin[b, *place])
+        return turned.real if c == first else turned.imag
+
+    return {"y": _each(x.shape, element)}
+
+
+def attention(
+    q: Array, k: Array, v: Array, lse: Shape, causal: bool, window: int, starts: Array | None = None
+) -> Outputs:
     (batch, queries, channels), keys, heads = q.shape, k.shape[1], lse[1]
     width = channels // heads
+    shared_by = heads * width // k.shape[2]
     y, sums = np.zeros(q.shape), np.zeros(lse)
     for b, h, i in product(range(batch), range(heads), range(queries)):
-        own = slice(h * width, (h + 1) * width)
-        seen = [j for j in range(keys) if not causal or keys - 1 - j >= queries - 1 - i]  # not after it, from the end
-        weights, sums[b, h, i] = _softmax([_dot(q[b, i, own], k[b, j, own]) / sqrt(width) for j in seen])
-        y[b, i, own] = sum(weight * v[b, j, own] for weight, j in zip(weights, seen, strict=True))
+        own, shared = (slice(n * width, (n + 1) * width) for n in (h, h // shared_by))
+        ago = [keys - 1 - j - (queries - 1 - i) for j in range(keys)]  # counted from the end; below 0 it is yet to come
+        seen = [j for j in range(keys) if not causal or ago[j] >= 0]
+        seen = [j for j in seen if not window or ago[j] < window]
+        seen = [j for j in seen if starts is None or j >= starts[b, i] or ago[j] <= 0]
+        weights, sums[b, h, i] = _softmax([_dot(q[b, i, own], k[b, j, shared]) / sqrt(width) for j in seen])
+        y[b, i, own] = sum(weight * v[b, j, shared] for weight, j in zip(weights, seen, strict=True))
     return {"y": y, "lse": sums}
 
 
@@ -86,13 +126,16 @@ def remember(keys: Array, values: Array, k: Array, v: Array, position: Array) ->
     return kept
 
 
-def cached_attention(q: Array, keys: Array, values: Array, position: Array) -> Outputs:
-    batch, heads, _, width = keys.shape
+def cached_attention(q: Array, keys: Array, values: Array, position: Array, window: int) -> Outputs:
+    batch, groups, _, width = keys.shape
+    heads = q.shape[2] // width
     y = np.zeros(q.shape)
     for b, h, t in product(range(batch), range(heads), range(q.shape[1])):
-        own, seen = slice(h * width, (h + 1) * width), range(int(position[0]) + t + 1)
-        weights, _ = _softmax([_dot(q[b, t, own], keys[b, h, j]) / sqrt(width) for j in seen])
-        y[b, t, own] = sum(weight * values[b, h, j] for weight, j in zip(weights, seen, strict=True))
+        own, shared = slice(h * width, (h + 1) * width), h * groups // heads
+        place = int(position[0]) + t
+        seen = [j for j in range(place + 1) if not window or place - j < window]
+        weights, _ = _softmax([_dot(q[b, t, own], keys[b, shared, j]) / sqrt(width) for j in seen])
+        y[b, t, own] = sum(weight * values[b, shared, j] for weight, j in zip(weights, seen, strict=True))
     return {"y": y}
 
 
@@ -110,6 +153,14 @@ def relu(x: Array) -> Outputs:
 
 def tanh_(x: Array) -> Outputs:
     return {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))}
+
+
+def swiglu(gate: Array, up: Array) -> Outputs:
+    return {"y": _each(gate.shape, lambda r, f: up[r, f] * swish_of(float(gate[r, f])))}
+
+
+def swish_of(x: float) -> float:
+    return x / (1 + exp(-x))
 
 
 def residual(x: Array, branch: Array) -> Outputs:
@@ -254,18 +305,42 @@ def sinusoid(positions: int, channels: int) -> Array:
     return _each((positions, channels), element)
 
 
+def turning_rates(
+    pairs: int, base: float, scaling: str, factor: float, low: float, high: float, old: int
+) -> list[float]:
+    """Not an op's output, but what `angles` reads: how far each pair of a head's channels turns from place to place."""
+
+    def slowed(rate: float) -> float:
+        if scaling == "linear":
+            return rate / factor
+        if scaling == "llama3":
+            length = 2 * pi / rate  # places until it is round
+            if length > old / low:
+                return rate / factor
+            if length > old / high:
+                smooth = (old / length - low) / (high - low)
+                return (1 - smooth) * rate / factor + smooth * rate
+        return rate
+
+    return [slowed(1 / base ** (2 * a / (2 * pairs))) for a in range(pairs)]
+
+
 DEFINITIONS: dict[str, Callable[..., Any]] = {
     "embedding": embedding,
     "positions": positions,
     "positions_at": positions_at,
     "linear": linear,
     "layernorm": layernorm,
+    "rmsnorm": rmsnorm,
+    "angles": angles,
+    "rope": rope,
     "attention": attention,
     "remember": remember,
     "cached_attention": cached_attention,
     "gelu": gelu,
     "relu": relu,
     "tanh": tanh_,
+    "swiglu": swiglu,
     "residual": residual,
     "count_draws": count_draws,
     "dropout": dropout,

@@ -28,12 +28,39 @@ def examples_of(name: str) -> list[Example]:
 
 def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
     q, k, v = (rng.normal(size=(2, 4, 6)) for _ in range(3))
-    same = {"q": q, "k": k, "v": v, "lse": (2, 3, 4)}
-    return [own | {"causal": False}, same | {"causal": True}, same | {"causal": False, "q": 400 * q}]
+    same: Example = {"q": q, "k": k, "v": v, "lse": (2, 3, 4), "window": 0}
+    starts = np.array([[0, 2, 2], [1, 1, 9]])  # a document that begins late, and one after the query: it sees itself
+    return [
+        own | {"causal": False},
+        own | {"starts": starts},
+        own | {"window": 2},
+        same | {"causal": True},
+        same | {"causal": False, "q": 200 * q, "k": 1 + 1e-3 * k},  # no exp holds the scores, and they are near others
+        same | {"causal": True, "window": 3, "starts": np.array([[0, 0, 2, 2], [0, 1, 1, 3]])},
+        own | {"causal": False, "starts": starts},
+    ]
 
 
 def _cached_attention(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"q": 400 * own["q"]}]
+    return [own | {"q": 400 * own["q"]}, own | {"window": 3}]
+
+
+def _rmsnorm(own: Example, rng: np.random.Generator) -> list[Example]:
+    whole: Example = {"x": rng.normal(size=(5, 4)), "weight": rng.normal(size=4), "rstd": (5, 1), "eps": 1e-5}
+    return [whole, whole | {"x": 1e-3 * whole["x"]}]  # where eps is the larger part
+
+
+def _angles(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"places": own["places"] + 100_000}]
+
+
+def _rope(own: Example, rng: np.random.Generator) -> list[Example]:
+    turned = rng.uniform(0, 6, (2, 3, 6))
+    return [own | {"cos": np.cos(turned), "sin": np.sin(turned)}]  # one head, as many angles as places
+
+
+def _swiglu(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [own | {"gate": np.linspace(-40, 40, 20).reshape(4, 5)}]
 
 
 def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -96,6 +123,10 @@ def examples_with_master(name: str) -> list[Example]:
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "attention": _attention,
     "cached_attention": _cached_attention,
+    "rmsnorm": _rmsnorm,
+    "angles": _angles,
+    "rope": _rope,
+    "swiglu": _swiglu,
     "classifier": _classifier,
     "squared_error": _squared_error,
     "layernorm": _layernorm,

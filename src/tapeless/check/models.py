@@ -38,6 +38,9 @@ WALKED = tuple(
         "ops-102k dropout",
         "cllm",
         "sunfish",
+        "qwen3-0.6b",
+        "qwen3-0.6b untied, documents, recomputed",
+        "llama-4x256 documents and a window",
     )
 )
 

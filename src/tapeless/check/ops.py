@@ -12,12 +12,13 @@ import numpy as np
 from tapeless.backends.backend import Backend, backend_named, run_call
 from tapeless.backends.reference import REFERENCE
 from tapeless.check.complex_step import op_derivative, relative_error, run_forward
-from tapeless.check.definitions import DEFINITIONS, sinusoid
+from tapeless.check.definitions import DEFINITIONS, sinusoid, turning_rates
 from tapeless.check.examples import Example, examples_of, examples_with_master
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.check.lockstep import Difference, compare
 from tapeless.errors import TapelessError
 from tapeless.ops import OPS
+from tapeless.ops.angles import reference as angles
 from tapeless.ops.contract import NONE, Array, Signature
 from tapeless.ops.positions import reference as positions
 from tapeless.program.arena import Placement
@@ -41,6 +42,21 @@ def check_alone(name: str) -> Iterator[Finding]:
         found = difference(positions.sinusoid(6, 5), sinusoid(6, 5))
         if found:
             yield Finding(name, "definition", f"the sinusoid {found}")
+    if name == "angles":
+        yield from (Finding(name, "definition", detail) for detail in _rates())
+
+
+def _rates() -> Iterator[str]:
+    """How fast the pairs turn, plainly and slowed down: at these numbers some pairs lie in every band."""
+    plain, bands = angles.rates(8, 1000.0), (8.0, 1.0, 4.0, 64)
+    for scaling, found in (
+        ("none", plain),
+        ("linear", angles.linear(plain, bands[0])),
+        ("llama3", angles.llama3(plain, *bands)),
+    ):
+        wrong = difference(found, np.array(turning_rates(8, 1000.0, scaling, *bands)))
+        if wrong:
+            yield f"how fast pairs turn, scaling {scaling!r}, {wrong}"
 
 
 def _faults(name: str, example: Example) -> Iterator[tuple[str, str]]:
@@ -232,9 +248,13 @@ def long_examples(name: str) -> list[Example]:
     rng = np.random.default_rng(2)
     if name == "attention":
         q, k, v = (rng.normal(size=(1, 70, 4)) for _ in range(3))
-        return [{"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True}]
+        whole = {"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True, "window": 0}
+        # Two documents, the second of which begins in a strip of queries and goes on in the next.
+        return [whole, whole | {"window": 9}, whole | {"starts": np.repeat([[0, 41]], [41, 29], axis=1)}]
     if name == "linear":
         return [{"x": rng.normal(size=(67, 5)), "weight": rng.normal(size=(5, 70)), "bias": rng.normal(size=70)}]
+    if name == "rmsnorm":
+        return [{"x": rng.normal(size=(37, 8)), "weight": rng.normal(size=8), "rstd": (37, 1), "eps": 1e-5}]
     if name == "layernorm":
         return [{"x": 50 + rng.normal(size=(37, 8)), "weight": rng.normal(size=8), "bias": np.zeros(8), "eps": 1e-5}]
     return []

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.definitions import drop, gelu_of, sinusoid
+from tapeless.check.definitions import drop, gelu_of, sinusoid, swish_of, turning_rates
+from tapeless.inputs import Packed, unpacked
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 
@@ -38,28 +39,43 @@ class Dropping:
     seed: int
     draws: int
 
-    def __call__(self, config: Architecture, sequence: int, site: int, x: Array) -> Array:
-        """Of the last block, where only the last position is read, no other has random numbers."""
+    def __call__(self, config: Architecture, sequence: int, time: int, begin: int, site: int, x: Array) -> Array:
+        """A document that begins so far into its row of `time` positions. Of the last block, where only the last
+        position is read, no other has random numbers."""
         alone = config.readout == "last" and site > 2 * config.layers - 2
-        rows = x[-1:] if alone else x
+        rows, time, begin = (x[-1:], 1, 0) if alone else (x, time, begin)
         y = x.copy()
         for t, c in np.ndindex(rows.shape):
-            index = ((sequence * len(rows)) + t) * config.channels + c
+            index = (sequence * time + begin + t) * config.channels + c
             y[len(x) - len(rows) + t, c] = drop(float(rows[t, c]), index, self.seed, self.draws, self.rate, site)
         return y
 
 
-def forward(config: Architecture, weights: Weights, inputs: Array, dropping: Dropping | None = None) -> Values:
-    """Every activation. Also where a model reads out the last position only, all positions are here."""
-    drops = [partial(dropping, config, n) if dropping else None for n in range(len(inputs))]
-    sequences = [_sequence(config, weights, *each) for each in zip(inputs, drops, strict=True)]
-    return {name: np.stack([values[name] for values in sequences]) for name in sequences[0]}
+def forward(config: Architecture, weights: Weights, inputs: Array | Packed, dropping: Dropping | None = None) -> Values:
+    """Every activation. Also where a model reads out the last position only, all positions are here. Of documents that
+    share a row each is computed by itself, as if there were no others."""
+    tokens, segments = unpacked(inputs)
+    together = []
+    for n, row in enumerate(tokens):
+        parts = []
+        for begin, document in _documents(row, None if segments is None else segments[n]):
+            drops = partial(dropping, config, n, len(row), begin) if dropping else None
+            parts.append(_sequence(config, weights, document, drops))
+        together.append({name: np.concatenate([each[name] for each in parts]) for name in parts[0]})
+    return {name: np.stack([values[name] for values in together]) for name in together[0]}
+
+
+def _documents(row: Array, segments: Array | None) -> list[tuple[int, Array]]:
+    """Each with where it begins."""
+    begins = [0] if segments is None else [0, *(np.flatnonzero(np.diff(segments)) + 1)]
+    return list(zip(begins, np.split(row, begins[1:]), strict=True))
 
 
 def _sequence(c: Architecture, w: Weights, inputs: Array, drop: Drop | None) -> Values:
-    table = w["positions.weight"] if c.positions == "learned" else sinusoid(c.context, c.channels)
-    start = inputs @ w["input.weight"] + w["input.bias"] if c.features else w["tokens.weight"][inputs]
-    x = start + table[: len(inputs)]
+    x = inputs @ w["input.weight"] + w["input.bias"] if c.features else w["tokens.weight"][inputs]
+    if c.positions != "rotary":
+        table = w["positions.weight"] if c.positions == "learned" else sinusoid(c.context, c.channels)
+        x = x + table[: len(inputs)]
     values = {"x": x}
     if drop:
         x = values["x.dropped"] = drop(0, x)
@@ -83,7 +99,7 @@ def _block(c: Architecture, w: Weights, x: Array, drop: Drop | None) -> tuple[Va
     if pre:
         s["norm1"] = _norm(c, w, "norm1", x)
     s["attn.qkv"] = _affine(w, "attn.qkv", s["norm1"] if pre else x)
-    s["attn.mix"] = _attention(c, s["attn.qkv"])
+    s["attn.mix"] = _attention(c, w, s)
     s["attn.proj"] = _affine(w, "attn.proj", s["attn.mix"])
     if drop:
         s["attn.proj.dropped"] = drop(1, s["attn.proj"])
@@ -92,8 +108,14 @@ def _block(c: Architecture, w: Weights, x: Array, drop: Drop | None) -> tuple[Va
         s["norm2"] = _norm(c, w, "norm2", s["sum1"])
     else:
         s["norm1"] = _norm(c, w, "norm1", s["sum1"])
-    s["mlp.up"] = _affine(w, "mlp.up", s["norm2"] if pre else s["norm1"])
-    s["mlp.act"] = ACTIVATIONS[c.activation](s["mlp.up"])
+    read = s["norm2"] if pre else s["norm1"]
+    if c.activation == "swiglu":
+        s["mlp.gate_up"] = _affine(w, "mlp.gate_up", read)
+        gate, up = np.split(s["mlp.gate_up"], 2, axis=1)
+        s["mlp.act"] = np.vectorize(swish_of)(gate) * up
+    else:
+        s["mlp.up"] = _affine(w, "mlp.up", read)
+        s["mlp.act"] = ACTIVATIONS[c.activation](s["mlp.up"])
     s["mlp.down"] = _affine(w, "mlp.down", s["mlp.act"])
     if drop:
         s["mlp.down.dropped"] = drop(2, s["mlp.down"])
@@ -109,22 +131,50 @@ def _affine(w: Weights, name: str, x: Array) -> Array:
 
 
 def _norm(c: Architecture, w: Weights, name: str, x: Array) -> Array:
+    if c.norm_kind == "rmsnorm":
+        return _root_mean_square(c, w[f"{name}.weight"], x)
     centred = x - x.sum(axis=-1, keepdims=True) / c.channels
     spread = np.sqrt((centred**2).sum(axis=-1, keepdims=True) / c.channels + c.norm_eps)
     y: Array = centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
     return y
 
 
-def _attention(c: Architecture, qkv: Array) -> Array:
-    time, width = len(qkv), c.channels // c.heads
-    q, k, v = (qkv[:, part * c.channels :][:, : c.channels].reshape(time, c.heads, width) for part in range(3))
+def _root_mean_square(c: Architecture, weight: Array, x: Array) -> Array:
+    y: Array = x / np.sqrt((x**2).sum(axis=-1, keepdims=True) / x.shape[-1] + c.norm_eps) * weight
+    return y
+
+
+def _attention(c: Architecture, w: Weights, s: Values) -> Array:
+    qkv, time, heads = s["attn.qkv"], len(s["attn.qkv"]), (c.heads, c.key_heads, c.key_heads)
+    width = qkv.shape[1] // sum(heads)
+    ends = np.cumsum(heads)[:2] * width
+    q, k, v = (part.reshape(time, -1, width) for part in np.split(qkv, ends, axis=1))
+    if c.query_key_norm:
+        q, k = (_root_mean_square(c, w[f"attn.{name}_norm.weight"], x) for name, x in (("q", q), ("k", k)))
+        s["attn.q_norm"], s["attn.k_norm"] = q.reshape(time, -1), k.reshape(time, -1)
+    if c.positions == "rotary":
+        q, k = _turned(c, q), _turned(c, k)
+        s["attn.q_turned"], s["attn.k_turned"] = q.reshape(time, -1), k.reshape(time, -1)
     y = np.zeros((time, c.heads, width))
     for t in range(time):
-        seen = t + 1 if c.causal else time
-        scores = np.einsum("hd,shd->sh", q[t], k[:seen]) / np.sqrt(width)
-        weights = np.exp(scores - scores.max(axis=0))
-        y[t] = np.einsum("sh,shd->hd", weights / weights.sum(axis=0), v[:seen])
-    return y.reshape(time, c.channels)
+        last = t + 1 if c.causal else time
+        first = max(0, last - c.window) if c.window else 0
+        for h in range(c.heads):
+            own = h * c.key_heads // c.heads
+            scores = k[first:last, own] @ q[t, h] / np.sqrt(width)
+            weights = np.exp(scores - scores.max())
+            y[t, h] = weights / weights.sum() @ v[first:last, own]
+    return y.reshape(time, -1)
+
+
+def _turned(c: Architecture, x: Array) -> Array:
+    """As products of complex numbers, whose parts stand half a head apart."""
+    bands = (c.rope_scaling, c.rope_factor, c.rope_low, c.rope_high, c.rope_old_context)
+    rates = np.array(turning_rates(x.shape[2] // 2, c.rope_base, *bands))
+    turn = np.exp(1j * np.arange(len(x))[:, None] * rates)[:, None]
+    first, second = np.split(x, 2, axis=2)
+    product = (first + 1j * second) * turn
+    return np.concatenate([product.real, product.imag], axis=2)
 
 
 def scores(config: Architecture, weights: Weights, values: Values) -> Array:

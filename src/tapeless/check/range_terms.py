@@ -46,9 +46,16 @@ def _attention(a: Arrays, example: Example) -> Sizes:
     if "dy" not in a:
         return sizes
     heads = example["lse"][1]
-    q, k, v, dy = (_by_head(a[name], heads) for name in ("q", "k", "v", "dy"))
+    groups = heads * a["k"].shape[2] // a["q"].shape[2]
+    q, dy = (_by_head(a[name], heads) for name in ("q", "dy"))
+    k, v = (np.repeat(_by_head(a[name], groups), heads // groups, axis=1) for name in ("k", "v"))
     queries, keys, width = q.shape[2], k.shape[2], q.shape[3]
     visible = np.tril(np.ones((queries, keys), bool), keys - queries if example["causal"] else keys)
+    own, key = np.arange(queries)[:, None] + keys - queries, np.arange(keys)
+    if example["window"]:
+        visible = visible & (key > own - example["window"])
+    if "starts" in a:
+        visible = visible & (key >= np.minimum(a["starts"][:, None, :, None], own))
     scores = np.where(visible, q @ k.swapaxes(2, 3) / np.sqrt(width), -np.inf)
     p = np.exp(scores - scores.max(axis=3, keepdims=True))
     others = np.sort(p, axis=3)[..., :-1].sum(axis=3, keepdims=True)  # beside the largest, which is 1
@@ -58,8 +65,16 @@ def _attention(a: Arrays, example: Example) -> Sizes:
     ds = p * np.where(others < ONE_KEY, saturated, dp + (p * dp).sum(axis=3, keepdims=True)) / np.sqrt(width)
     slope = LOST_WEIGHT * a["dy"].shape[2] * largest["dy"] * largest["v"]
     dq, dk = ds @ np.abs(k) + slope * largest["k"], ds.swapaxes(2, 3) @ np.abs(q) + slope * largest["q"]
-    joined = {name: x.swapaxes(1, 2).reshape(a[name[1:]].shape) for name, x in (("dq", dq), ("dk", dk))}
+    shared = dk.reshape(len(dk), groups, heads // groups, keys, width).sum(axis=2)
+    joined = {name: x.swapaxes(1, 2).reshape(a[name[1:]].shape) for name, x in (("dq", dq), ("dk", shared))}
     return sizes | {"dv": LOST_WEIGHT * largest["dy"]} | joined
+
+
+def _swiglu(a: Arrays, example: Example) -> Sizes:
+    """Its sigmoid is lost below 2⁻¹²⁶, where gate is about −88 and is multiplied with it."""
+    if "dy" not in a:
+        return {"y": 100 * LOST_WEIGHT * np.abs(a["up"])}
+    return {"dgate": 100 * LOST_WEIGHT * np.abs(a["dy"] * a["up"]), "dup": 100 * LOST_WEIGHT * np.abs(a["dy"])}
 
 
 def _by_head(x: Array, heads: int) -> Array:
@@ -95,6 +110,7 @@ def _proximity(a: Arrays, example: Example) -> Sizes:
 TERMS: dict[str, Callable[[Arrays, Example], Sizes]] = {
     "tanh": _tanh,
     "gelu": _gelu,
+    "swiglu": _swiglu,
     "attention": _attention,
     "cached_attention": _cached_attention,
     "classifier": _classifier,

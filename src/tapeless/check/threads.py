@@ -38,7 +38,7 @@ SIZES = (
     {"B": 1100, "T": 3, "C": 64},
     {"R": 1, "C": 384, "F": 500, "V": 1100, "K": 1},
 )
-FOLLOWS = {"S": "T", "P": "T", "D": "C"}
+FOLLOWS = {"S": "T", "P": "T", "D": "C", "E": "C", "A": "C"}
 
 
 def check_on_threads(name: str) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ TOLERANCES = {
     "complex step": 1e-12,
     "torch autograd": 1e-12,
     "torch optimizers": 1e-12,
-    "hugging face gpt2": 1e-10,
+    "hugging face": 1e-10,
     "definition": 1e-12,
     # Somebody's own backward, in float64. Against differences, whose own bound must be smaller; how well they must
     # know a slope to confirm a complex step; outputs for complex input with imaginary part 0 against those for real
@@ -45,12 +45,16 @@ RANGES = {
     "positions_at": 2.0,
     "linear": 8.0,
     "layernorm": 40.0,  # its own sums, and the rounded mean and rstd of the forward
+    "rmsnorm": 24.0,
+    "angles": 1.0,
+    "rope": 4.0,
     "attention": 24.0,
     "remember": 0.5,
     "cached_attention": 16.0,
     "gelu": 16.0,
     "relu": 0.5,
     "tanh": 8.0,
+    "swiglu": 16.0,
     "residual": 2.0,
     "last_position": 2.0,
     "classifier": 60.0,  # over up to 192 channels in each of the scores that it sums over

@@ -32,7 +32,7 @@ from tapeless.train.run import open_run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run: a folder that `train` or `import` made.")]
 Checkpoint = Annotated[str, typer.Option(help="best, newest, or the step of one that is kept.")]
-BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference.")]
+BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")]
 
 
 def evaluate(
@@ -61,8 +61,8 @@ def evaluate(
     """How good a run is: loss, perplexity, bits per byte, and how often it is right.
 
     By all that the run held out, or by any text with --data. Of a text every token is scored once, foretold from the
-    tokens before it in a window that slides along; the tokens of a run are scored, and bits are told per byte of the
-    text, so that runs with different tokenizers can be compared.
+    tokens before it in a window that slides along. Bits are told per byte of the text, so that runs with different
+    tokenizers can be compared.
 
     Example: tapeless evaluate runs/gpt2-4x256-001 --data notes.txt
     """

@@ -1,4 +1,4 @@
-"""`tapeless import` and `tapeless export`: GPT-2 weights in the Hugging Face layout."""
+"""`tapeless import` and `tapeless export`: weights in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from rich.markup import escape
 from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.cli.paths import quoted
 from tapeless.train.run import NumberedFolder, open_run
+from tapeless.weights.hugging_face import TYPES
 from tapeless.weights.runs import export_run, import_folder
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="A GPT-2 folder: config.json, model.safetensors, tokenizer.json.")],
+    folder: Annotated[Path, typer.Argument(help="A folder with config.json, model.safetensors and tokenizer.json.")],
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Take GPT-2 weights into a run, to sample from or to train further.
+    """Take a model into a run, to sample from or to train further: GPT-2, Llama, Mistral, Qwen2 or Qwen3.
 
     Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
     """
@@ -48,13 +49,14 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run of a GPT.")],
     folder: Annotated[Path, typer.Argument(help="The folder to make.")],
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
+    dtype: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
     json: Json = False,
 ) -> None:
-    """Write a run's weights as a GPT-2 folder that `transformers` loads as it is.
+    """Write a run's weights as a folder that `transformers` loads as it is.
 
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
     """
-    exported = export_run(open_run(run), folder, "newest" if newest else "best")
+    exported = export_run(open_run(run), folder, "newest" if newest else "best", dtype)
     if json:
         print_json({"folder": str(folder), **asdict(exported)})
         return
@@ -63,7 +65,7 @@ def export(
     beside = "" if exported.tokenizer else ", without a tokenizer, as the run learned from bare tokens"
     place = escape(str(folder))
     console.print(f"the weights after update {exported.step:,} are in [bold]{place}[/]{beside}:", soft_wrap=True)
-    kinds = ("GPT2LMHeadModel", "AutoTokenizer") if exported.tokenizer else ("GPT2LMHeadModel",)
+    kinds = (exported.loader, "AutoTokenizer") if exported.tokenizer else (exported.loader,)
     for kind in kinds:
         console.print(
             f"transformers.{kind}.from_pretrained({str(folder)!r})", soft_wrap=True, markup=False, style="dim"

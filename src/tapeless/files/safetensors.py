@@ -42,6 +42,7 @@ STORED = {
     "U8": "|u1",
     "BOOL": "|b1",
 }
+BFLOAT16 = "bfloat16"
 STORED_AS = {code: name for name, code in STORED.items() if name != "BF16"}
 
 
@@ -49,7 +50,7 @@ def write_safetensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, dtype: str | None = None, metadata: Mapping[str, str] = NOTHING
 ) -> Written:
     """Write arrays in the safetensors format, in pieces, never a copy of the whole; as they are, or converted to
-    `dtype`. OSError where it fails."""
+    `dtype`, a NumPy code or "bfloat16". OSError where it fails."""
     return write_file(path, _safetensors(tensors, dtype, metadata))
 
 
@@ -78,8 +79,9 @@ def _safetensors(
     end = 0
     for name, array in ordered.items():
         code = dtype or _code(array)
-        start, end = end, end + array.size * np.dtype(code).itemsize
-        entries[name] = {"dtype": STORED_AS[code], "shape": list(array.shape), "data_offsets": [start, end]}
+        stored = "BF16" if code == BFLOAT16 else STORED_AS[code]
+        start, end = end, end + array.size * np.dtype(STORED[stored]).itemsize
+        entries[name] = {"dtype": stored, "shape": list(array.shape), "data_offsets": [start, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH_BYTES)
     yield len(header).to_bytes(LENGTH_BYTES, "little") + header
@@ -92,7 +94,14 @@ def _pieces(array: NDArray[Any], code: str) -> Iterator[memoryview]:
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     at_once = PIECE // array.dtype.itemsize
     for start in range(0, array.size, at_once):
-        yield np.ascontiguousarray(flat[start : start + at_once], code).view(np.uint8).data
+        piece = flat[start : start + at_once]
+        yield np.ascontiguousarray(*(_rounded(piece) if code == BFLOAT16 else (piece, code))).view(np.uint8).data
+
+
+def _rounded(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Finite numbers to the nearest bfloat16, of two the even one, as bits: the upper half of a float32's."""
+    bits = np.ascontiguousarray(values, "<f4").view(np.uint32)
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, STORED["BF16"]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tapeless.models.parts.feed_forward import (
     up_forward,
 )
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
+from tapeless.models.parts.rotary import Rotary
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, add, write
 
@@ -72,6 +73,7 @@ def declare_block(
     last: bool,
     position: Buffer | None,
     draws: Draws | None,
+    rotary: Rotary | None,
 ) -> Block:
     """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence. `draws`:
     what its branches are dropped by, if they are."""
@@ -82,15 +84,18 @@ def declare_block(
     def normed(part: str) -> Buffer:
         return p.workspace(f"{name}.{part}", batch, 1, c.channels)
 
+    def norm(part: str, positions: int) -> Norm:
+        return declare_norm(p, c.norm_kind, f"{name}.{part}", batch, positions, c.channels, c.norm_eps)
+
     one = 1 if last else time
     # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
     norm1_time = one if c.placement == "post" else time
     return Block(
         pre_norm=c.placement == "pre",
         recompute=layout.recompute,
-        norm1=declare_norm(p, f"{name}.norm1", batch, norm1_time, c.channels, c.norm_eps),
-        attn=declare_attention(p, f"{name}.attn", c, scheme, batch, time, last, position),
-        norm2=declare_norm(p, f"{name}.norm2", batch, one, c.channels, c.norm_eps),
+        norm1=norm("norm1", norm1_time),
+        attn=declare_attention(p, f"{name}.attn", c, scheme, batch, time, last, position, rotary, layout.recompute),
+        norm2=norm("norm2", one),
         mlp=declare_feed_forward(p, f"{name}.mlp", c, scheme, batch, one),
         sum1=stream("sum1", one),
         sum2=stream("sum2", one),

@@ -15,8 +15,10 @@ from tapeless.errors import TapelessError, unknown
 LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
 CHOICES = {
     "placement": ("pre", "post"),
-    "activation": ("gelu", "relu", "tanh"),
-    "positions": ("learned", "sinusoidal"),
+    "activation": ("gelu", "relu", "tanh", "swiglu"),
+    "norm_kind": ("layernorm", "rmsnorm"),
+    "positions": ("learned", "sinusoidal", "rotary"),
+    "rope_scaling": ("none", "linear", "llama3"),
     "readout": ("all", "last"),
     "loss": ("cross_entropy", "squared_error"),
     "initialisation": ("gpt2", "xavier"),
@@ -38,12 +40,25 @@ class Architecture:
     vocab: int  # words a token model knows, classes an encoder tells apart
     context: int  # the most positions it can read
     hidden: int | None = None  # width of the feed-forward; by default four times the channels
+    kv_heads: int | None = None  # heads of keys and values, which heads of queries share; by default one each
+    head_width: int | None = None  # channels of a head; by default the channels are divided among the heads
     placement: str = "pre"  # of the norms: before each branch, or after it
     activation: str = "gelu"
+    norm_kind: str = "layernorm"
+    query_key_norm: bool = False  # of each head of queries and keys, before they meet
     positions: str = "learned"
+    rope_base: float = 10000.0  # of rotary positions: the slowest pair of channels turns nearly so many times as slowly
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0  # by how much rates are slowed down, for a longer context
+    rope_low: float = 1.0  # of llama3: what turns less often than this within the old context is slowed down,
+    rope_high: float = 4.0  # what turns more often than this is not
+    rope_old_context: int = 8192
     causal: bool = True
+    window: int = 0  # positions that one sees, itself the last of them; 0 means all before it
     tied: bool = True  # the head is the token embedding
     attention_bias: bool = True
+    projection_bias: bool = True  # where attention has biases: also in the product that it ends with
+    mlp_bias: bool = True
     features: int = 0  # real-valued features per position instead of tokens; 0 means tokens
     readout: str = "all"  # predict at every position, or once from the last
     loss: str = "cross_entropy"
@@ -54,6 +69,24 @@ class Architecture:
         """The resolved width of the feed-forward."""
         return 4 * self.channels if self.hidden is None else self.hidden
 
+    @property
+    def gated(self) -> bool:
+        """Whether the activation has two halves."""
+        return self.activation == "swiglu"
+
+    @property
+    def head_channels(self) -> int:
+        return self.channels // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def packable(self) -> bool:
+        """Whether several documents can share a row: each begins at place 0, and nobody sees another's."""
+        return self.positions == "rotary" and self.causal and self.readout == "all"
+
     def described(self) -> str:
         """Its sizes in a few words."""
         several = "s" * (self.layers > 1)
@@ -63,15 +96,16 @@ class Architecture:
     def validate(self) -> None:
         """Refuse what cannot be, in a sentence."""
         _check_choices(self)
-        for name in ("layers", "channels", "heads", "vocab", "context"):
+        for name in ("layers", "channels", "heads", "vocab", "context", "rope_old_context"):
             check_size(name, getattr(self, name))
-        if self.hidden is not None:
-            check_size("hidden", self.hidden)
+        for name in ("hidden", "kv_heads", "head_width"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
         if self.layers > MOST_LAYERS:
             raise TapelessError(
                 f"layers={self.layers} makes a list of calls that takes too long to prove: use at most {MOST_LAYERS}."
             )
-        for name in ("causal", "tied", "attention_bias"):
+        for name in ("causal", "tied", "attention_bias", "projection_bias", "mlp_bias", "query_key_norm"):
             _check_flag(name, getattr(self, name))
         if not isinstance(self.features, int) or isinstance(self.features, bool) or self.features < 0:
             raise TapelessError(f"features must be 0 (tokens) or a whole number above, not {self.features!r}.")
@@ -79,16 +113,42 @@ class Architecture:
             check_size("features", self.features)
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
             raise TapelessError(f"norm_eps must be a number between 0 and 1, not {self.norm_eps!r}.")
-        if self.channels % self.heads:
-            raise TapelessError(
-                f"channels={self.channels} cannot be split over heads={self.heads}: "
-                f"choose a number of heads that divides the channels."
-            )
+        self._check_heads()
+        self._check_rope()
         if self.features and (self.tied or self.loss == "squared_error"):
             wrong = "tied=True" if self.tied else "loss='squared_error'"
             raise TapelessError(f"{wrong} needs a token embedding, and features={self.features} leaves none.")
         if self.loss == "squared_error" and not self.tied:
             raise TapelessError("loss='squared_error' predicts embeddings and has no head: tied must be true.")
+
+    def _check_heads(self) -> None:
+        if self.head_width is None and self.channels % self.heads:
+            raise TapelessError(
+                f"channels={self.channels} cannot be split over heads={self.heads}: "
+                f"choose a number of heads that divides the channels."
+            )
+        if self.heads % self.key_heads:
+            raise TapelessError(
+                f"heads={self.heads} cannot share kv_heads={self.kv_heads}: choose a number that divides the heads."
+            )
+        if not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 0:
+            raise TapelessError(f"window must be 0 (all before it) or a whole number above, not {self.window!r}.")
+        if self.window and not self.causal:
+            raise TapelessError(f"window={self.window} is of the past, and causal=False sees the future: take one.")
+
+    def _check_rope(self) -> None:
+        for name in ("rope_base", "rope_factor", "rope_low", "rope_high"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise TapelessError(f"{name} must be a finite number above 0, not {value!r}.")
+        if not self.rope_base > 1:
+            raise TapelessError(f"rope_base must be above 1, not {self.rope_base!r}: rates fall from 1 to its inverse.")
+        if not self.rope_low < self.rope_high:
+            raise TapelessError(f"rope_low={self.rope_low!r} must be below rope_high={self.rope_high!r}.")
+        if self.positions == "rotary" and self.head_channels % 2:
+            raise TapelessError(
+                f"rotary positions turn pairs of channels, and a head has {self.head_channels}: make it an even number."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

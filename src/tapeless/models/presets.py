@@ -1,6 +1,8 @@
-"""The presets: the founding systems and the GPT-2 family, by name."""
+"""The presets: the founding systems, the GPT-2 family and today's models, by name."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tapeless.errors import unknown
 from tapeless.models.config import Architecture, Layout, Preset
@@ -10,6 +12,16 @@ def _gpt2(name: str, layers: int, channels: int, heads: int, chunk: int = 128) -
     """128 rows of logits at a time are half the memory of 256, and as fast where the vocabulary is a small part."""
     shape = Architecture(layers=layers, channels=channels, heads=heads, vocab=50257, context=1024)
     return Preset(name, shape, Layout(chunk=chunk))
+
+
+def _llama(name: str, layers: int, channels: int, heads: int, kv_heads: int, hidden: int, **others: Any) -> Preset:
+    """What Llama, Qwen, Mistral and SmolLM have in common: RMSNorm, rotary positions, SwiGLU, and no biases."""
+    common: dict[str, Any] = {
+        "norm_kind": "rmsnorm", "positions": "rotary", "activation": "swiglu", "attention_bias": False,
+        "mlp_bias": False,
+    }  # fmt: skip
+    shape = {"layers": layers, "channels": channels, "heads": heads, "kv_heads": kv_heads, "hidden": hidden}
+    return Preset(name, Architecture(**{**shape, **common, **others}), Layout(chunk=128))
 
 
 PRESETS = {
@@ -40,6 +52,52 @@ PRESETS = {
         _gpt2("gpt2-350m", layers=24, channels=1024, heads=16),
         _gpt2("gpt2-774m", layers=36, channels=1280, heads=20),
         _gpt2("gpt2-1558m", layers=48, channels=1600, heads=25),
+        # A small one for lessons and tests, and published ones with the sizes and numbers they were published with.
+        _llama("llama-4x256", 4, 256, heads=4, kv_heads=2, hidden=688, vocab=50257, context=1024),
+        _llama(
+            "smollm2-135m", 30, 576, heads=9, kv_heads=3, hidden=1536, vocab=49152, context=8192, rope_base=100_000.0
+        ),
+        _llama(
+            "qwen2.5-0.5b",
+            24,
+            896,
+            heads=14,
+            kv_heads=2,
+            hidden=4864,
+            vocab=151_936,
+            context=32_768,
+            attention_bias=True,
+            projection_bias=False,
+            norm_eps=1e-6,
+            rope_base=1_000_000.0,
+        ),
+        _llama(
+            "qwen3-0.6b",
+            28,
+            1024,
+            heads=16,
+            kv_heads=8,
+            hidden=3072,
+            vocab=151_936,
+            context=40_960,
+            head_width=128,
+            query_key_norm=True,
+            norm_eps=1e-6,
+            rope_base=1_000_000.0,
+        ),
+        _llama(
+            "llama-3.2-1b",
+            16,
+            2048,
+            heads=32,
+            kv_heads=8,
+            hidden=8192,
+            vocab=128_256,
+            context=131_072,
+            rope_base=500_000.0,
+            rope_scaling="llama3",
+            rope_factor=32.0,
+        ),
         # Predicts in embedding space: squared error to the target's embedding, nearest embedding wins.
         Preset(
             "cllm",

@@ -25,6 +25,7 @@ from tapeless.models.parts.dropout import (
     dropout_forward,
 )
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
+from tapeless.models.parts.rotary import Rotary, declare_rotary, rotary_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
 
@@ -38,9 +39,10 @@ class Net:
     tokens: Buffer | None
     dtokens: Buffer | None
     project: Affine | None  # from features to channels, where there are no tokens
-    positions: Buffer  # a weight, or a constant
+    positions: Buffer | None  # a weight, or a constant; none where they are rotary
     dpositions: Buffer | None
     position: Buffer | None  # how many positions came before, where there is a cache of them
+    rotary: Rotary | None
     x: Buffer  # the start of the residual stream
     draws: Draws | None  # of random numbers, where some of it is dropped
     dropout: Dropout | None  # of x
@@ -73,23 +75,27 @@ def declare(
         )
         project = declare_affine(p, "input", c.features, c.channels, scheme.matrix) if c.features else None
         dtokens = p.gradient(tokens) if tokens else None
-        learned = c.positions == "learned"
-        positions = (
-            p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
-            if learned
-            else p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
-        )
-        dpositions = p.gradient(positions) if learned else None
+        positions: Buffer | None = None
+        dpositions, rotary = None, None
+        if c.positions == "learned":
+            positions = p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
+            dpositions = p.gradient(positions)
+        elif c.positions == "sinusoidal":
+            positions = p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
+        else:
+            rotary = declare_rotary(p, c, batch, time, cached=cached)
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
     final = 1 if last else time
     blocks = []
     for n in range(c.layers):
         with p.section(f"blocks.{n}"):
             ends = last and n == c.layers - 1
-            blocks.append(declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws))
+            blocks.append(
+                declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws, rotary)
+            )
     with p.section("head"):
         norm = (
-            declare_norm(p, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
+            declare_norm(p, c.norm_kind, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
             if c.placement == "pre"
             else None
         )
@@ -109,6 +115,7 @@ def declare(
         positions=positions,
         dpositions=dpositions,
         position=position,
+        rotary=rotary,
         x=p.workspace("x", batch, time, c.channels, role="stream"),
         draws=draws,
         dropout=dropout,
@@ -132,7 +139,9 @@ def front_forward(p: Builder, n: Net) -> Buffer:
             affine_forward(p, n.project, n.x, n.inputs)
         else:
             p.embedding.forward(y=write(n.x), tokens=n.inputs, weight=n.tokens)
-        if n.position:
+        if n.rotary:
+            rotary_forward(p, n.rotary)
+        elif n.position:
             p.positions_at.forward(y=add(n.x), table=n.positions, position=n.position)
         else:
             p.positions.forward(y=add(n.x), table=n.positions)

@@ -266,6 +266,7 @@ class Walk:
                     f"{call[name].name} is overwritten by {culprit.at} while {call.at} still needs what "
                     f"{forward.call.at} had there."
                 )
+        self._check_same_optional(call, forward.call)
         scalars = dict(forward.call.scalars)
         for name, scalar in call.scalars:
             if scalars.get(name, scalar) != scalar:
@@ -277,6 +278,17 @@ class Walk:
             if argument.name[1:] in forward.outputs and argument.name not in forward.outputs:
                 wanted = self._active.adjoint(forward.outputs[argument.name[1:]])
                 self._check_holds(argument.view, wanted, f"{argument.name} of {call.at}", call)
+
+    def _check_same_optional(self, call: Call, forward: Call) -> None:
+        """What a forward may be given or not (where documents begin) its backward is given just so."""
+        for name in set(forward.signature.optional).intersection(call.signature.reads):
+            views = [view for each in (call, forward) for view in (a.view for a in each.reads if a.name == name)]
+            if len(views) == 1:
+                without, given = (call, forward) if forward.has(name) else (forward, call)
+                raise ProgramError(
+                    f"wrong {name}: {given.at} reads {views[0].name}, and {without.at} ({without.writes[0].view.name}) "
+                    f"is given none: forward and backward must be given the same."
+                )
 
     def _check_complete(self, applied: Application, partner: int) -> None:
         """A gradient is left out where nothing below is trained, and only there."""

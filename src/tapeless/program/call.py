@@ -244,6 +244,9 @@ class Call:
         count: int = OPS[self.op].flops(self.direction, self.dims, asked, dict(self.scalars))
         return count
 
+    def has(self, name: str) -> bool:
+        return any(argument.name == name for argument in self.arguments)
+
     def __getitem__(self, name: str) -> View:
         for argument in self.arguments:
             if argument.name == name:

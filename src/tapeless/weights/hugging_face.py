@@ -1,8 +1,8 @@
-"""GPT-2 in the Hugging Face layout, in and out: config.json, model.safetensors, tokenizer.json.
+"""Models in the Hugging Face layout, in and out: config.json, model.safetensors, tokenizer.json.
 
-The tensors are ours under other names, with no transposition. A folder comes from anywhere, so everything in it is
-checked before it is believed: sizes against the tensors that are there, before memory is taken for them; every value,
-before the first weight is changed.
+What a family of models calls its tensors, and how it shapes them, stands in `gpt2.py` and `llama.py`. A folder comes
+from anywhere, so everything in it is checked before it is believed: sizes against the tensors that are there, before
+memory is taken for them; every value, before the first weight is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.errors import TapelessError
+from tapeless.errors import TapelessError, unknown
 from tapeless.files.disk import fsync_folder, make_folder, remove_folder, rename, write_file
 from tapeless.files.plain import read_plain
 from tapeless.files.safetensors import write_safetensors
@@ -24,41 +24,19 @@ from tapeless.inputs import spelled
 from tapeless.models import transformer
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array, Shape
+from tapeless.program.precision import largest
 from tapeless.tasks.data.files import LARGEST_JSON
 from tapeless.tasks.data.tokenizer import ByteTokenizer
-from tapeless.weights.tensors import PREFIX, Stored, is_file, read_object, show, stored_tensors
+from tapeless.weights.family import Family, Piece
+from tapeless.weights.gpt2 import GPT2_FAMILY
+from tapeless.weights.llama import LLAMA_FAMILY
+from tapeless.weights.tensors import Stored, is_file, read_object, show, stored_tensors
 
-PARTS = {
-    "tokens": "wte",
-    "positions": "wpe",
-    "blocks": "h",
-    "norm1": "ln_1",
-    "qkv": "c_attn",
-    "proj": "c_proj",
-    "norm2": "ln_2",
-    "up": "c_fc",
-    "down": "c_proj",
-    "norm": "ln_f",
-    "head": "lm_head",
-}
+FAMILIES = (GPT2_FAMILY, LLAMA_FAMILY)
 HEAD = "lm_head.weight"
-BLOCK_TENSORS = 12
 PIECE = 2**18  # elements checked at a time
-
-ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
-THEIR_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
-# What changes the computation in a way that we do not have: the one value that can be read.
-FIXED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-# What a model must be to be a GPT-2.
-GPT2 = {
-    "placement": "pre",
-    "positions": "learned",
-    "causal": True,
-    "attention_bias": True,
-    "features": 0,
-    "readout": "all",
-    "loss": "cross_entropy",
-}
+# In what type weights are written, and what the format calls it.
+TYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16"}
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -70,52 +48,44 @@ def read_config(folder: Path) -> Architecture:
     """
     fields = read_object(folder, "config.json")
     where = folder / "config.json"
-    if fields.get("model_type") != "gpt2":
-        raise TapelessError(f"{where} has model_type {show(fields.get('model_type'))}: only 'gpt2' can be read.")
-    for name, readable in FIXED.items():
-        if fields.get(name, readable) is not readable:
-            raise TapelessError(
-                f"{where} has {name}={show(fields[name])}, which tapeless does not have: only {readable} can be read."
-            )
-    tied, eps = fields.get("tie_word_embeddings", True), fields.get("layer_norm_epsilon", 1e-5)
-    if not isinstance(tied, bool):
-        raise TapelessError(f"{where} has tie_word_embeddings={show(tied)}: it must be true or false.")
-    if not isinstance(eps, float) or not 0 < eps < 1:
-        raise TapelessError(f"{where} has layer_norm_epsilon={show(eps)}: it must be a number between 0 and 1.")
-    config = Architecture(
-        layers=_size(where, fields, "n_layer"),
-        channels=_size(where, fields, "n_embd"),
-        heads=_size(where, fields, "n_head"),
-        vocab=_size(where, fields, "vocab_size"),
-        context=_size(where, fields, "n_positions" if "n_positions" in fields else "n_ctx"),
-        hidden=None if fields.get("n_inner") is None else _size(where, fields, "n_inner"),
-        activation=_activation(where, fields.get("activation_function", "gelu_new")),
-        tied=tied,
-        norm_eps=eps,
-    )
-    if config.channels % config.heads:
-        raise TapelessError(
-            f"{where} has n_embd={config.channels}, which n_head={config.heads} does not divide: one of them is wrong."
-        )
+    known = {kind: family for family in FAMILIES for kind in family.model_types}
+    kind = fields.get("model_type")
+    if not isinstance(kind, str) or kind not in known:
+        listed = ", ".join(repr(each) for each in known)
+        raise TapelessError(f"{where} has model_type {show(kind)}: only {listed} can be read.")
+    config = known[kind].read(where, fields)
     try:
         config.validate()
     except TapelessError as error:
         raise TapelessError(f"{where}: {error}") from None
-    _check_described(folder, config)
+    _check_described(folder, known[kind], config)
     return config
 
 
-def read_weights(folder: Path, into: Mapping[str, Array]) -> None:
+def family_of(config: Architecture) -> Family:
+    """The family of published models that a model of ours belongs to."""
+    reasons = {family: family.fits(config) for family in FAMILIES}
+    for family, reason in reasons.items():
+        if reason is None:
+            return family
+    # Of several that it is not, the one that it is nearest to.
+    rotary = config.positions == "rotary"
+    raise TapelessError(f"{reasons[FAMILIES[int(rotary)]]}: the Hugging Face layout has no place for this model.")
+
+
+def read_weights(folder: Path, config: Architecture, into: Mapping[str, Array]) -> None:
     """Fill the weights of a model, by name; all is read and checked once before the first one is changed."""
-    stored = stored_tensors(folder)
-    sources = _matched(folder, stored, {name: array.shape for name, array in into.items()})
-    for name, source in sources.items():
+    family = family_of(config)
+    stored = stored_tensors(folder, family)
+    places = _matched(folder, family, stored, config, {name: array.shape for name, array in into.items()})
+    for theirs, (name, _) in places.items():
+        source = stored[theirs]
         for values in _rows(source.read()):
             _check_finite(f"{source.path} has {show(source.name)}", values, into[name].dtype)
     if "head.weight" not in into and HEAD in stored:
-        _check_tied(folder, stored[HEAD], sources["tokens.weight"])
-    for name, source in sources.items():
-        into[name][...] = source.read()
+        _check_tied(folder, stored[HEAD], stored[family.tokens])
+    for theirs, (name, piece) in places.items():
+        piece.of(into[name])[...] = stored[theirs].read()
 
 
 def tokenizer_of(folder: Path) -> Path | None:
@@ -123,13 +93,22 @@ def tokenizer_of(folder: Path) -> Path | None:
     return path if is_file(path) else None
 
 
-def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array], tokenizer: str | Path | None) -> None:
-    """A folder that transformers loads as it is, in float32; written beside and renamed, so it is whole or not there.
+def write_folder(
+    folder: Path,
+    config: Architecture,
+    params: Mapping[str, Array],
+    tokenizer: str | Path | None,
+    dtype: str = "float32",
+) -> None:
+    """A folder that transformers loads as it is; written beside and renamed, so it is whole or not there.
 
-    `tokenizer` is a tokenizer.json, or "bytes". Dropout is written as 0: a training says what its own is.
+    `tokenizer` is a tokenizer.json, or "bytes". What was read in a narrower type than float32 is, written in that type,
+    bit by bit what it was. Dropout is written as 0: a training says what its own is.
     """
-    _check_gpt2(config)
-    _check_params(config, params)
+    if dtype not in TYPES:
+        raise unknown("type", dtype, TYPES)
+    family = family_of(config)
+    _check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
     end = None if described is None else _end_of_text(str(tokenizer), described, config)
     target = _free(folder)
@@ -137,9 +116,12 @@ def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array]
     try:
         make_folder(target.parent)
         beside.mkdir()
-        _write_json(beside / "config.json", _their_config(config, end))
-        theirs = {their_name(name): array for name, array in params.items()}
-        write_safetensors(beside / "model.safetensors", theirs, dtype="<f4", metadata={"format": "pt"})
+        # Else each family's own, whatever the vocabulary.
+        ends = dict.fromkeys(("bos_token_id", "eos_token_id"), end)
+        narrow = {} if dtype == "float32" else dict.fromkeys(("torch_dtype", "dtype"), dtype)
+        _write_json(beside / "config.json", family.described(config) | ends | narrow)
+        theirs = their_tensors(config, params)
+        write_safetensors(beside / "model.safetensors", theirs, dtype=TYPES[dtype], metadata={"format": "pt"})
         if described is not None:
             write_file(beside / "tokenizer.json", [described])
             about = _tokenizer_config(config, end)
@@ -154,30 +136,14 @@ def write_folder(folder: Path, config: Architecture, params: Mapping[str, Array]
         remove_folder(beside)
 
 
-def their_name(name: str) -> str:
-    """What transformers calls a weight of ours."""
-    theirs = ".".join(PARTS.get(part, part) for part in name.split("."))
-    return theirs if theirs == HEAD else PREFIX + theirs
-
-
-def _size(where: Path, fields: Mapping[str, Any], name: str) -> int:
-    if name not in fields:
-        missing = "n_positions" if name == "n_ctx" else name
-        raise TapelessError(f"{where} has no {missing}: add it, so that the model's size is known.")
-    value = fields[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise TapelessError(f"{where} has {name}={show(value)}: it must be a whole number from 1 to {2**31 - 1}.")
-    return value
-
-
-def _activation(where: Path, name: Any) -> str:
-    if name == "gelu":
-        raise TapelessError(
-            f"{where} has activation_function='gelu', the exact form: tapeless has its tanh form only ('gelu_new')."
-        )
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise TapelessError(f"{where} has activation_function={show(name)}: only {', '.join(ACTIVATIONS)} can be read.")
-    return ACTIVATIONS[name]
+def their_tensors(config: Architecture, params: Mapping[str, Array]) -> dict[str, Array]:
+    """Our weights as transformers names and shapes them: views of ours."""
+    family = family_of(config)
+    return {
+        piece.theirs if piece.theirs == HEAD else family.prefix + piece.theirs: piece.of(array)
+        for name, array in params.items()
+        for piece in family.pieces(config, name)
+    }
 
 
 def _shapes(config: Architecture) -> dict[str, Shape]:
@@ -186,30 +152,33 @@ def _shapes(config: Architecture) -> dict[str, Shape]:
     }
 
 
-def _check_described(folder: Path, config: Architecture) -> None:
+def _check_described(folder: Path, family: Family, config: Architecture) -> None:
     """A configuration alone could ask for any amount of memory: it must have the tensors to show for it."""
-    stored = stored_tensors(folder)
-    if BLOCK_TENSORS * config.layers > len(stored):
+    stored = stored_tensors(folder, family)
+    if family.least * config.layers > len(stored):
         raise TapelessError(
-            f"{folder / 'config.json'} has n_layer={config.layers}, {BLOCK_TENSORS} tensors each, "
+            f"{folder / 'config.json'} has {family.layers}={config.layers}, {family.least} tensors each, "
             f"but {folder} holds {len(stored)} tensors in all."
         )
-    _matched(folder, stored, _shapes(config))
+    _matched(folder, family, stored, config, _shapes(config))
 
 
-def _matched(folder: Path, stored: Mapping[str, Stored], shapes: Mapping[str, Shape]) -> dict[str, Stored]:
-    """The tensor for each of our weights: none missing, none left over, each of the right shape and a type we read."""
-    wanted = {their_name(name).removeprefix(PREFIX): name for name in shapes}
-    missing = wanted.keys() - stored.keys()
+def _matched(
+    folder: Path, family: Family, stored: Mapping[str, Stored], config: Architecture, shapes: Mapping[str, Shape]
+) -> dict[str, tuple[str, Piece]]:
+    """For each of their tensors the weight of ours that it is part of, and which part: none missing, none left over,
+    each of the right shape and a type we read."""
+    places = {piece.theirs: (name, piece) for name in shapes for piece in family.pieces(config, name)}
+    missing = places.keys() - stored.keys()
     if missing:
         raise TapelessError(f"{folder} lacks {_some(missing)}: save the whole model again.")
     # A tied head may be stored all the same; whether it is the embedding is seen when its values are read.
-    extra = stored.keys() - wanted.keys() - {HEAD}
+    extra = stored.keys() - places.keys() - {HEAD}
     if extra:
-        raise TapelessError(f"{folder} holds {_some(extra)}, which this GPT-2 has no place for.")
-    shapes_wanted = {theirs: shapes[ours] for theirs, ours in wanted.items()}
+        raise TapelessError(f"{folder} holds {_some(extra)}, which this {family.title} has no place for.")
     for plain, tensor in stored.items():
-        array, shape = tensor.read(), shapes_wanted.get(plain) or shapes_wanted["wte.weight"]
+        name, piece = places[plain if plain in places else family.tokens]
+        shape, array = piece.of(np.broadcast_to(np.float32(0), shapes[name])).shape, tensor.read()
         if array.shape != shape:
             raise TapelessError(
                 f"{tensor.path} has {show(tensor.name)} of shape {spelled(array.shape)}, "
@@ -219,7 +188,7 @@ def _matched(folder: Path, stored: Mapping[str, Stored], shapes: Mapping[str, Sh
             raise TapelessError(
                 f"{tensor.path} has {show(tensor.name)} as {array.dtype}: weights must be floating-point."
             )
-    return {name: stored[theirs] for theirs, name in wanted.items()}
+    return places
 
 
 def _some(names: set[str]) -> str:
@@ -236,6 +205,13 @@ def _check_finite(what: str, values: Array, dtype: Any) -> None:
         raise TapelessError(f"{what} with {value} inside, {reason}: such a model computes nothing.")
 
 
+def _check_fits(name: str, values: Array, dtype: str) -> None:
+    _check_finite(name, values, "<f4")
+    most = largest(dtype)
+    if np.abs(values).max(initial=0) > most:
+        raise TapelessError(f"{name} holds {values.flat[np.abs(values).argmax()]}, more than the {most:g} of {dtype}.")
+
+
 def _check_tied(folder: Path, head: Stored, tokens: Stored) -> None:
     for ours, theirs in zip(_rows(tokens.read()), _rows(head.read()), strict=True):
         if not np.array_equal(ours, theirs):
@@ -245,16 +221,7 @@ def _check_tied(folder: Path, head: Stored, tokens: Stored) -> None:
             )
 
 
-def _check_gpt2(config: Architecture) -> None:
-    for name, value in GPT2.items():
-        if getattr(config, name) != value:
-            raise TapelessError(
-                f"this model has {name}={getattr(config, name)!r}, and a GPT-2 has {name}={value!r}: "
-                f"the Hugging Face layout has no place for this model."
-            )
-
-
-def _check_params(config: Architecture, params: Mapping[str, Array]) -> None:
+def _check_params(config: Architecture, params: Mapping[str, Array], dtype: str) -> None:
     config.validate()
     shapes = _shapes(config)
     strange = sorted(shapes.keys() ^ params.keys())
@@ -267,7 +234,7 @@ def _check_params(config: Architecture, params: Mapping[str, Array]) -> None:
                 f"{name} has shape {spelled(array.shape)}, but this model needs {spelled(shapes[name])}."
             )
         for values in _rows(array):
-            _check_finite(name, values, "<f4")
+            _check_fits(name, values, dtype)
 
 
 def _rows(array: Array) -> Iterator[Array]:
@@ -316,24 +283,6 @@ def _free(folder: Path) -> Path:
     if taken:
         raise TapelessError(f"{folder} exists already and is not an empty folder: choose another.")
     return target
-
-
-def _their_config(config: Architecture, end: int | None) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "n_layer": config.layers,
-        "n_embd": config.channels,
-        "n_head": config.heads,
-        "n_inner": config.hidden,
-        "n_positions": config.context,
-        "vocab_size": config.vocab,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
-        "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": config.tied,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-        **dict.fromkeys(("bos_token_id", "eos_token_id"), end),  # else GPT-2's own 50256, whatever the vocabulary
-    }
 
 
 def _tokenizer_config(config: Architecture, end: int | None) -> dict[str, Any]:

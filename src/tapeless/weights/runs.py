@@ -32,7 +32,7 @@ def import_folder(folder: Path, out: Path | NumberedFolder) -> Imported:
     config = hugging_face.read_config(folder)
     preset = Preset(IMPORTED, config)
     model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
-    hugging_face.read_weights(folder, model.params)
+    hugging_face.read_weights(folder, config, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
     if tokenizer is not None:
         known = load_tokenizer(tokenizer).vocab
@@ -53,15 +53,17 @@ class Exported:
     step: int  # of the weights
     tokenizer: bool  # whether there is one
     messages: list[str]
+    loader: str  # the class of transformers that loads it
 
 
-def export_run(opened: Run, folder: Path, which: str) -> Exported:
+def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32") -> Exported:
     """Write the weights of the `best` or `newest` checkpoint as a folder that transformers loads as it is."""
     model, found, messages = opened.model(which, backend="reference", precision="float32", time=1)
     spec = opened.tokenizer_spec()
     config, params = _trained(model, opened.window())
-    hugging_face.write_folder(folder, config, params, spec)
-    return Exported(found.step, spec is not None, messages)
+    hugging_face.write_folder(folder, config, params, spec, dtype)
+    loader: str = hugging_face.family_of(config).described(config)["architectures"][0]
+    return Exported(found.step, spec is not None, messages, loader)
 
 
 def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:

@@ -10,17 +10,15 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_json
 from tapeless.files.safetensors import read_safetensors
 from tapeless.ops.contract import Array
 
-PREFIX = "transformer."  # all but the head have it, unless the body alone was saved
-MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # constants that older versions saved
 SHARD = re.compile(r"\w[\w.-]{0,200}\.safetensors", re.ASCII)  # a file in the folder itself, never a path out of it
-JSON_LIMIT = 2**22  # bytes; fifty times what the largest GPT-2 needs
+JSON_LIMIT = 2**22  # bytes; ten times what the largest models need
 
 _brief = reprlib.Repr()  # a value from a file can be of any length; a message cannot
 _brief.maxstring = _brief.maxother = 80
@@ -38,8 +36,17 @@ class Stored:
         return self.beside[self.name]
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of the folder, by its name without the prefix."""
+class Named(Protocol):
+    """What a family of models says of its tensors' names."""
+
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def ignored(self) -> str: ...
+
+
+def stored_tensors(folder: Path, family: Named) -> dict[str, Stored]:
+    """Every tensor of the folder, by its name without the prefix; not the constants that older versions saved."""
     found: dict[str, Stored] = {}
     for path, listed in _files(folder).items():
         held = read_safetensors(path)
@@ -49,8 +56,8 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
                     f"the index of {folder} says that {show(name)} is in {path.name}, but it is not: save it again."
                 )
         for name in held:
-            plain = name.removeprefix(PREFIX)
-            if MASKS.fullmatch(plain):
+            plain = name.removeprefix(family.prefix)
+            if re.fullmatch(family.ignored, plain):
                 continue
             if plain in found:
                 raise TapelessError(f"{folder} holds the tensor {show(name)} twice: save it again.")

@@ -11,6 +11,7 @@ from tapeless.check.bugs.planting import Bug, backward, forward, helper, replace
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.ops.gelu.reference import CUBIC, SCALE
+from tapeless.ops.swiglu.reference import _sigmoid
 
 
 def _t(x: Array) -> Array:
@@ -39,6 +40,10 @@ def _slope(outer: Any, inner: Any) -> Any:
 def _in_place(y: Array, x: Array) -> None:
     x[...] = 0.5 * x * (1 + _t(x))
     y[...] = x
+
+
+def _dgate(a: Any) -> Any:
+    return a.dy * a.up * _sigmoid(a.gate) * (1 + a.gate * _sigmoid(-a.gate))
 
 
 BUGS = (
@@ -132,5 +137,40 @@ BUGS = (
         "1 − x² where 1 − y² is meant: the formula is for the output and is given the input.",
         "Negative slopes beyond 1 and −1: training diverges.",
         backward("tanh", dx=lambda a: a.dy * (1 - a.x * a.x)),
+    ),
+    Bug(
+        "swiglu-gate-and-up-exchanged",
+        "swiglu",
+        "The other half of the product goes through the sigmoid.",
+        "Trains as well; published weights write noise.",
+        forward("swiglu", y=lambda a: a.gate * a.up * _sigmoid(a.up)),
+    ),
+    Bug(
+        "swiglu-gradients-exchanged",
+        "swiglu",
+        "dgate is stored as dup and dup as dgate.",
+        "Shapes agree, so nothing crashes; both halves follow the other's gradient.",
+        backward("swiglu", dgate=lambda a: a.dy * a.gate * _sigmoid(a.gate), dup=_dgate),
+    ),
+    Bug(
+        "swiglu-sigmoid-for-swish",
+        "swiglu",
+        "y = σ(gate)·up: the factor gate is missing, as in the gated unit that came before.",
+        "Trains; published weights write noise.",
+        forward("swiglu", y=lambda a: _sigmoid(a.gate) * a.up),
+    ),
+    Bug(
+        "swiglu-slope-of-sigmoid",
+        "swiglu",
+        "dgate has σ′ alone and lacks the term that comes from the factor gate.",
+        "The loss falls, more slowly.",
+        backward("swiglu", dgate=lambda a: a.dy * a.up * a.gate * _sigmoid(a.gate) * _sigmoid(-a.gate)),
+    ),
+    Bug(
+        "swiglu-gate-taken-for-constant",
+        "swiglu",
+        "dgate = 0: only the half that is let through learns.",
+        "Trains, to a worse place.",
+        backward("swiglu", dgate=lambda a: np.zeros_like(a.dgate)),
     ),
 )

@@ -12,14 +12,20 @@ from tapeless.ops.attention import reference
 from tapeless.ops.contract import Array
 
 _split, _join, _weights, _visible = reference._split, reference._join, reference._weights, reference._visible
+_by_head, _summed = reference._by_head, reference._summed
+
+
+def _seen(a: Any) -> Array:
+    return _visible(a.q.shape[1], a.k.shape[1], a.causal, a.window, a.starts)
 
 
 def _parts(a: Any, visible: Array | None = None) -> tuple[Array, Array, Array, Array, Array, float]:
     """q, k, p, dp and ds by head, as they should be (but for the mask, where one is given), and 1/√D."""
     heads = a.lse.shape[1]
-    q, k, v, y, dy = (_split(x, heads) for x in (a.q, a.k, a.v, a.y, a.dy))
+    q, k, v = _by_head(a.q, a.k, a.v, heads)
+    y, dy = _split(a.y, heads), _split(a.dy, heads)
     scale = 1 / sqrt(q.shape[3])
-    allowed = _visible(q.shape[2], k.shape[2], a.causal) if visible is None else visible
+    allowed = _seen(a) if visible is None else visible
     p = _weights(q @ k.swapaxes(2, 3) * scale, a.lse, allowed)
     dp = dy @ v.swapaxes(2, 3)
     return q, k, p, dp, p * (dp - (dy * y).sum(axis=-1, keepdims=True)), scale
@@ -29,8 +35,8 @@ def _dq(ds: Array, k: Array, scale: float) -> Array:
     return _join(ds @ k) * scale
 
 
-def _dk(ds: Array, q: Array, scale: float) -> Array:
-    return _join(ds.swapaxes(2, 3) @ q) * scale
+def _dk(ds: Array, q: Array, scale: float, a: Any) -> Array:
+    return _summed(ds.swapaxes(2, 3) @ q, a.k) * scale
 
 
 def _scaled(power: int) -> dict[str, Any]:
@@ -42,7 +48,7 @@ def _scaled(power: int) -> dict[str, Any]:
 
     def dk(a: Any) -> Any:
         q, _, _, _, ds, scale = _parts(a)
-        return _dk(ds, q, scale**power)
+        return _dk(ds, q, scale**power, a)
 
     return {"dq": dq, "dk": dk}
 
@@ -56,7 +62,7 @@ def _sloped(slope: Any) -> dict[str, Any]:
 
     def dk(a: Any) -> Any:
         q, _, p, dp, _, scale = _parts(a)
-        return _dk(slope(p, dp), q, scale)
+        return _dk(slope(p, dp), q, scale, a)
 
     return {"dq": dq, "dk": dk}
 
@@ -64,37 +70,42 @@ def _sloped(slope: Any) -> dict[str, Any]:
 def _masked(mask: Any) -> dict[str, Any]:
     """All three gradients from another mask than the forward's."""
 
+    def parts(a: Any) -> tuple[Any, ...]:
+        return _parts(a, mask(a.q.shape[1], a.k.shape[1], a.causal, a.window, a.starts))
+
     def dq(a: Any) -> Any:
-        _, k, _, _, ds, scale = _parts(a, mask(a.q.shape[1], a.k.shape[1], a.causal))
+        _, k, _, _, ds, scale = parts(a)
         return _dq(ds, k, scale)
 
     def dk(a: Any) -> Any:
-        q, _, _, _, ds, scale = _parts(a, mask(a.q.shape[1], a.k.shape[1], a.causal))
-        return _dk(ds, q, scale)
+        q, _, _, _, ds, scale = parts(a)
+        return _dk(ds, q, scale, a)
 
     def dv(a: Any) -> Any:
-        p = _parts(a, mask(a.q.shape[1], a.k.shape[1], a.causal))[2]
-        return _join(p.swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]))
+        return _summed(parts(a)[2].swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]), a.v)
 
     return {"dq": dq, "dk": dk, "dv": dv}
 
 
-def _no_mask(queries: int, keys: int, causal: bool) -> Array:
+def _no_mask(queries: int, keys: int, *asked: Any) -> Array:
     return np.ones((queries, keys), bool)
 
 
-def _top_left(queries: int, keys: int, causal: bool) -> Array:
-    return np.tril(_no_mask(queries, keys, causal)) if causal else _no_mask(queries, keys, causal)
+def _top_left(queries: int, keys: int, causal: bool, *limits: Any) -> Array:
+    """As if there were as many keys as queries: what comes after those is never seen."""
+    square = _visible(queries, queries, causal, *limits)
+    later = np.zeros((*square.shape[:-1], max(0, keys - queries)), bool)
+    return np.concatenate([square[..., :keys], later], axis=-1) if causal else _no_mask(queries, keys)
 
 
-def _one_ahead(queries: int, keys: int, causal: bool) -> Array:
-    everything = _no_mask(queries, keys, causal)
-    return np.tril(everything, keys - queries + 1) if causal else everything
+def _one_ahead(queries: int, keys: int, causal: bool, *limits: Any) -> Array:
+    seen, ahead = _visible(queries, keys, causal, *limits), np.eye(queries, keys, keys - queries + 1, dtype=bool)
+    return seen | ahead if causal else seen
 
 
 def _untransposed_dk(a: Any) -> Any:
     q, _, _, _, ds, scale = _parts(a)
-    return _join(ds @ q) * scale
+    return _summed(ds @ q, a.k) * scale
 
 
 def _lost_head(a: Any) -> Any:
@@ -106,7 +117,7 @@ def _lost_head(a: Any) -> Any:
 def _swapped(which: str) -> Any:
     def gradient(a: Any) -> Any:
         q, k, _, _, ds, scale = _parts(a)
-        return _dk(ds, q, scale) if which == "dq" else _dq(ds, k, scale)
+        return _join(ds.swapaxes(2, 3) @ q) * scale if which == "dq" else _summed(ds @ k, a.k) * scale
 
     return gradient
 
@@ -119,18 +130,17 @@ def _interleaved(a: Any) -> Any:
 
 def _dv_of_slopes(a: Any) -> Any:
     ds = _parts(a)[4]
-    return _join(ds.swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]))
+    return _summed(ds.swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]), a.v)
 
 
 def _dv_of_first_sequence(a: Any) -> Any:
     p = _parts(a)[2][:1]
-    return _join(np.broadcast_to(p, (len(a.q), *p.shape[1:])).swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]))
+    return _summed(np.broadcast_to(p, (len(a.q), *p.shape[1:])).swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1]), a.v)
 
 
 def _lse_without_maximum(a: Any) -> Any:
-    heads = a.lse.shape[1]
-    q, k = _split(a.q, heads), _split(a.k, heads)
-    visible = _visible(q.shape[2], k.shape[2], a.causal)
+    q, k, _ = _by_head(a.q, a.k, a.v, a.lse.shape[1])
+    visible = _seen(a)
     scores = q @ k.swapaxes(2, 3) / sqrt(q.shape[3])
     return np.log(_weights(scores, np.where(visible, scores.real, -np.inf).max(axis=-1), visible).sum(axis=-1))
 
@@ -139,7 +149,7 @@ def _without_newest(a: Any) -> Any:
     y = np.empty_like(a.y)
     from tapeless.ops.cached_attention.reference import forward as right
 
-    right(y, a.q, a.keys, a.values, a.position - 1)
+    right(y, a.q, a.keys, a.values, a.position - 1, a.window)
     return y
 
 

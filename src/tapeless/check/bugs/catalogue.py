@@ -15,6 +15,9 @@ from tapeless.check.bugs import (
     overflow,
     positions,
     races,
+    rms,
+    rotations,
+    seen,
 )
 from tapeless.check.bugs.planting import Bug
 
@@ -22,7 +25,10 @@ BUGS: tuple[Bug, ...] = (
     *linear.BUGS,
     *activations.BUGS,
     *norms.BUGS,
+    *rms.BUGS,
     *attention.BUGS,
+    *seen.BUGS,
+    *rotations.BUGS,
     *embeddings.BUGS,
     *positions.BUGS,
     *losses.BUGS,

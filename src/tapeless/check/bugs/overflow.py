@@ -13,6 +13,7 @@ import numpy as np
 
 from tapeless.check.bugs.cpu import _binder, _instead
 from tapeless.check.bugs.planting import Bug
+from tapeless.ops.attention import reference as attention
 from tapeless.ops.contract import Array
 
 SCALE, CUBIC = np.float32(2 * sqrt(2 / pi)), np.float32(2 * sqrt(2 / pi) * 0.044715)
@@ -38,40 +39,39 @@ def _slope_times_square(dx: Array, dy: Array, x: Array) -> None:
     dx[...] = dy * slope
 
 
-def _scores(q: Array, k: Array, heads: int) -> Array:
-    """B H T S, from B T C and B S C."""
-    width = q.shape[2] // heads
-    split = [x.reshape(*x.shape[:2], heads, width).swapaxes(1, 2) for x in (q, k)]
-    scores: Array = split[0] @ split[1].swapaxes(2, 3) / np.float32(sqrt(width))
+def _scores(q: Array, k: Array) -> Array:
+    """B H T S, from B H T D and B H S D."""
+    scores: Array = q @ k.swapaxes(2, 3) / np.float32(sqrt(q.shape[3]))
     return scores
 
 
-def _no_maximum(y: Array, lse: Array, q: Array, k: Array, v: Array, causal: bool) -> None:
-    scores = _scores(q, k, lse.shape[1])
-    queries, keys = scores.shape[2:]
-    e = np.exp(scores)
-    e = np.tril(e, keys - queries) if causal else e
-    values = v.reshape(*v.shape[:2], lse.shape[1], -1).swapaxes(1, 2)
+def _no_maximum(y: Array, lse: Array, q: Array, k: Array, v: Array, starts: Any, causal: bool, window: int) -> None:
+    q, k, values = attention._by_head(q, k, v, lse.shape[1])
+    seen = attention._visible(q.shape[2], k.shape[2], causal, window, starts)
+    e = np.where(seen, np.exp(_scores(q, k)), 0)
     lse[...] = np.log(e.sum(axis=3))
     y[...] = (e / e.sum(axis=3, keepdims=True) @ values).swapaxes(1, 2).reshape(y.shape)
 
 
 def _from_rounded_sums(
-    dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, causal: bool
-) -> None:
+    dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, starts: Any,
+    causal: bool, window: int,
+) -> None:  # fmt: skip
     heads = lse.shape[1]
-    scores = _scores(q, k, heads)
-    p = np.exp(scores - lse[..., None])
-    p = np.tril(p, scores.shape[3] - scores.shape[2]) if causal else p
-    qs, ks, vs, ys, dys = (x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2) for x in (q, k, v, y, dy))
+    qs, ks, vs = attention._by_head(q, k, v, heads)
+    ys, dys = (attention._split(x, heads) for x in (y, dy))
+    seen = attention._visible(qs.shape[2], ks.shape[2], causal, window, starts)
+    p = np.where(seen, np.exp(_scores(qs, ks) - lse[..., None]), 0)
     ds = p * (dys @ vs.swapaxes(2, 3) - (dys * ys).sum(axis=3, keepdims=True)) / np.float32(sqrt(qs.shape[3]))
-    made = ((dq, ds @ ks), (dk, ds.swapaxes(2, 3) @ qs), (dv, p.swapaxes(2, 3) @ dys))
-    for out, value in made:
-        out[...] = value.swapaxes(1, 2).reshape(out.shape)
+    dq[...] = attention._join(ds @ ks)
+    dk[...] = attention._summed(ds.swapaxes(2, 3) @ qs, dk)
+    dv[...] = attention._summed(p.swapaxes(2, 3) @ dys, dv)
 
 
-def _no_maximum_cached(y: Array, q: Array, keys: Array, values: Array, position: Array) -> None:
-    batch, heads, _, width = keys.shape
+def _no_maximum_cached(y: Array, q: Array, keys: Array, values: Array, position: Array, window: int) -> None:
+    batch, groups, _, width = keys.shape
+    heads = q.shape[2] // width
+    keys, values = (np.repeat(held, heads // groups, axis=1) for held in (keys, values))
     split = q.reshape(batch, -1, heads, width)
     for t in range(q.shape[1]):
         seen = int(position[0]) + t + 1
@@ -88,6 +88,17 @@ def _variance_overflows(y: Array, mean: Array, rstd: Array, x: Array, weight: Ar
     centred = x - mean[:, None]
     rstd[...] = ONE / np.sqrt((centred * centred).mean(axis=1) + np.float32(eps))
     y[...] = centred * rstd[:, None] * weight + bias
+
+
+def _mean_square_overflows(y: Array, rstd: Array, x: Array, weight: Array, eps: float) -> None:
+    split = x.reshape(*rstd.shape, -1)
+    rstd[...] = ONE / np.sqrt((split * split).mean(axis=2) + np.float32(eps))
+    y[...] = (split * rstd[..., None] * weight).reshape(x.shape)
+
+
+def _sigmoid_overflows(y: Array, gate: Array, up: Array) -> None:
+    e = np.exp(gate)
+    y[...] = gate * (e / (ONE + e)) * up
 
 
 def _norm_overflows(norm: Array, norms: Array, gradients: Array, *rest: object, **options: object) -> None:
@@ -154,6 +165,20 @@ BUGS = (
         "Squares of the variance in float32: infinite from 2e19 on, though the variance's root fits.",
         "A norm that returns its bias, and no gradient.",
         _binder("layernorm", "forward", _variance_overflows),
+    ),
+    Bug(
+        "cpu-mean-square-overflows",
+        "rmsnorm on cpu",
+        "Squares of RMSNorm in float32: infinite from 2e19 on, though their root fits.",
+        "Activations of 0, and no gradient.",
+        _binder("rmsnorm", "forward", _mean_square_overflows),
+    ),
+    Bug(
+        "cpu-sigmoid-overflows",
+        "swiglu on cpu",
+        "eˣ / (1 + eˣ): ∞ over ∞ from 89 on.",
+        "NaN once a gate is wide open.",
+        _instead("swiglu", "forward", _sigmoid_overflows),
     ),
     Bug(
         "cpu-norm-overflows",

@@ -89,7 +89,7 @@ def case_of(configuration: Configuration, backend: str = "reference") -> Case:
 # Seeds at which every rule accepts the healthy program: no ReLU is so near its kink that a difference steps over it.
 CASES = tuple(
     Configuration(name, name, small(name), batch=2, time=4, seed=seed)
-    for name, seed in (("gpt2-4x256", 1), ("ops-102k", 2), ("cllm", 3), ("sunfish", 4))
+    for name, seed in (("gpt2-4x256", 1), ("ops-102k", 2), ("cllm", 3), ("sunfish", 4), ("qwen3-0.6b", 5))
 )
 
 

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 import numba
+from numpy.lib.stride_tricks import as_strided
 
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.cache import keep_on_disk
@@ -80,3 +81,17 @@ class Kernel:
 def flat(*arrays: Any) -> tuple[Any, ...]:
     """Contiguous arrays as vectors."""
     return tuple(array.reshape(-1, copy=False) for array in arrays)
+
+
+def apart(*arrays: Any) -> tuple[Any, ...]:
+    """Rows that lie any distance apart (columns of a wider buffer), each array as a vector and that distance. A kernel
+    that cuts its rows from the vector sees contiguous memory, which the compiler can vectorise."""
+    found: list[Any] = []
+    for array in arrays:
+        if array is None:
+            found += [None, 0]
+            continue
+        step = array.strides[0] // array.itemsize if len(array) > 1 else array.shape[1]
+        span = (len(array) - 1) * step + array.shape[1]
+        found += [as_strided(array, (span,), (array.itemsize,)), step]
+    return tuple(found)

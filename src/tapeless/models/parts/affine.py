@@ -25,6 +25,12 @@ class Affine:
         return Affine(self.weight.buffer.columns(start, stop), part(self.bias), part(self.dweight), part(self.dbias))
 
 
+def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
+    """Equal parts of the columns, side by side: views of one product, not copies."""
+    width = buffer.shape[-1] // number
+    return tuple(buffer.columns(n * width, (n + 1) * width) for n in range(number))
+
+
 def declare_affine(
     p: Builder, name: str, inputs: int, outputs: int, initial: Initial, *, has_bias: bool = True
 ) -> Affine:

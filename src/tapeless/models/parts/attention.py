@@ -1,7 +1,9 @@
 """Attention: queries, keys and values from one product, what they mix together, and a projection of that.
 
 Where only the last position goes on, queries are made of that position alone, keys and values of all. Where a model
-reads on from a cache, keys and values are remembered there and found there.
+reads on from a cache, keys and values are remembered there and found there. Heads of queries may share heads of keys
+and values. Where positions are rotary, queries and keys are turned by their place, and before that, where the model has
+it so, normed head by head: `Prepared`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
+from tapeless.models.parts.norm import Norm, declare_rmsnorm, norm_backward, norm_forward
+from tapeless.models.parts.rotary import Rotary
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Output, View, update, write
 
@@ -35,9 +39,28 @@ class Last:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """Queries, or keys, on their way from the product to attention. What comes of it is cheap to have again and never
+    kept: the backward computes it anew from the product."""
+
+    norm: Norm | None
+    turned: Buffer | None
+    dturned: Buffer | None
+
+    def ready(self, x: View) -> Buffer | View:
+        return self.turned or (self.norm.y if self.norm else x)
+
+    def gradient(self, dx: View) -> Buffer | View:
+        return self.dturned or (self.norm.dy if self.norm else dx)
+
+
+@dataclass(frozen=True)
 class Attention:
-    channels: int
+    queries: int  # channels
+    keys: int
     causal: bool
+    window: int
+    recompute: bool
     w_qkv: Affine
     w_proj: Affine
     qkv: Buffer
@@ -46,56 +69,88 @@ class Attention:
     proj: Buffer
     dqkv: Buffer
     dmix: Buffer
+    of_q: Prepared
+    of_k: Prepared
+    rotary: Rotary | None
     last: Last | None
     cache: Cache | None
 
     @property
     def w_q(self) -> Affine:
-        return self.w_qkv.columns(0, self.channels)
+        return self.w_qkv.columns(0, self.queries)
 
     @property
     def w_kv(self) -> Affine:
-        return self.w_qkv.columns(self.channels, 3 * self.channels)
+        return self.w_qkv.columns(self.queries, self.queries + 2 * self.keys)
 
     @property
-    def q_k_v(self) -> tuple[View, ...]:
-        return (self.last.q.all, *parts(self.last.kv, 2)) if self.last else parts(self.qkv, 3)
+    def q_k_v(self) -> tuple[View, View, View]:
+        """Views of one product, not copies."""
+        if self.last:
+            return (self.last.q.all, *_keys_values(self.last.kv, 0, self.keys))
+        return (self.qkv.columns(0, self.queries), *_keys_values(self.qkv, self.queries, self.keys))
 
     @property
-    def dq_dk_dv(self) -> tuple[View, ...]:
-        return (self.last.dq.all, *parts(self.last.dkv, 2)) if self.last else parts(self.dqkv, 3)
+    def dq_dk_dv(self) -> tuple[View, View, View]:
+        if self.last:
+            return (self.last.dq.all, *_keys_values(self.last.dkv, 0, self.keys))
+        return (self.dqkv.columns(0, self.queries), *_keys_values(self.dqkv, self.queries, self.keys))
+
+    @property
+    def seen(self) -> dict[str, object]:
+        """What a query may see."""
+        starts = self.rotary.starts if self.rotary else None
+        return {"starts": starts, "causal": self.causal, "window": self.window}
 
 
-def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
-    """Equal parts of the columns, side by side: q, k and v are views of one product, not copies."""
-    width = buffer.shape[-1] // number
-    return tuple(buffer.columns(n * width, (n + 1) * width) for n in range(number))
+def _keys_values(buffer: Buffer, first: int, width: int) -> tuple[View, View]:
+    return buffer.columns(first, first + width), buffer.columns(first + width, first + 2 * width)
 
 
 def declare_attention(
-    p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int, last: bool, position: Buffer | None
+    p: Builder,
+    name: str,
+    c: Architecture,
+    scheme: Scheme,
+    batch: int,
+    time: int,
+    last: bool,
+    position: Buffer | None,
+    rotary: Rotary | None,
+    recompute: bool,
 ) -> Attention:
-    """`last`: queries of the last position alone. `position`: keys and values are cached, and this many are there."""
-    width, one = c.channels, 1 if last else time
-    w_qkv = declare_affine(p, f"{name}.qkv", width, 3 * width, scheme.matrix, has_bias=c.attention_bias)
-    w_proj = declare_affine(p, f"{name}.proj", width, width, scheme.into_stream, has_bias=c.attention_bias)
-    cached = (1, c.heads, c.context, width // c.heads)
+    """`last`: queries of the last position alone. `position`: keys and values are cached, and this many are there.
+    `recompute`: the whole block is computed again before its backward."""
+    width, queries, keys = c.head_channels, c.heads * c.head_channels, c.key_heads * c.head_channels
+    one, all_three = 1 if last else time, queries + 2 * keys
+    w_qkv = declare_affine(p, f"{name}.qkv", c.channels, all_three, scheme.matrix, has_bias=c.attention_bias)
+    of_q = _declare_prepared(p, f"{name}.q", c, batch, one, c.heads, rotary)
+    of_k = _declare_prepared(p, f"{name}.k", c, batch, time, c.key_heads, rotary)
+    has_bias = c.attention_bias and c.projection_bias
+    w_proj = declare_affine(p, f"{name}.proj", queries, c.channels, scheme.into_stream, has_bias=has_bias)
+    cached = (1, c.key_heads, c.context, width)
     return Attention(
-        channels=width,
+        queries=queries,
+        keys=keys,
         causal=c.causal,
+        window=c.window,
+        recompute=recompute,
         w_qkv=w_qkv,
         w_proj=w_proj,
-        qkv=p.workspace(f"{name}.qkv", batch, time, 3 * width),
-        mix=p.workspace(f"{name}.mix", batch, one, width),
+        qkv=p.workspace(f"{name}.qkv", batch, time, all_three),
+        mix=p.workspace(f"{name}.mix", batch, one, queries),
         lse=p.workspace(f"{name}.lse", batch, c.heads, one, role="statistic"),
-        proj=p.workspace(f"{name}.proj", batch, one, width),
-        dqkv=p.workspace(f"{name}.dqkv", batch, time, 3 * width),
-        dmix=p.workspace(f"{name}.dmix", batch, one, width),
+        proj=p.workspace(f"{name}.proj", batch, one, c.channels),
+        dqkv=p.workspace(f"{name}.dqkv", batch, time, all_three),
+        dmix=p.workspace(f"{name}.dmix", batch, one, queries),
+        of_q=of_q,
+        of_k=of_k,
+        rotary=rotary,
         last=Last(
-            q=p.workspace(f"{name}.q", batch, 1, width),
-            kv=p.workspace(f"{name}.kv", batch, time, 2 * width),
-            dq=p.workspace(f"{name}.dq", batch, 1, width),
-            dkv=p.workspace(f"{name}.dkv", batch, time, 2 * width),
+            q=p.workspace(f"{name}.q", batch, 1, queries),
+            kv=p.workspace(f"{name}.kv", batch, time, 2 * keys),
+            dq=p.workspace(f"{name}.dq", batch, 1, queries),
+            dkv=p.workspace(f"{name}.dkv", batch, time, 2 * keys),
         )
         if last
         else None,
@@ -109,6 +164,36 @@ def declare_attention(
     )
 
 
+def _declare_prepared(
+    p: Builder, name: str, c: Architecture, batch: int, time: int, heads: int, rotary: Rotary | None
+) -> Prepared:
+    shape = (batch, time, heads * c.head_channels)
+    return Prepared(
+        norm=declare_rmsnorm(p, f"{name}_norm", batch, time, heads, c.head_channels, c.norm_eps)
+        if c.query_key_norm
+        else None,
+        turned=p.workspace(f"{name}_turned", *shape) if rotary else None,
+        dturned=p.workspace(f"{name}_dturned", *shape) if rotary else None,
+    )
+
+
+def prepared_forward(p: Builder, of: Prepared, rotary: Rotary | None, x: Buffer | View) -> None:
+    if of.norm:
+        norm_forward(p, of.norm, x)
+        x = of.norm.y
+    if of.turned and rotary:
+        p.rope.forward(y=write(of.turned), x=x, cos=rotary.cos, sin=rotary.sin)
+
+
+def prepared_backward(p: Builder, of: Prepared, rotary: Rotary | None, dx: View, x: View) -> None:
+    before: Buffer | View = of.norm.y if of.norm else x
+    if of.dturned and rotary and p.active(before):
+        dbefore = of.norm.dy if of.norm else dx
+        p.rope.backward(dx=write(dbefore), dy=of.dturned, cos=rotary.cos, sin=rotary.sin)
+    if of.norm:
+        norm_backward(p, of.norm, dx=write(dx), dy=of.norm.dy, x=x)
+
+
 def attention_forward(p: Builder, a: Attention, x: Buffer, x_last: Buffer) -> None:
     """x_last is the last position of x, or x where all go on."""
     q, k, v = a.q_k_v
@@ -117,13 +202,16 @@ def attention_forward(p: Builder, a: Attention, x: Buffer, x_last: Buffer) -> No
         affine_forward(p, a.w_q, a.last.q, x_last)
     else:
         affine_forward(p, a.w_qkv, a.qkv, x)
+    prepared_forward(p, a.of_q, a.rotary, q)
+    prepared_forward(p, a.of_k, a.rotary, k)
     remember_forward(p, a)
     if a.cache:
         p.cached_attention.forward(
-            y=write(a.mix), q=q, keys=a.cache.keys, values=a.cache.values, position=a.cache.position
-        )
+            y=write(a.mix),
+            q=a.of_q.ready(q), keys=a.cache.keys, values=a.cache.values, position=a.cache.position, window=a.window,
+        )  # fmt: skip
     else:
-        p.attention.forward(y=write(a.mix), lse=write(a.lse), q=q, k=k, v=v, causal=a.causal)
+        p.attention.forward(y=write(a.mix), lse=write(a.lse), q=a.of_q.ready(q), k=a.of_k.ready(k), v=v, **a.seen)
     affine_forward(p, a.w_proj, a.proj, a.mix)
 
 
@@ -135,10 +223,16 @@ def attention_backward(
     dq, dk, dv = a.dq_dk_dv
     affine_backward(p, a.w_proj, dx=write(a.dmix), dy=dy, x=a.mix)
     if p.active(a.mix):
+        if not a.recompute:  # else they are there again already
+            with p.phase("recompute"):
+                prepared_forward(p, a.of_q, a.rotary, q)
+                prepared_forward(p, a.of_k, a.rotary, k)
         p.attention.backward(
-            dq=write(dq), dk=write(dk), dv=write(dv),
-            dy=a.dmix, q=q, k=k, v=v, y=a.mix, lse=a.lse, causal=a.causal,
+            dq=write(a.of_q.gradient(dq)), dk=write(a.of_k.gradient(dk)), dv=write(dv),
+            dy=a.dmix, q=a.of_q.ready(q), k=a.of_k.ready(k), v=v, y=a.mix, lse=a.lse, **a.seen,
         )  # fmt: skip
+        prepared_backward(p, a.of_k, a.rotary, dk, k)
+        prepared_backward(p, a.of_q, a.rotary, dq, q)
     if a.last:
         affine_backward(p, a.w_q, dx=dx_last, dy=a.last.dq, x=x_last)
         affine_backward(p, a.w_kv, dx=dx, dy=a.last.dkv, x=x)
@@ -148,7 +242,8 @@ def attention_backward(
 
 def keys_and_values_forward(p: Builder, a: Attention, x: Buffer) -> None:
     """All that later positions need of a last block: no queries."""
-    affine_forward(p, a.w_kv, a.qkv.columns(a.channels, 3 * a.channels), x)
+    affine_forward(p, a.w_kv, a.qkv.columns(a.queries, a.queries + 2 * a.keys), x)
+    prepared_forward(p, a.of_k, a.rotary, a.q_k_v[1])
     remember_forward(p, a)
 
 
@@ -157,4 +252,4 @@ def remember_forward(p: Builder, a: Attention) -> None:
     if a.cache:
         _, k, v = a.q_k_v
         keys, values = update(a.cache.keys), update(a.cache.values)
-        p.remember.forward(keys=keys, values=values, k=k, v=v, position=a.cache.position)
+        p.remember.forward(keys=keys, values=values, k=a.of_k.ready(k), v=v, position=a.cache.position)

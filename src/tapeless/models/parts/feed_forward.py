@@ -1,12 +1,14 @@
-"""Feed-forward: up to the hidden width, an activation, and down again."""
+"""Feed-forward: up to the hidden width, an activation, and down again. Where the activation is gated, one product makes
+both what decides and what is let through: gate and up are halves of its columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
-from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
+from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine, parts
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Output, write
 
@@ -14,6 +16,7 @@ from tapeless.program.call import Buffer, Output, write
 @dataclass(frozen=True)
 class FeedForward:
     activation: str
+    gated: bool
     w_up: Affine
     w_down: Affine
     up: Buffer
@@ -22,16 +25,29 @@ class FeedForward:
     dup: Buffer
     dact: Buffer
 
+    @property
+    def activated(self) -> dict[str, Any]:
+        """What the activation reads, and below it the gradients of that."""
+        return dict(zip(("gate", "up"), parts(self.up, 2), strict=True)) if self.gated else {"x": self.up}
+
+    @property
+    def gradients(self) -> dict[str, Any]:
+        if not self.gated:
+            return {"dx": write(self.dup)}
+        return {name: write(part) for name, part in zip(("dgate", "dup"), parts(self.dup, 2), strict=True)}
+
 
 def declare_feed_forward(p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int) -> FeedForward:
+    up, width = ("gate_up", 2 * c.width) if c.gated else ("up", c.width)
     return FeedForward(
         activation=c.activation,
-        w_up=declare_affine(p, f"{name}.up", c.channels, c.width, scheme.matrix),
-        w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream),
-        up=p.workspace(f"{name}.up", batch, time, c.width),
+        gated=c.gated,
+        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, has_bias=c.mlp_bias),
+        w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, has_bias=c.mlp_bias),
+        up=p.workspace(f"{name}.{up}", batch, time, width),
         act=p.workspace(f"{name}.act", batch, time, c.width),
         down=p.workspace(f"{name}.down", batch, time, c.channels),
-        dup=p.workspace(f"{name}.dup", batch, time, c.width),
+        dup=p.workspace(f"{name}.d{up}", batch, time, width),
         dact=p.workspace(f"{name}.dact", batch, time, c.width),
     )
 
@@ -42,15 +58,15 @@ def up_forward(p: Builder, f: FeedForward, x: Buffer) -> None:
 
 
 def down_forward(p: Builder, f: FeedForward) -> None:
-    p.op(f.activation).forward(y=write(f.act), x=f.up)
+    p.op(f.activation).forward(y=write(f.act), **f.activated)
     affine_forward(p, f.w_down, f.down, f.act)
 
 
 def feed_forward_backward(p: Builder, f: FeedForward, dx: Output | None, dy: Buffer, x: Buffer) -> None:
     if f.w_down.dweight:
         with p.phase("recompute"):  # cheaper than keeping R×F numbers per block until now
-            p.op(f.activation).forward(y=write(f.act), x=f.up)
+            p.op(f.activation).forward(y=write(f.act), **f.activated)
     affine_backward(p, f.w_down, dx=write(f.dact), dy=dy, x=f.act)
     if p.active(f.up):
-        p.op(f.activation).backward(dx=write(f.dup), dy=f.dact, x=f.up)
+        p.op(f.activation).backward(**f.gradients, dy=f.dact, **f.activated)
     affine_backward(p, f.w_up, dx=dx, dy=f.dup, x=x)

@@ -1,4 +1,5 @@
-"""Norm: every position brought to mean 0 and variance 1, then scaled and shifted by channel."""
+"""Norm: every position brought to mean 0 and variance 1, then scaled and shifted by channel (LayerNorm); or brought to
+mean square 1 and scaled (RMSNorm), as a whole or each head by itself."""
 
 from __future__ import annotations
 
@@ -6,25 +7,27 @@ from dataclasses import dataclass
 
 from tapeless.models.initialise import ONE, ZERO
 from tapeless.program.builder import Builder
-from tapeless.program.call import Buffer, Initial, Output, add, gradient_name, write
+from tapeless.program.call import Buffer, Initial, Output, View, add, gradient_name, write
 
 
 @dataclass(frozen=True)
 class Norm:
     eps: float
     weight: Buffer
-    bias: Buffer
+    bias: Buffer | None  # which RMSNorm has not, nor a mean
     dweight: Buffer | None
     dbias: Buffer | None
     y: Buffer
-    mean: Buffer
+    mean: Buffer | None
     rstd: Buffer
     dy: Buffer
 
 
 def declare_norm(
-    p: Builder, name: str, batch: int, time: int, channels: int, eps: float, initial: Initial = ONE
+    p: Builder, kind: str, name: str, batch: int, time: int, channels: int, eps: float, initial: Initial = ONE
 ) -> Norm:
+    if kind == "rmsnorm":
+        return declare_rmsnorm(p, name, batch, time, 1, channels, eps, initial)
     weight = p.weight(f"{name}.weight", channels, initial=initial)
     bias = p.weight(f"{name}.bias", channels, initial=ZERO)
     return Norm(
@@ -40,16 +43,41 @@ def declare_norm(
     )
 
 
-def norm_forward(p: Builder, n: Norm, x: Buffer) -> None:
+def declare_rmsnorm(
+    p: Builder, name: str, batch: int, time: int, heads: int, width: int, eps: float, initial: Initial = ONE
+) -> Norm:
+    """Of `heads` stretches of a position side by side, all with the same weight."""
+    weight = p.weight(f"{name}.weight", width, initial=initial)
+    return Norm(
+        eps=eps,
+        weight=weight,
+        bias=None,
+        dweight=p.gradient(weight),
+        dbias=None,
+        y=p.workspace(name, batch, time, heads * width),
+        mean=None,
+        rstd=p.workspace(f"{name}.rstd", batch, time, heads, role="statistic"),
+        dy=p.workspace(gradient_name(name), batch, time, heads * width),
+    )
+
+
+def norm_forward(p: Builder, n: Norm, x: Buffer | View) -> None:
+    if n.bias is None:
+        p.rmsnorm.forward(y=write(n.y), rstd=write(n.rstd), x=x, weight=n.weight, eps=n.eps)
+        return
     p.layernorm.forward(
         y=write(n.y), mean=write(n.mean), rstd=write(n.rstd), x=x, weight=n.weight, bias=n.bias, eps=n.eps
     )
 
 
-def norm_backward(p: Builder, n: Norm, dx: Output | None, dy: Buffer, x: Buffer) -> None:
+def norm_backward(p: Builder, n: Norm, dx: Output | None, dy: Buffer, x: Buffer | View) -> None:
     dx = dx if p.active(x) else None
-    if dx or n.dweight or n.dbias:
-        p.layernorm.backward(
-            dx=dx, dweight=add(n.dweight), dbias=add(n.dbias),
-            dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd,
-        )  # fmt: skip
+    if not (dx or n.dweight or n.dbias):
+        return
+    if n.bias is None:
+        p.rmsnorm.backward(dx=dx, dweight=add(n.dweight), dy=dy, x=x, weight=n.weight, rstd=n.rstd)
+        return
+    p.layernorm.backward(
+        dx=dx, dweight=add(n.dweight), dbias=add(n.dbias),
+        dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd,
+    )  # fmt: skip

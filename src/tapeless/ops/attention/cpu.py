@@ -1,8 +1,8 @@
 """Attention on the CPU, in strips: a block of queries against all the keys it may see.
 
 The scores of one strip are all of the T×S array that ever exists, once per thread, in that thread's own cache; what a
-causal mask would hide to the right of a strip is never computed. The products of a strip are the BLAS's, called from
-inside the parallel loop.
+causal mask would hide to the right of a strip, or a window or a document's beginning to its left, is never computed.
+The products of a strip are the BLAS's, called from inside the parallel loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import float32, intp, prange, types, uintp
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -39,26 +39,34 @@ def forward_scratch(call) -> list[Scratch]:
     return [Scratch((workers, min(STRIP, queries), _row_length(keys)))]
 
 
-def forward(y, lse, q, k, v, causal, scratch) -> list[Native]:
+def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
     _link()
     (strips,) = scratch
-    native = ATTENTION.bind(q.size * k.shape[1], y, lse, q, k, v, strips, causal, threaded_from=THREADED_WORK)
+    arguments = (y, lse, q, k, v, starts, strips, causal, window)
+    native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
 
 def backward_scratch(call) -> list[Scratch]:
-    """A strip of weights and one of slopes for every thread."""
+    """A strip of weights and one of slopes for every thread; where heads are shared, dk and dv of each that shares."""
     batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
     workers = division.workers(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
-    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys)))]
+    shared = call.dims["E"] < call.dims["C"]
+    parts = [Scratch((batch, keys, call.dims["C"]))] * 2 if shared else []
+    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys))), *parts]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal, scratch) -> list[Native]:
+def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
     _link()
-    (strips,) = scratch
-    arguments = (dq, dk, dv, dy, q, k, v, lse.shape[1], strips, causal)
+    strips, *parts = scratch
+    arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], strips, causal, window)
     native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
-    return division.calling_blas(native, len(strips))
+    natives = division.calling_blas(native, len(strips))
+    width = q.shape[2] // lse.shape[1]
+    for total, part in zip((dk, dv), parts, strict=False):
+        rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
+        natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *apart(*rows), width))
+    return natives
 
 
 @cache
@@ -77,23 +85,42 @@ def _row_length(keys):
     return -(-keys // 16) * 16 + 16
 
 
-def attention(y, lse, q, k, v, scratch, causal):
+@inlined
+def _first(starts, b, i, own, window):
+    """The first key that query i, which stands at `own`, may see."""
+    first = max(0, own - window + 1) if window > 0 else 0
+    if starts is not None:
+        first = max(first, min(starts[b, i], own))
+    return first
+
+
+@inlined
+def _first_of_strip(starts, b, at, rows, before, window):
+    low = _first(starts, b, at, at + before, window)
+    if starts is not None:
+        for i in range(1, rows):
+            low = min(low, _first(starts, b, at + i, at + i + before, window))
+    return low
+
+
+def attention(y, lse, q, k, v, starts, scratch, causal, window):
     """q, k and v may be columns of one buffer: rows and sequences lie any distance apart."""
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[1], scratch.shape[2]
-    blocks = division.blocks(queries, height)
+    blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
     scale = float32(1.0 / sqrt(width))
     for worker in prange(workers):
         strip = scratch[worker]
         for task in range(worker, batch * heads * blocks, workers):
             b, h, block = task // (heads * blocks), task // blocks % heads, task % blocks
-            at, shift = block * height, h * width * 4
+            at, shift, shared = block * height, h * width * 4, h // group * width * 4
             rows = min(height, queries - at)
-            seen = min(keys, at + rows + keys - queries) if causal else keys
+            low = _first_of_strip(starts, b, at, rows, before, window)
+            seen = (min(keys, at + rows + before) if causal else keys) - low
             q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + at * q.strides[1] + shift)
-            k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + shift)
-            v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + shift)
+            k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + low * k.strides[1] + shared)
+            v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + low * v.strides[1] + shared)
             y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + at * y.strides[1] + shift)
             strip_at = uintp(strip.ctypes.data)
             ldq, ldk = intp(q.strides[1] // 4), intp(k.strides[1] // 4)
@@ -101,15 +128,16 @@ def attention(y, lse, q, k, v, scratch, causal):
             m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
             sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld))  # (1)
             for i in range(rows):
-                mine = min(seen, at + i + 1 + keys - queries) if causal else keys
-                lse[b, h, at + i] = _softmax(strip[i, :seen], mine)  # (2)
+                mine = min(seen, at + i + 1 + before - low) if causal else seen
+                first = _first(starts, b, at + i, at + i + before, window) - low
+                lse[b, h, at + i] = _softmax(strip[i, :seen], first, mine)  # (2)
             sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy)  # (3)
 
 
 @inlined
-def _softmax(row, seen):
-    """The row becomes its softmax over what is seen, 0 beyond; returns the log-sum-exp."""
-    visible = row[:seen]
+def _softmax(row, first, seen):
+    """The row becomes its softmax over what is seen, 0 before and beyond; returns the log-sum-exp."""
+    visible = row[first:seen]
     most = largest(visible)
     total = float32(0)
     for j in range(visible.size):
@@ -119,38 +147,43 @@ def _softmax(row, seen):
     inverse = float32(1) / total
     for j in range(visible.size):
         visible[j] *= inverse
+    row[:first] = float32(0)
     row[seen:] = float32(0)
     return most + float32(log(total))
 
 
-def attention_backward(dq, dk, dv, dy, q, k, v, heads, scratch, causal):
-    """A head is one thread's. Its strips go from the last, which sees every key and so writes all of dk and dv, to
-    the first; those after the last add.
+def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, window):
+    """A head is one thread's, with dk and dv of its own also where keys are shared. Its strips go from the last, which
+    sees every key but those before its first and so writes all of dk and dv, to the first; those after the last add.
 
     lse and y are not asked: a float32 of 1e8 holds no logarithm of a sum, and dy · y has another rounding than the dp
     it is taken from. The scores know their own largest and their own sum."""
     batch, queries, channels = q.shape
     keys = k.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]
-    blocks = division.blocks(queries, height)
+    blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
     scale = float32(1.0 / sqrt(width))
     for worker in prange(workers):
         p, ds = scratch[worker, 0], scratch[worker, 1]
         p_at, ds_at = uintp(p.ctypes.data), uintp(ds.ctypes.data)
         for head in range(worker, batch * heads, workers):
             b, h = head // heads, head % heads
-            shift = h * width * 4
-            k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + shift)
-            v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + shift)
-            dk_at = uintp(dk.ctypes.data) + uintp(b * dk.strides[0] + shift)
-            dv_at = uintp(dv.ctypes.data) + uintp(b * dv.strides[0] + shift)
+            shift, shared = h * width * 4, h // group * width * 4
             ldq, ldk, ldv = intp(q.strides[1] // 4), intp(k.strides[1] // 4), intp(v.strides[1] // 4)
             ldy, lddq = intp(dy.strides[1] // 4), intp(dq.strides[1] // 4)
             lddk, lddv = intp(dk.strides[1] // 4), intp(dv.strides[1] // 4)
             for block in range(blocks - 1, -1, -1):
                 at = block * height
                 rows = min(height, queries - at)
-                seen = min(keys, at + rows + keys - queries) if causal else keys
+                low = _first_of_strip(starts, b, at, rows, before, window)
+                seen = (min(keys, at + rows + before) if causal else keys) - low
+                if block == blocks - 1:
+                    dk[b, :low, h * width : (h + 1) * width] = float32(0)
+                    dv[b, :low, h * width : (h + 1) * width] = float32(0)
+                k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + low * k.strides[1] + shared)
+                v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + low * v.strides[1] + shared)
+                dk_at = uintp(dk.ctypes.data) + uintp(b * dk.strides[0] + low * dk.strides[1] + shift)
+                dv_at = uintp(dv.ctypes.data) + uintp(b * dv.strides[0] + low * dv.strides[1] + shift)
                 q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + at * q.strides[1] + shift)
                 dq_at = uintp(dq.ctypes.data) + uintp(b * dq.strides[0] + at * dq.strides[1] + shift)
                 dy_at = uintp(dy.ctypes.data) + uintp(b * dy.strides[0] + at * dy.strides[1] + shift)
@@ -159,17 +192,18 @@ def attention_backward(dq, dk, dv, dy, q, k, v, heads, scratch, causal):
                 sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld))  # (1)
                 sgemm(intp(R), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld))  # (4)
                 for i in range(rows):
-                    mine = min(seen, at + i + 1 + keys - queries) if causal else keys
-                    _weights_and_slopes(p[i, :seen], ds[i, :seen], mine)  # (2) (5)
+                    mine = min(seen, at + i + 1 + before - low) if causal else seen
+                    first = _first(starts, b, at + i, at + i + before, window) - low
+                    _weights_and_slopes(p[i, :seen], ds[i, :seen], first, mine)  # (2) (5)
                 sgemm(intp(R), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv)
                 sgemm(intp(R), intp(T), intp(N), n, w, m, scale, ds_at, intp(ld), q_at, ldq, beta, dk_at, lddk)
                 sgemm(intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
 
 
 @inlined
-def _weights_and_slopes(p, ds, seen):
+def _weights_and_slopes(p, ds, first, seen):
     """From scores and dp to p and ds, in place. Where one key has all the weight, ds is exactly 0."""
-    weights, slopes = p[:seen], ds[:seen]
+    weights, slopes = p[first:seen], ds[first:seen]
     most = largest(weights)
     total, pull = float32(0), float32(0)
     for j in range(weights.size):
@@ -183,8 +217,24 @@ def _weights_and_slopes(p, ds, seen):
         weight = weights[j] * inverse
         weights[j] = weight
         slopes[j] = weight * (slopes[j] - pull)
+    p[:first] = float32(0)
     p[seen:] = float32(0)
+    ds[:first] = float32(0)
     ds[seen:] = float32(0)
 
 
-ATTENTION, ATTENTION_BACKWARD = Kernel(attention), Kernel(attention_backward)
+def sum_of_groups(rows, channels, total, total_step, parts, parts_step, width):
+    """Of the heads that share one, side by side in `parts`: the gradient of what they share."""
+    group = parts_step // channels
+    for row in prange(rows):
+        for head in range(channels // width):
+            to, at = row * total_step + head * width, row * parts_step + head * group * width
+            out = total[to : to + width]
+            out[:] = parts[at : at + width]
+            for each in range(1, group):
+                part = parts[at + each * width : at + (each + 1) * width]
+                for d in range(width):
+                    out[d] += part[d]
+
+
+ATTENTION, ATTENTION_BACKWARD, SUM_OF_GROUPS = Kernel(attention), Kernel(attention_backward), Kernel(sum_of_groups)

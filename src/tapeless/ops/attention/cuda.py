@@ -26,7 +26,8 @@ FORWARD, QUERIES, KEYS, FLOAT32 = (64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)
 REGISTERS = 128  # of a thread of the forward, so that four programs share a multiprocessor
 
 
-def forward(y, lse, q, k, v, causal) -> list[Native]:
+def forward(y, lse, q, k, v, starts, causal, window) -> list[Native]:
+    _refuse(q, k, starts, window)
     depth = q.shape[2] // lse.shape[1]
     strides = {"k_strides": (k.stride(0), depth, k.stride(1)), "v_strides": (v.stride(0), depth, v.stride(1))}
     return mixed(y, lse, q, k, v, depth, k.shape[1], causal, **strides)
@@ -48,7 +49,8 @@ def mixed(y, lse, q, k, v, depth, keys, causal, k_strides, v_strides, position=N
     return [run]
 
 
-def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Native]:
+def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window) -> list[Native]:
+    _refuse(q, k, starts, window)
     batch, heads, queries = lse.shape
     keys, depth = k.shape[1], q.shape[2] // heads
     pulls, sizes = scratch(lse, *lse.shape), (queries, keys, heads, 1 / sqrt(depth))
@@ -72,6 +74,13 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, causal) -> list[Native]:
         CAUSAL=bool(causal), HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     return [*runs, of_queries, of_keys]
+
+
+def _refuse(q, k, starts, window) -> None:
+    if q.shape[2] != k.shape[2] or starts is not None or window:
+        raise TapelessError(
+            "attention on a GPU has neither shared heads nor windows nor documents in a row yet: take backend='cpu'."
+        )
 
 
 def _tiles(q, depth, measured):

@@ -21,15 +21,15 @@ R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 
 def forward_scratch(call) -> list[Scratch]:
     """The scores of all queries of a head, for every thread."""
-    batch, heads, queries, held = (call.dims[letter] for letter in "BHTP")
-    workers = division.workers(queries * call["keys"].elements, THREADED_WORK, batch * heads)
+    batch, queries, held, channels = (call.dims[letter] for letter in "BTPC")
+    workers = division.workers(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))
     return [Scratch((workers, queries, _row_length(held)))]
 
 
-def forward(y, q, keys, values, position, scratch) -> list[Native]:
+def forward(y, q, keys, values, position, window, scratch) -> list[Native]:
     (strips,) = scratch
-    work = q.shape[1] * keys.size
-    arguments = (y, q, keys, values, position, strips)
+    work = q.size * keys.shape[2]
+    arguments = (y, q, keys, values, position, strips, window)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
     _link()
@@ -37,17 +37,25 @@ def forward(y, q, keys, values, position, scratch) -> list[Native]:
     return division.calling_blas(native, len(strips))
 
 
-def one_query(y, q, keys, values, position, scratch):
-    batch, heads, _, width = keys.shape
-    workers, seen, scale = scratch.shape[0], position[0] + 1, float32(1.0 / sqrt(width))
+@inlined
+def _first(own, window):
+    """The first position that the one at `own` sees."""
+    return max(0, own - window + 1) if window > 0 else 0
+
+
+def one_query(y, q, keys, values, position, scratch, window):
+    batch, groups, _, width = keys.shape
+    heads = q.shape[2] // width
+    workers, scale = scratch.shape[0], float32(1.0 / sqrt(width))
+    first = _first(position[0], window)
     for worker in prange(workers):
-        row = scratch[worker, 0, :seen]
+        row = scratch[worker, 0, : position[0] + 1 - first]
         for head in range(worker, batch * heads, workers):
             b, h = head // heads, head % heads
-            low = h * width
-            _match(row, q[b, 0, low : low + width], keys[b, h], scale)  # (1)
-            _softmax(row, row.size)
-            _mix(y[b, 0, low : low + width], row, values[b, h])  # (2)
+            low, shared = h * width, h // (heads // groups)
+            _match(row, q[b, 0, low : low + width], keys[b, shared, first:], scale)  # (1)
+            _softmax(row, 0, row.size)
+            _mix(y[b, 0, low : low + width], row, values[b, shared, first:])  # (2)
 
 
 @inlined
@@ -75,11 +83,12 @@ def _mix(y, weights, values):
             y[c] += weight * value[c]
 
 
-def queries(y, q, keys, values, position, scratch):
+def queries(y, q, keys, values, position, scratch, window):
     """Rows of q and y lie any distance apart. No product reaches beyond the last query's own position."""
-    batch, heads, held, width = keys.shape
+    batch, groups, held, width = keys.shape
     workers, time, ld = scratch.shape
-    before, scale = position[0], float32(1.0 / sqrt(width))
+    heads, before, scale = q.shape[2] // width, position[0], float32(1.0 / sqrt(width))
+    low = _first(before, window)
     for worker in prange(workers):
         strip = scratch[worker]
         strip_at = uintp(strip.ctypes.data)
@@ -87,13 +96,14 @@ def queries(y, q, keys, values, position, scratch):
             b, h = head // heads, head % heads
             q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + h * width * 4)
             y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + h * width * 4)
-            keys_at = uintp(keys.ctypes.data) + uintp(head * held * width * 4)
-            values_at = uintp(values.ctypes.data) + uintp(head * held * width * 4)
+            place = ((b * groups + h // (heads // groups)) * held + low) * width * 4
+            keys_at = uintp(keys.ctypes.data) + uintp(place)
+            values_at = uintp(values.ctypes.data) + uintp(place)
             ldq, ldy = intp(q.strides[1] // 4), intp(y.strides[1] // 4)
-            m, n, w, zero, one = intp(time), intp(before + time), intp(width), float32(0), float32(1)
+            m, n, w, zero, one = intp(time), intp(before + time - low), intp(width), float32(0), float32(1)
             sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld))  # (1)
             for t in range(time):
-                _softmax(strip[t, : before + time], before + t + 1)
+                _softmax(strip[t, : before + time - low], _first(before + t, window) - low, before + t + 1 - low)
             sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy)  # (2)
 
 
