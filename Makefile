@@ -3,13 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint wheel-check docs docs-code bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
 	@echo "setting up .venv (NumPy, Numba and, on x86-64, MKL: about half a minute)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable ".[mkl]"
+	@$(PIP) --editable ".[mkl,explore]"
 	@touch $@
 
 .venv/.test: .venv/.run
@@ -24,13 +24,38 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 train: .venv/.run
 	@$(BIN)/tapeless train
 
+# The newest run in the browser, while it trains or afterwards.
+explore: .venv/.run
+	@$(BIN)/tapeless explore
+
+# Two models of 24 layers, post-norm and pre-norm, without warm-up, recorded and shown side by side: about a minute.
+twins: .venv/.run
+	@$(BIN)/python -m tools.explorer
+	@$(BIN)/tapeless explore runs/post-norm runs/pre-norm
+
+# The pictures of docs/explorer.md, taken from real runs: about two minutes.
+explorer-pictures: .venv/.test browser
+	@$(BIN)/python -m tools.explorer --pictures
+
+# What a recorded step costs beside a plain one: docs/explorer.md. About a minute.
+recording: .venv/.test
+	$(BIN)/python benchmarks/recording.py
+
+# The pages are tried in a browser: the one that is there, or Debian's, where it may be installed.
+browser: .venv/.test
+	@if [ -z "$$($(BIN)/python tests/explorer/browser.py)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium, in which the explorer's pages are tried"; \
+		apt-get install --yes --quiet=2 chromium >/dev/null 2>&1 || true; fi
+	@if [ -z "$$($(BIN)/python tests/explorer/browser.py)" ]; then \
+		echo "No browser is here and none could be installed: the explorer's pages are not tried, all else is."; fi
+
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.

@@ -39,12 +39,15 @@ def visit(chromium):
     contexts, complaints = [], []
 
     def open_page(server, width=1280, height=800, scheme="light"):
+        def foreign(url):
+            return not url.startswith(f"http://{server.host}/")
+
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(f"http://{server.host}/") or complaints.append(asked.url))
+        page.on("request", lambda asked: complaints.extend([asked.url] if foreign(asked.url) else []))
         page.goto(server.address)
         page.wait_for_selector("html[data-ready]")
         return page
@@ -112,7 +115,7 @@ def test_the_run_view_shows_what_was_measured(server, runs, visit):
     first = next(line for line in read_metrics(runs[0]) if line["kind"] == "step")
     assert f"one: {short(first['loss'])} at step 1;" in told.inner_text()
     page.check("#difference")
-    both = [[line for line in read_metrics(run) if line["kind"] == "step"][0]["loss"] for run in runs]
+    both = [next(line for line in read_metrics(run) if line["kind"] == "step")["loss"] for run in runs]
     assert f"one − two: {short(both[0] - both[1])} at step 1" in told.inner_text()
     page.locator(".chart details summary").first.click()
     page.locator(".chart tbody tr").first.wait_for()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +44,7 @@ def explore(
         console.print(f"[bold]{link}[/]", soft_wrap=True)
         named = ", ".join(escape(str(folder)) for folder in folders)
         console.print(f"[dim]shows {named}; Ctrl-C ends it[/]", soft_wrap=True)
+    sys.stdout.flush()  # whoever reads this in a pipe waits for it
     if browser:
         webbrowser.open(link)
     serve(folders, listening, token)

@@ -316,7 +316,8 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
     beside = f"; {said.beside}" if said.beside else ""
     console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/]{beside}.", soft_wrap=True)
     doctor = (f"{ended.command} doctor {ended.spelled}", "how the training went, in plain words")
-    _print_next([doctor, *said.next])
+    explore = (f"{ended.command} explore {ended.spelled}", "see it in the browser: gradients by depth and step")
+    _print_next([doctor, explore, *said.next])
 
 
 def _ended(session: Session, progress: Progressing) -> Ended:

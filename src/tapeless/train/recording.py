@@ -1,6 +1,6 @@
 """Recording while a run trains: recorded steps walk the list call by call, all others take the fast path.
 
-How many are recorded follows from what they cost: together a fiftieth of the time. A fast step of a small model leaves
+How many are recorded follows from what they cost: together 1.5 % of the time. A fast step of a small model leaves
 time for one in ten or so, a slow one for more, whatever the machine. `--record N` takes every Nth instead.
 """
 
@@ -26,7 +26,7 @@ from tapeless.ops.contract import Array
 from tapeless.program.call import Call
 from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, header_of, read_record, steps_of
 
-COST = 0.02  # of the time; the writing, which is not counted, comes on top
+COST = 0.015  # of the time; what is not counted (writing, caches that the next step finds cold) comes on top
 MOST_BYTES = 20_000_000  # of a run's record
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
 USUAL = 15  # steps over which it is seen what one takes
@@ -39,7 +39,7 @@ class Recording:
         self, folder: Path, model: Model, every: int | None = None, *, most: int = MOST_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
-        """`every`: record every so many steps; None: as many as cost a fiftieth of the time."""
+        """`every`: record every so many steps; None: as many as cost 1.5 % of the time."""
         self._file, self._clock, self._asked = Growing(folder / FILE), clock, every
         self.header = header_of(model.program)
         self._row = np.zeros(self.header.width, np.float32)
@@ -49,9 +49,11 @@ class Recording:
         self._waiting: list[tuple[int, Array]] = []  # rows by step, that are not in it yet
         self._written_at = clock()
         self._plain: deque[float] = deque(maxlen=USUAL)
+        self._costs: deque[float] = deque(maxlen=USUAL)
         self._measuring = 0.0  # seconds of the step at hand that went into measuring
         self._recorded = False  # whether the step at hand is recorded
-        self._elapsed = self._spent = self._next_cost = 0.0
+        self._elapsed = self._spent = 0.0
+        self._next_at = 0.0  # after so many seconds of training the next step is paid for
 
     @property
     def path(self) -> Path:
@@ -64,7 +66,7 @@ class Recording:
             return False
         if self._asked is not None:
             return True
-        return len(self._plain) > 0 and self._spent + self._next_cost <= COST * self._elapsed
+        return self._elapsed >= self._next_at and len(self._plain) > 0
 
     def see(self, step: int, lr: float, walk: Iterator[Call], made: Stepped) -> None:
         """Walk a step to its end, and note what every call wrote."""
@@ -86,8 +88,10 @@ class Recording:
         self._elapsed += seconds
         if self._recorded:
             beyond = seconds - median(self._plain) if self._plain else self._measuring
-            self._next_cost = max(beyond, self._measuring)
-            self._spent += self._next_cost
+            self._costs.append(max(beyond, self._measuring))
+            usual = median(self._costs)  # a step during which the machine did something else is no cost of ours
+            self._spent += usual
+            self._next_at = (self._spent + usual) / COST
         else:
             self._plain.append(seconds)
         self._recorded = False

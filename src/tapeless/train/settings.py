@@ -64,7 +64,9 @@ class Settings:
     log_every: int = option(10, "Reports", "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
     record: int | None = option(
-        None, "Reports", "Updates between two recorded call by call; 0 for none; by default as often as costs 2 %."
+        None,
+        "Reports",
+        "Updates between two recorded call by call; 0 for none; by default as often as costs below 3 %.",
     )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
