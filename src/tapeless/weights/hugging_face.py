@@ -103,7 +103,7 @@ def write_folder(
     bit by bit what it was.
     """
     if dtype not in TYPES:
-        raise unknown("type", dtype, TYPES)
+        raise unknown("precision", dtype, TYPES)
     family = family_of(config)
     _check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
