@@ -46,6 +46,7 @@ SPEC = Spec(
         if dims["C"] != dims["H"] * dims["D"]
         else None
     ),
+    full=("weight",),
 )
 
 
