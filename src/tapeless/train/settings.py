@@ -66,7 +66,7 @@ class Settings:
     record: int | None = option(
         None,
         "Reports",
-        "Updates between two recorded call by call; 0 for none; by default as often as costs below 3 %.",
+        "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
     )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
