@@ -36,7 +36,7 @@ from tapeless.models.presets import preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.ops.positions.reference import sinusoid
 from tapeless.program.arena import make_plan
-from tapeless.program.call import Call, Program, View, gradient_name, member_offsets
+from tapeless.program.call import Call, gradient_name
 from tapeless.program.explanation import Explanation
 from tapeless.shown import Sheet, Shown, size
 
@@ -89,7 +89,7 @@ class Model(Shown):
         self.plan, evaluation = wanted.plans_that_fit()
         self.program = self.plan.program
         self.engine = Engine(self.plan, kind)
-        self._evaluation = Engine(evaluation, kind, memory=self.engine.memory)
+        self._evaluation = Engine(evaluation, kind, memory=self.engine.memory, full=self.engine)
         self._readout: tuple[Shape, Engine] | None = None
 
         weights = {weight.name: self.engine.view(weight) for weight in self.program.weights}
@@ -100,7 +100,7 @@ class Model(Shown):
         # Counts are `steps` and `draws`.
         moments = {each.name: self.engine.view(each) for each in state if each.role != "index"}
         self.state: Mapping[str, Any] = MappingProxyType(moments)
-        self._masters = _masters(self.program)
+        self._masters = self.engine.masters
         for name in self._masters:  # only `write` keeps a weight and its master copy together
             if isinstance(weights[name], np.ndarray):
                 weights[name].flags.writeable = False
@@ -366,17 +366,6 @@ def _spread(name: str, values: Array, shape: Shape) -> Array:
         return np.broadcast_to(values, shape)
     except ValueError:
         raise TapelessError(f"{name} has shape {spelled(shape)}, so {spelled(values.shape)} does not fit.") from None
-
-
-def _masters(program: Program) -> dict[str, View]:
-    """Of each weight, its part of the master copy; nothing where there is none."""
-    found = [buffer for buffer in program.buffers if buffer.kind == "master"]
-    regions = [buffer for buffer in program.buffers if buffer.kind == "weight" and buffer.members]
-    return {
-        weight.name: master.columns(start, start + weight.elements)
-        for master, region in zip(found, regions, strict=False)
-        for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
-    }
 
 
 class Stepped:

@@ -173,3 +173,48 @@ def test_without_ml_dtypes_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(TapelessError, match="pip install ml_dtypes"):
         Model("ops-102k", backend="reference", precision="bfloat16")
+
+
+def test_what_is_read_one_by_one_is_read_from_the_master_copy():
+    """Embeddings, positions and norms are not rounded on their way in, in training and in evaluation: a rounded row is
+    wrong in the same way wherever it is read, and no sum over rows evens that out."""
+    model = Model(
+        "gpt2-4x256",
+        batch=1,
+        time=4,
+        backend="reference",
+        precision="bfloat16",
+        layers=1,
+        channels=8,
+        heads=2,
+        hidden=16,
+        vocab=11,
+        context=6,
+    )
+    tokens = np.array([[1, 2, 3, 4]])
+    seen = {}
+    for call, arrays in model.trace(tokens, tokens):
+        for name in call.spec.full:
+            if name in arrays:
+                seen[call.title] = arrays[name].dtype
+        if call.title == "embedding.forward":
+            assert np.array_equal(arrays["y"].reshape(4, -1), model.read("tokens.weight")[tokens[0]])
+    titles = {"embedding.forward", "positions.forward", "layernorm.forward", "layernorm.backward"}
+    assert seen == dict.fromkeys(titles, np.dtype("float32"))
+    evaluated = next(call for call in model._evaluation.program.calls if call.title == "embedding.forward")
+    assert model._evaluation.arguments(evaluated)["weight"].dtype == np.float32
+    without = Model(
+        "gpt2-4x256",
+        batch=1,
+        time=4,
+        backend="reference",
+        precision="bfloat16",
+        optimizer=None,
+        layers=1,
+        channels=8,
+        heads=2,
+        hidden=16,
+        vocab=11,
+        context=6,
+    )
+    without.loss(tokens, tokens)  # where there is no update there is no master copy, and the weights are read

@@ -112,7 +112,7 @@ def test_the_help_of_label_train_says_it_too():
     for told in (
         "Windows at a time. Default: 16.", "Positions per window. Default: 256.", "Updates. Default: 1000.",
         "The highest learning rate. Default: 0.0015.", "Share at the end that is held out. Default: 0.1.",
-        "Blocks. Default: 4.", "Seed of weights and data. Default: 0.", "auto takes a GPU where there is one. Default: cpu.",
-        "Periods in samples. Default: 3,4,5,10,27,81,100.",
+        "Blocks. Default: 4.", "Seed of weights and data. Default: 0.",
+        "auto takes a GPU where there is one. Default: cpu.", "Periods in samples. Default: 3,4,5,10,27,81,100.",
     ):  # fmt: skip
         assert told in shown, told

@@ -64,7 +64,9 @@ def _swapped(one: str, other: str) -> Plant:
 UNSEEN: dict[str, tuple[Plant, str]] = {
     "another eps": (call("layernorm.forward", lambda v: v | {"eps": 1e-12}), "plain model"),
     "no mask, in both directions": (
-        together(*(call(f"attention.{way}", lambda v: v | {"causal": False}) for way in ("forward", "backward"))),
+        together(
+            *(call(f"attention.{way}", lambda v: v | {"causal": False, "window": 0}) for way in ("forward", "backward"))
+        ),
         "plain model",
     ),
     "queries for keys, in both directions": (_swapped("q", "k"), "plain model"),

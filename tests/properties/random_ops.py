@@ -77,6 +77,8 @@ def random_inputs(
     read = {a for s in (spec.forward, spec.backward) if s for a in (*s.reads, *s.updates) if a in spec.shapes}
     for _ in range(1000):
         dims, scalars = _random_dims(rng, limits, given or {}), _random_scalars(rng)
+        if name == "rope":  # which takes whole pairs
+            dims["C"] = dims["H"] * 2 * dims["A"]
         scalars["decayed"] = _random_spans(rng, dims["N"])
         starts = rng.choice(dims["N"] - 1, dims["L"] - 1, replace=False) + 1
         scalars["sections"] = (0, *sorted(int(start) for start in starts))

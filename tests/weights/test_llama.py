@@ -236,6 +236,6 @@ def test_a_type_that_cannot_hold_a_weight_is_refused(tmp_path: Path) -> None:
     model.params["norm.weight"][0] = 1e6
     with pytest.raises(TapelessError, match=r"norm.weight holds 1000000.0, more than the 65504 of float16"):
         write_folder(tmp_path / "out", model.config, model.params, None, "float16")
-    with pytest.raises(TapelessError, match="unknown type 'int8'"):
+    with pytest.raises(TapelessError, match="unknown precision 'int8'"):
         write_folder(tmp_path / "out", model.config, model.params, None, "int8")
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from tapeless.errors import ProgramError
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
 from tapeless.program.arena import LENT, Plan
-from tapeless.program.call import Buffer, Call, View
+from tapeless.program.call import Argument, Buffer, Call, Program, View, member_offsets
 
 Target = str | Buffer | View
 
@@ -18,11 +18,21 @@ Target = str | Buffer | View
 class Arena:
     """A plan's memory on one backend. Nothing in it is ever copied or moved."""
 
-    def __init__(self, plan: Plan, backend: Backend, *, memory: Any = None, lender: Arena | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        *,
+        memory: Any = None,
+        lender: Arena | None = None,
+        full: Arena | None = None,
+    ) -> None:
         self.plan, self.program, self.backend = plan, plan.program, backend
         # Arenas whose programs never run at the same time may have their memory in common.
         self.memory = backend.allocate(plan.peak_bytes) if memory is None else memory
         self._lender = lender  # whose weights and constants this arena uses instead of its own
+        self._full = full or lender or self  # that holds the master copies, if there are any
+        self.masters = _masters(plan.program)
 
     def view(self, target: Target) -> Any:
         """A buffer, by itself or by name, or some of its columns, as the backend's kernels see them."""
@@ -45,12 +55,19 @@ class Arena:
         """The views of a call by argument name, in the shapes its kernel sees."""
         found = {}
         for argument in call.arguments:
-            view = self.view(argument.view)
+            view = self._argument(call, argument)
             shape = call.spec.kernel_shape(argument.name, view.shape)
             if shape[-1] != view.shape[-1] and not argument.view.whole:  # folding what is cut would copy it
                 raise ProgramError(f"{argument.name} of {call.at} takes {argument.view.buffer.name} whole.")
             found[argument.name] = view.reshape(shape)
         return found
+
+    def _argument(self, call: Call, argument: Argument) -> Any:
+        """What is multiplied is the working weight; what is read one by one, its master copy."""
+        weight, full = argument.view.buffer, self._full
+        if argument.name in call.spec.full and argument.view.whole and weight.name in full.masters:
+            return full.view(full.masters[weight.name]).reshape(weight.shape)
+        return self.view(argument.view)
 
     def poison(self) -> None:
         """NaN wherever a program must write before it reads: gradients, outputs and the whole workspace.
@@ -66,8 +83,16 @@ class Arena:
 class Engine(Arena):
     """A program, its plan, an arena and the bound calls on one backend."""
 
-    def __init__(self, plan: Plan, backend: Backend, *, memory: Any = None, lender: Arena | None = None) -> None:
-        super().__init__(plan, backend, memory=memory, lender=lender)
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        *,
+        memory: Any = None,
+        lender: Arena | None = None,
+        full: Arena | None = None,
+    ) -> None:
+        super().__init__(plan, backend, memory=memory, lender=lender, full=full)
         self._begin = backend.begin()
         self.bound: list[tuple[Call, list[Native]]] = [
             (call, bind_call(call, self.arguments(call), backend, [backend.view(self.memory, s) for s in scratch]))
@@ -112,3 +137,14 @@ class Engine(Arena):
 
 def _is_in(call: Call, phases: tuple[str, ...]) -> bool:
     return not phases or call.phase in phases
+
+
+def _masters(program: Program) -> dict[str, View]:
+    """Of each weight, its part of the master copy; nothing where there is none."""
+    found = [buffer for buffer in program.buffers if buffer.kind == "master"]
+    regions = [buffer for buffer in program.buffers if buffer.kind == "weight" and buffer.members]
+    return {
+        weight.name: master.columns(start, start + weight.elements)
+        for master, region in zip(found, regions, strict=False)
+        for weight, start in zip(region.members, member_offsets(region.members)[0], strict=True)
+    }

@@ -49,14 +49,14 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run of a GPT.")],
     folder: Annotated[Path, typer.Argument(help="The folder to make.")],
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
-    dtype: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
+    precision: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
     json: Json = False,
 ) -> None:
     """Write a run's weights as a folder that `transformers` loads as it is.
 
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
     """
-    exported = export_run(open_run(run), folder, "newest" if newest else "best", dtype)
+    exported = export_run(open_run(run), folder, "newest" if newest else "best", precision)
     if json:
         print_json({"folder": str(folder), **asdict(exported)})
         return

@@ -79,6 +79,8 @@ class Spec:
     passes: Mapping[str, str] = field(default_factory=dict)
     # Outputs that are, as they are stored, the rounding of another: working weights of their master copy.
     rounded: Mapping[str, str] = field(default_factory=dict)
+    # Weights that are read one by one rather than multiplied: where they have a master copy, that is read.
+    full: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()  # inputs that are numbers like any other, and take no gradient
     # The backward computes all it needs from the inputs, so a training program has no forward call for it.
     fused: bool = False

@@ -2,7 +2,7 @@
 
 bfloat16 is float32 with 16 bits fewer: the same range, three digits. What is only multiplied and passed on can have it;
 what is added to again and again (the stream, gradients, state, the master copy that updates step) or divided by
-(statistics) keeps float32.
+(statistics) keeps float32. Weights that are read one by one, not multiplied, are read in full (`Spec.full`).
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def write_folder(
     bit by bit what it was. Dropout is written as 0: a training says what its own is.
     """
     if dtype not in TYPES:
-        raise unknown("type", dtype, TYPES)
+        raise unknown("precision", dtype, TYPES)
     family = family_of(config)
     _check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)

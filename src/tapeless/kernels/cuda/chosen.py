@@ -18,7 +18,7 @@ import torch
 FROM = 10**9  # operations of a product for which the choice is worth its while
 WORKSPACE = 32 * 2**20  # bytes, of which there is one for all
 CANDIDATES, ROUNDS = 16, 3
-AT_A_TIME = 2**22  # numbers whose bits are summed
+AT_A_TIME = 2**20  # numbers whose bits are summed
 
 # cublasLt.h: types, the attributes that are set, and the way results are handed over
 BFLOAT16, FLOAT32, COMPUTE_FLOAT32 = 14, 0, 68

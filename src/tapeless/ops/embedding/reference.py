@@ -25,6 +25,7 @@ SPEC = Spec(
     backward=Signature(
         writes={"dweight": "Σ dy over the rows of each token"}, reads=("dy", "tokens"), adds=("dweight",)
     ),
+    full=("weight",),
 )
 
 

@@ -49,6 +49,7 @@ SPEC = Spec(
         adds=("dx", "dweight", "dbias"),
         optional=("dx", "dweight", "dbias"),
     ),
+    full=("weight", "bias"),
 )
 
 

@@ -28,6 +28,7 @@ SPEC = Spec(
         if dims.get("T", 0) > dims.get("P", 0)
         else None
     ),
+    full=("table",),
 )
 
 

@@ -20,6 +20,7 @@ SPEC = Spec(
     refuse=lambda dims, scalars: (
         f"it has T={dims['T']} positions but the table holds only P={dims['P']}" if dims["T"] > dims["P"] else None
     ),
+    full=("table",),
 )
 
 
