@@ -91,8 +91,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
-        if self.record:
-            check_size("record", self.record)
+        if self.record is not None and self.record < 0:
+            raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:
