@@ -277,3 +277,8 @@ def test_spikes_survive_being_drawn_together():
     assert low.min() == 1
     assert np.isfinite(low).all()
     assert min_max(rows, 1000)[1] is rows
+
+
+def test_a_record_of_less_than_nothing_is_refused():
+    with pytest.raises(TapelessError, match="record must be a number of updates, or 0 for no record, not -3"):
+        Settings(record=-3).validate()

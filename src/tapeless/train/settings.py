@@ -66,7 +66,7 @@ class Settings:
     record: int | None = option(
         None,
         "Reports",
-        "Updates between two recorded call by call; 0 for none; by default as often as costs below 3 %.",
+        "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
     )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
@@ -91,8 +91,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
-        if self.record:
-            check_size("record", self.record)
+        if self.record is not None and self.record < 0:
+            raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:
