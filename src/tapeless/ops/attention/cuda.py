@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tapeless.errors import TapelessError
+from tapeless.errors import NotYetError, TapelessError
 from tapeless.kernels.cuda.launch import blocks, launch
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
@@ -78,7 +78,7 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window) -> list[Na
 
 def _refuse(q, k, starts, window) -> None:
     if q.shape[2] != k.shape[2] or starts is not None or window:
-        raise TapelessError(
+        raise NotYetError(
             "attention on a GPU has neither shared heads nor windows nor documents in a row yet: take backend='cpu'."
         )
 
