@@ -50,7 +50,7 @@ NARROW = {"B": 5, "T": 9, "S": 9, "R": 60, "C": 1, "H": 1, "D": 1, "F": 1, "P": 
 ONE_ROW = {"B": 2, "T": 1, "S": 9, "R": 1, "C": 48, "H": 4, "D": 12, "F": 50, "V": 37, "P": 30, "K": 1}
 THREADED = {"B": 2, "T": 70, "S": 75, "R": 345, "C": 192, "H": 8, "D": 24, "F": 192, "V": 1100, "P": 80, "K": 200}
 SMALL = {"B": 2, "T": 4, "S": 5, "R": 6, "C": 8, "H": 2, "D": 4, "F": 9, "V": 7, "P": 8, "K": 4, "N": 40}
-# The heads of keys, their channels and the pairs that are turned. One channel makes no pair: there two stand for it.
+# The heads of keys, their channels and the pairs that are turned.
 for _sizes, _shared in ((USUAL, 1), (NARROW, 1), (ONE_ROW, 2), (THREADED, 2), (SMALL, 1)):
     _sizes |= {"G": _shared, "E": _shared * _sizes["D"], "A": max(1, _sizes["D"] // 2)}
 SHORT = 8  # cases at each of the other sizes
@@ -190,6 +190,8 @@ def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator)
     known = {key: np.shape(value) if isinstance(value, np.ndarray) else value for key, value in example.items()}
     dims = spec.dims({key: shape for key, shape in known.items() if key in spec.shapes})
     dims |= {letter: size for letter, size in sizes.items() if letter in dims}
+    if "A" in dims and "C" in dims:  # one channel makes no pair: there two stand for it
+        dims["C"] = max(dims["C"], 2 * dims["A"])
     made = dict(example)
     for argument in (argument for argument in spec.shapes if argument in example):
         shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
