@@ -181,8 +181,8 @@ def test_softmax_backward_takes_any_dy_and_it_is_dx_that_sums_to_zero():
     q, v, dout = (rng.normal(size=(1, rows, D)) for rows in (T, D, T))
     k = np.eye(D)[None]
     y, lse, dq, dk, dv = (np.empty(shape) for shape in ((1, T, D), (1, 1, T), (1, T, D), (1, D, D), (1, D, D)))
-    OPS["attention"].forward(y, lse, q, k, v, False)
-    OPS["attention"].backward(dq, dk, dv, dout, q, k, v, y, lse, False)
+    OPS["attention"].forward(y, lse, q, k, v, None, False, 0)
+    OPS["attention"].backward(dq, dk, dv, dout, q, k, v, y, lse, None, False, 0)
     dscores = dq[0] * sqrt(D)
 
     scores, dy = q[0] / sqrt(D), dout[0] @ v[0].T  # dy of the softmax: what arrives at its probabilities
@@ -201,7 +201,7 @@ def test_softmax_backward_takes_any_dy_and_it_is_dx_that_sums_to_zero():
 # 003: the attention gradient "simplified (identity + small update)".
 
 
-def identity_plus_small_update(dq, dk, dv, dy, q, k, v, y, lse, causal, add=NONE):
+def identity_plus_small_update(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, add=NONE):
     store(dq, 0.01 * dy, "dq" in add)
     store(dk, 0.01 * dy, "dk" in add)
     store(dv, dy + 0.01 * dy, "dv" in add)

@@ -291,6 +291,7 @@ FAULTS: dict[str, tuple[str, str, Change, str]] = {
     "gelu without the inner slope": ("gelu", "dx", lambda d, v: v["dy"] * _half_slope(v["x"]), "gpt2-4x256"),
     "relu passing everything": ("relu", "dx", lambda d, v: v["dy"], "ops-102k"),
     "tanh with 1 − t": ("tanh", "dx", lambda d, v: v["dy"] * (1 - np.tanh(v["x"])), "cllm"),
+    "dropout not dropped back": ("dropout", "dx", lambda d, v: v["dy"], "gpt2-4x256 dropout"),
     "last position in the first": ("last_position", "dx", lambda d, v: np.roll(d, 1, axis=1), "ops-102k"),
     "rmsnorm without x̂·mean(g·x̂)": ("rmsnorm", "dx", rms_without_projection, "llama-4x256"),
     "rmsnorm dweight halved": ("rmsnorm", "dweight", lambda d, v: d / 2, "qwen3-0.6b"),

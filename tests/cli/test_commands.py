@@ -113,7 +113,7 @@ def test_check_proves_and_reports_worst_first():
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
     assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
-    assert report["models"]["models"] == 11
+    assert report["models"]["models"] == 14
     assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
     assert not any(wiring["refusal"] for wiring in report["wiring"])
     assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})
@@ -165,7 +165,7 @@ def test_train_ends_with_one_line(tmp_path):
     assert wanted <= set(result)
     assert result["steps"] == 125
     run = tmp_path / result["run"]
-    assert {path.name for path in run.iterdir()} == {"config.toml", "metrics.jsonl", "checkpoints"}
+    assert {path.name for path in run.iterdir()} == {"config.toml", "metrics.jsonl", "records.f32", "checkpoints"}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     assert evaluations[-1]["accuracy"] == result["val_accuracy"]

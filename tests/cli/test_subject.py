@@ -74,7 +74,7 @@ def test_check_of_a_run_on_a_backend(run):
     assert report["ok"]
     report = document("check", run, "--backend", "cpu")
     assert report["ok"]
-    assert report["configs"] == 2
+    assert report["configs"] == 4
 
 
 def test_check_takes_what_is_frozen():

@@ -37,7 +37,8 @@ def configurations(draw: st.DrawFn, /, family: str, **fixed: Any) -> Configurati
         "causal": draw(st.booleans()),
         "recompute": draw(st.booleans()),
         "attention_bias": draw(st.booleans()),
-        "positions": draw(st.sampled_from(CHOICES["positions"])),
+        # Rotary ones want heads of even width and see where a key is moved to: they have configurations of their own.
+        "positions": draw(st.sampled_from([each for each in CHOICES["positions"] if each != "rotary"])),
         "activation": draw(st.sampled_from(CHOICES["activation"])),
         "readout": draw(st.sampled_from(CHOICES["readout"])),
         "norm_eps": draw(st.sampled_from([1e-5, 1e-2])),

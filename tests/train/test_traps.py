@@ -207,7 +207,7 @@ def test_no_file_of_a_run_is_waited_for(half):
             for read in readings(half):
                 with suppress(TapelessError):
                     read()
-            path.rmdir() if path.is_dir() else path.unlink()
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)  # an odd record is laid aside
             path.write_bytes(content)
     assert resume(half, {}, {}).trainer.step == 20
 

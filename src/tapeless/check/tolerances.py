@@ -55,6 +55,8 @@ RANGES = {
     "relu": 0.5,
     "tanh": 8.0,
     "swiglu": 8.0,
+    "dropout": 2.0,
+    "count_draws": 0.5,
     "residual": 2.0,
     "last_position": 2.0,
     "classifier": 60.0,  # over up to 192 channels in each of the scores that it sums over

@@ -76,10 +76,12 @@ class Architecture:
 
     @property
     def head_channels(self) -> int:
+        """The resolved width of a head."""
         return self.channels // self.heads if self.head_width is None else self.head_width
 
     @property
     def key_heads(self) -> int:
+        """How many heads keys and values have; several of the queries' share one where they are fewer."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property

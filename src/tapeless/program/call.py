@@ -245,6 +245,7 @@ class Call:
         return count
 
     def has(self, name: str) -> bool:
+        """Whether it was given this argument."""
         return any(argument.name == name for argument in self.arguments)
 
     def __getitem__(self, name: str) -> View:

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import tapeless.generate as generating
-from tapeless import Model
+from tapeless import Model, model
 from tapeless.backends.backend import backend_named
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
@@ -43,6 +43,7 @@ NAMED = 0.95  # the least share that the report names rightly
 PATCHED = (
     Builder,
     Model,
+    model,
     Decoder,
     generating,
     Trainer,
@@ -176,7 +177,7 @@ def test_what_is_walked_has_every_choice():
     made = [configuration.model("float64").preset.values() for configuration in WALKED]
     for field in ("placement", "activation", "positions", "readout", "loss", "causal", "recompute", "tied"):
         assert len({values[field] for values in made}) > 1, field
-    assert {values["activation"] for values in made} == {"gelu", "relu", "tanh"}
+    assert {values["activation"] for values in made} == {"gelu", "relu", "swiglu", "tanh"}
 
 
 def test_every_op_has_a_definition_and_every_example_is_of_an_op():

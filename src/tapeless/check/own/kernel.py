@@ -146,7 +146,9 @@ def kernel(
 
 def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Preset:
     """The preset asked for, else the first that uses the op, made small."""
-    names = ("gpt2-4x256", "ops-102k", "cllm", "sunfish") if preset is None else (preset_named(preset).name,)
+    names = (
+        ("gpt2-4x256", "ops-102k", "cllm", "sunfish", "llama-4x256") if preset is None else (preset_named(preset).name,)
+    )
     lacking = set(swap.kernels)
     for name in names:
         usual = PRESETS[name].architecture
