@@ -172,7 +172,9 @@ LARGER = (
     ),
     Configuration("gpt2-4x256 dropped", "gpt2-4x256", {"layers": 1, "vocab": 300, "dropout": 0.1}, 3, 130),
     Configuration("llama-4x256 long", "llama-4x256", {"layers": 1, "vocab": 1500}, 2, 197, documents=(80, 3, 114)),
-    Configuration("llama-4x256 window", "llama-4x256", {"layers": 1, "vocab": 700, "window": 50, "heads": 8}, 2, 150),
+    Configuration(
+        "llama-4x256 wider window", "llama-4x256", {"layers": 1, "vocab": 700, "window": 50, "heads": 8}, 2, 150
+    ),
     Configuration(
         "qwen3-0.6b narrow",
         "qwen3-0.6b",
