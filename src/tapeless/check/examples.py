@@ -38,7 +38,16 @@ def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
         same | {"causal": False, "q": 200 * q, "k": 1 + 1e-3 * k},  # no exp holds the scores, and they are near others
         same | {"causal": True, "window": 3, "starts": np.array([[0, 0, 2, 2], [0, 1, 1, 3]])},
         own | {"causal": False, "starts": starts},
+        _one_key_has_all(),
     ]
+
+
+def _one_key_has_all() -> Example:
+    """Scores in the hundreds, so that of most queries one key has all the weight. With numbers of its own: where that
+    is so of every query, the gradients are nothing but what roundings leave."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(2, 4, 6)) for _ in range(3))
+    return {"q": 400 * q, "k": k, "v": v, "lse": (2, 3, 4), "window": 0, "causal": False}
 
 
 def _cached_attention(own: Example, rng: np.random.Generator) -> list[Example]:
