@@ -14,6 +14,8 @@ from tapeless.train.run import open_run
 from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
+ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
+ENDPOINTS += [f"/0/{name}" for name in ("trace", "element", "digits", "picture")]
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 
@@ -285,6 +287,14 @@ def hostile(port):
     for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
                   "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
+    elements = ["weight=999", "row=99999", "column=99999", "weight=-1", "row=1e3", "step=-1", "what=update"]
+    elements += ["weight=0&weight=1"]
+    elements += ["step=99999999999999", "weight=../0", "row=%00", "column=<script>", "weight=NaN", "step=\u0663"]
+    for query in elements:
+        for path in ("element", "digits", "trace"):
+            yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
+        yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"
     yield "a chunked body", plain(good, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     yield "both lengths", plain(good, "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
@@ -343,7 +353,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
     for name in ("config.toml", "metrics.jsonl", "records.f32", "lock"):
         (run / name).symlink_to(secret)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows"):
+        for path in ("", *ENDPOINTS):
             _, _, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert b"a secret" not in body, path
 
@@ -367,7 +377,7 @@ def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
         else:
             (run / name).write_text("<script>alert(1)</script>\n" * 3)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows?from=0&to=9"):
+        for path in ("", *ENDPOINTS):
             status, head, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert status in (200, 422), (path, body)
             assert b"text/html" not in head
