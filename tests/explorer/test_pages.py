@@ -232,7 +232,7 @@ def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
     second = overview["words"][found["terms"][1]["sequence"]]
     assert page.locator("#trace-term").inner_text().startswith("2. ")
     assert "".join(second) in page.locator("#trace-term").inner_text()
-    page.locator("#trace-picture").focus()
+    page.locator("#trace-picture[aria-label*='arrow keys']").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     shape = overview["weights"][at["weight"]]["shape"]

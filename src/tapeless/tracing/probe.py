@@ -49,6 +49,7 @@ class Probe:
         self._gradients: dict[str, Array] | None = None
 
     def digits(self, name: str, index: Sequence[int]) -> Digits:
+        """The gradient of one element, as the engine has it, in float64, and by complex step."""
         place = checked_element(self.update.model, name, index)
         if self._gradients is None:
             exact = self._twin("float64")
