@@ -38,6 +38,8 @@ SHOTS = (  # name, view, runs, width, height, light or dark
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
+    ("attention", "attention", ("teaching",), 1280, 1100, "light"),
+    ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
     ("trace", "trace", ("teaching",), 1280, 1580, "light"),
     ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
 )
@@ -46,6 +48,7 @@ READY = {
     "flow": "button.call .value:not(:empty)",
     "memory": "#memory-total strong",
     "trace": ".digits",
+    "attention": "#attention-head:not(:empty)",
 }
 
 
@@ -97,6 +100,9 @@ def take_pictures(parent: Path) -> None:
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
                     page.evaluate("() => scrollTo(0, 0)")
+                elif view == "attention":
+                    page.locator("#attention-step").fill("2")  # while it learns
+                    page.locator("#attention-at", has_text="250, loss").wait_for()
                 elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
                     canvas.click(position={"x": 500, "y": 120})

@@ -3,6 +3,7 @@
 import { firstView, json, remember } from "./api.js";
 import { h } from "./dom.js";
 import { Model, Run } from "./model.js";
+import { render as attention } from "./attention.js";
 import { render as flow } from "./flow.js";
 import { render as memory } from "./memory.js";
 import { render as run } from "./run.js";
@@ -11,6 +12,7 @@ import { render as trace } from "./trace.js";
 const VIEWS = {
   run: ["Run", run],
   flow: ["Flow", flow],
+  attention: ["Attention", attention],
   memory: ["Memory", memory],
   trace: ["Trace a weight", trace],
 };
