@@ -91,9 +91,7 @@ class Attending:
 
     def _typed(self, run: Run, text: str) -> tuple[Array, Array]:
         if len(text) > LONGEST_TEXT:
-            raise TapelessError(
-                f"a text of {len(text):,} characters is too long to be looked at: {LONGEST_TEXT} do."
-            )
+            raise TapelessError(f"a text of {len(text):,} characters is too long to be looked at: {LONGEST_TEXT} do.")
         reader = self._reader(run)
         length = min(len(reader.encode(text)), MOST_TOKENS, run.window())
         if length < 1:

@@ -26,6 +26,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.attention import Attending
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story as told_by
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
@@ -137,6 +138,11 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
 
+    def story(request: Request) -> Response:
+        asked = Query(request, "ask").text("ask")
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+
     def trace(request: Request) -> Response:
         query = Query(request, "step")
         tracer, step = tracers[number_of(request)], query.optional("step")
@@ -199,7 +205,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
-                "trace": trace, "element": element, "digits": digits, "picture": picture,
+                "story": story, "trace": trace, "element": element, "digits": digits, "picture": picture,
                 "examples": examples, "attention": attention,
             }.items()
         ),
