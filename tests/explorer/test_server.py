@@ -339,7 +339,7 @@ def hostile(port):
     for query in elements:
         for path in ("element", "digits", "trace"):
             yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
-    attention = ["example=99", "step=5", "text=nothing+known", "example=-1", "text=" + "x" * 990, "text=%ff"]
+    attention = ["example=99", "step=99", "text=nothing+known", "example=-1", "text=" + "x" * 990, "text=%ff"]
     attention += ["text=%00"]
     attention += ["text=Max(1,6,2)Max(1,6,", "step=1e9", "example=0&example=1", "head=1", "text=../../etc/passwd"]
     for query in attention:

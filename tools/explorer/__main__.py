@@ -106,8 +106,12 @@ def take_pictures(parent: Path) -> None:
                     page.locator("button.call", has_text="linear").nth(3).click()
                     page.evaluate("() => scrollTo(0, 0)")
                 elif view == "attention":
-                    page.locator("#attention-step").fill("2")  # while it learns
-                    page.locator("#attention-at", has_text="250, loss").wait_for()
+                    steps = int(page.locator("#attention-step").get_attribute("max") or 0)
+                    last = page.locator("#attention-at").inner_text()
+                    page.locator("#attention-step").fill(str(steps * 3 // 4))  # while it learns
+                    page.wait_for_function(
+                        "was => document.getElementById('attention-at').textContent !== was", arg=last
+                    )
                 elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
                     canvas.click(position={"x": 500, "y": 120})

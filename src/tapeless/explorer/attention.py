@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.explorer.source import check_no_link
 from tapeless.explorer.tracing import Traced, check_size_of, opened
 from tapeless.model import Model
 from tapeless.ops.contract import Array
@@ -16,6 +18,8 @@ from tapeless.tasks.kinds import kind_of
 from tapeless.tracing.attention import attention_pulls
 from tapeless.train import checkpoint
 from tapeless.train.attending import visible
+from tapeless.train.moments import FILE as MOMENTS
+from tapeless.train.moments import read_moments
 from tapeless.train.run import Run, read_weights
 from tapeless.train.upcoming import held_out, kept_steps, standing_at
 
@@ -43,7 +47,7 @@ class Attending:
             decode = self._reader(run).decode
             found = held_out(run, EXAMPLES, MOST_TOKENS)
             return {
-                "steps": kept_steps(run),
+                "steps": sorted({*kept_steps(run), *self._moments(run)}),
                 "examples": [[visible(decode([int(token)]), int(token)) for token in tokens[0]] for tokens, _ in found],
             }
 
@@ -112,6 +116,10 @@ class Attending:
 
     def _at(self, run: Run, step: int, time: int) -> Model:
         model = self._of(run, time)
+        moments = self._moments(run)
+        if step in moments:
+            self._write(model, moments[step])
+            return model
         found = checkpoint.at(run.checkpoints, step)
         if found is not None:
             read_weights(found, model)
@@ -120,6 +128,20 @@ class Attending:
             raise TapelessError(f"{self.folder.name} keeps no weights of step {step}.")
         if self._first is None:
             self._first = Traced(run, standing_at(run, 0)).update.before
-        for name, array in self._first.items():
-            model.write(name, array)
+        self._write(model, self._first)
         return model
+
+    def _moments(self, run: Run) -> dict[int, dict[str, Array]]:
+        """The weights that the run has kept beside its checkpoints, by step."""
+        path = run.folder / MOMENTS
+        if not os.path.lexists(path):
+            return {}
+        check_no_link(path)
+        kept = read_moments(path)
+        return {step: kept.weights(index) for index, step in enumerate(kept.steps)}
+
+    def _write(self, model: Model, weights: dict[str, Array]) -> None:
+        if {name: array.shape for name, array in weights.items()} != {n: a.shape for n, a in model.params.items()}:
+            raise TapelessError(f"the weights that {self.folder.name} has kept are not those of its model.")
+        for name, array in weights.items():
+            model.write(name, array)

@@ -135,7 +135,7 @@ export function render({ model, el }) {
   const queryWord = (block, query) => maps.words[maps.words.length - block.queries + query];
 
   function tiles(width) {
-    const heads = Math.max(...maps.blocks.map((block) => block.heads)), wide = Math.min(150, (width - 60) / heads - GAP), side = Math.max(8, (wide - 3) / 2);
+    const heads = Math.max(...maps.blocks.map((block) => block.heads)), wide = Math.min(230, (width - 60) / heads - GAP), side = Math.max(8, (wide - 3) / 2);
     return { heads, wide: 2 * side + 3, side };
   }
 
