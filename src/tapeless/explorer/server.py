@@ -26,6 +26,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
+from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.program.precision import PRECISIONS
 
@@ -70,8 +71,10 @@ class Query:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
 
-def make_app(folders: list[Path], token: str, port: int) -> App:
-    sources = [RunSource(folder) for folder in folders]
+def make_app(folders: list[Path], token: str, port: int, most: int | None = None) -> App:
+    """`most`: bytes of each run's record that are shown."""
+    sources = [RunSource(folder, most) for folder in folders]
+    school = School(folders)
     streams = 0
 
     def run_of(request: Request) -> RunSource:
@@ -133,6 +136,22 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
 
+    def lesson(request: Request) -> Response:
+        query = Query(request, "at", "ask")
+        at, asked = query.number("at", 0, 0, MOST_MOMENTS), query.text("ask")
+        return JSONResponse(_or_why_not(lambda: school.lesson(at, asked)))
+
+    def planted(request: Request) -> Response:
+        number = Query(request, "number").number("number", 0, 0, MOST_MOMENTS)
+        return JSONResponse(_or_why_not(lambda: school.planted(number)))
+
+    def taught(ask: Callable[[], dict[str, Any]]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            Query(request)
+            return JSONResponse(_or_why_not(ask))
+
+        return answer
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -168,6 +187,11 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
                 "story": story,
             }.items()
         ),
+        Route("/api/learn/lesson", lesson),
+        Route("/api/learn/planted", planted),
+        Route("/api/learn/exercises", taught(school.exercises)),
+        Route("/api/learn/landscape", taught(school.landscape)),
+        Route("/api/learn/pathologies", taught(school.pathologies)),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={TapelessError: _sentence, 404: _missing, 405: _missing})
