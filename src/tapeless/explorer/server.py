@@ -28,6 +28,7 @@ from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
 from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
+from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -67,6 +68,9 @@ class Query:
             raise unknown(name, given, known)
         return given
 
+    def optional(self, name: str) -> int | None:
+        return self.number(name, 0) if name in self._given else None
+
     def count(self, name: str) -> int | None:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
@@ -75,13 +79,17 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
     """`most`: bytes of each run's record that are shown."""
     sources = [RunSource(folder, most) for folder in folders]
     school = School(folders)
+    tracers = [Tracer(folder) for folder in folders]
     streams = 0
 
-    def run_of(request: Request) -> RunSource:
+    def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
         if not 0 <= number < len(sources):
             raise TapelessError(f"there is no run {number}: there are {len(sources)}.")
-        return sources[number]
+        return number
+
+    def run_of(request: Request) -> RunSource:
+        return sources[number_of(request)]
 
     def runs(request: Request) -> Response:
         Query(request)
@@ -152,6 +160,26 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
         return answer
 
+    def trace(request: Request) -> Response:
+        query = Query(request, "step")
+        tracer, step = tracers[number_of(request)], query.optional("step")
+        return JSONResponse(_or_why_not(lambda: tracer.overview(step)))
+
+    def element(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].element(*_element(query)))
+
+    def digits(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].digits(*_element(query)))
+
+    def picture(request: Request) -> Response:
+        query = Query(request, "step", "weight", "what")
+        what = query.one_of("what", ("update", "gradient")) or "update"
+        tracer = tracers[number_of(request)]
+        head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -184,7 +212,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
-                "story": story,
+                "story": story, "trace": trace, "element": element, "digits": digits, "picture": picture,
             }.items()
         ),
         Route("/api/learn/lesson", lesson),
@@ -211,6 +239,11 @@ def pages() -> dict[str, tuple[str, bytes]]:
 
 def _page(kind: str, content: bytes) -> Callable[[Request], Response]:
     return lambda request: Response(content, media_type=kind)
+
+
+def _element(query: Query) -> tuple[int | None, int, int, int]:
+    """Which update, which weight, which row and column of it."""
+    return query.optional("step"), query.number("weight", 0), query.number("row", 0), query.number("column", 0)
 
 
 def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

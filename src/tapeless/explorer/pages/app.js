@@ -7,8 +7,15 @@ import { render as flow } from "./flow.js";
 import { render as learn } from "./learn.js";
 import { render as memory } from "./memory.js";
 import { render as run } from "./run.js";
+import { render as trace } from "./trace.js";
 
-const VIEWS = { run: ["Run", run], flow: ["Flow", flow], memory: ["Memory", memory], learn: ["Learn", learn] };
+const VIEWS = {
+  run: ["Run", run],
+  flow: ["Flow", flow],
+  memory: ["Memory", memory],
+  trace: ["Trace a weight", trace],
+  learn: ["Learn", learn],
+};
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 let leave = null;
