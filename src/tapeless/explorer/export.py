@@ -64,6 +64,7 @@ async def answers(app: App) -> dict[str, Any]:
         wanted = ["curves?generation=0&cursor=0", "doctor", "story", "plan?"]
         wanted += [f"heat?what={each}&bins={BINS}" for each in HEATS]
         wanted += [f"rows?from={start}&to={start + CHUNK}" for start in range(0, record.get("rows", 0), CHUNK)]
+        wanted += _traced(await ask(f"{run}/trace"))
         for each in wanted:
             await ask(f"{run}/{each}")
     lesson = await ask("/api/learn/lesson")
@@ -72,6 +73,16 @@ async def answers(app: App) -> dict[str, Any]:
     for each in ("exercises", "landscape"):
         await ask(f"/api/learn/{each}")
     return found
+
+
+def _traced(overview: dict[str, Any]) -> list[str]:
+    """What the traced weight's page asks for first: the largest update and the largest gradient."""
+    wanted = []
+    for what, at in overview.get("largest", {}).items():
+        place = f"step={overview['step']}&weight={at['weight']}&row={at['row']}&column={at['column']}"
+        picture = f"picture?step={overview['step']}&weight={at['weight']}&what={what}"
+        wanted += [picture, f"element?{place}", f"digits?{place}"]
+    return wanted
 
 
 async def _asked(app: App, address: str) -> tuple[int, bytes, bytes]:

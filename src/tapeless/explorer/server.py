@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
@@ -114,9 +115,10 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         return JSONResponse(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
-        query = Query(request, "what", "bins")
+        query = Query(request, "what", "bins", "from", "to")
         generation, found = run_of(request).record()
-        names, table = heat(found, query.text("what", "flow"), query.number("bins", 512, 1, MOST_BINS))
+        bins, last = query.number("bins", 512, 1, MOST_BINS), query.optional("to")
+        names, table = heat(found, query.text("what", "flow"), bins, query.number("from", 0), last)
         said = json.dumps({"generation": generation, "lines": names, "bins": len(table)}).encode()
         return _binary(said, table.astype("<f8").tobytes())
 
@@ -143,6 +145,10 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         asked = Query(request, "ask").text("ask")
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+
+    def batch(request: Request) -> Response:
+        folder, step = run_of(request).folder, Query(request, "step").number("step", 1, 1)
+        return JSONResponse(_or_why_not(lambda: batch_of(folder, step)))
 
     def lesson(request: Request) -> Response:
         query = Query(request, "at", "ask")
@@ -212,7 +218,8 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
-                "story": story, "trace": trace, "element": element, "digits": digits, "picture": picture,
+                "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
+                "picture": picture,
             }.items()
         ),
         Route("/api/learn/lesson", lesson),

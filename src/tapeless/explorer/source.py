@@ -140,9 +140,13 @@ def sections(header: Header) -> list[str]:
     return list(dict.fromkeys(call["section"] for call in header.calls if call["section"]))
 
 
-def heat(record: Record, what: str, bins: int) -> tuple[list[str], Array]:
-    """A table for a heatmap: of each bin its first step and index, then for every line its least and greatest value."""
-    header, rows = record.header, record.rows
+def heat(record: Record, what: str, bins: int, first: int = 0, last: int | None = None) -> tuple[list[str], Array]:
+    """A table for a heatmap: of each bin its first step and index, then for every line its least and greatest value.
+    `first` and `last`: the steps it is cut to."""
+    header, steps = record.header, record.steps
+    start = int(np.searchsorted(steps, first))
+    stop = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
+    rows = record.rows[start:stop]
     if what == "flow":
         lines = flow(header)
         columns = rows[:, [header.column(index, "size") for index in lines.values()]]
@@ -159,7 +163,8 @@ def heat(record: Record, what: str, bins: int) -> tuple[list[str], Array]:
     names = list(lines)
     columns = columns.reshape(len(rows), len(names)).astype(np.float64)
     starts, low, high = min_max(columns, max(1, min(bins, MOST_CELLS // max(1, 2 * len(names)))))
-    table = np.concatenate([record.steps[starts][:, None], starts[:, None], low, high], axis=1)
+    starts = starts + start
+    table = np.concatenate([steps[starts][:, None], starts[:, None], low, high], axis=1)
     return names, table
 
 
