@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.explorer.serving import TOKEN, served, trained
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
 ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
 ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture")]
-FIELDS = {"layers": 2, "channels": 8, "heads": 2}
+FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 

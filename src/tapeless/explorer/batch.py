@@ -14,6 +14,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.explorer.pupil import Pupil
 from tapeless.model import Model
+from tapeless.ops.contract import Array
 from tapeless.tasks.operations import LENGTH, WORDS, OperationBatches, final_scores, split
 from tapeless.train.run import open_run
 
@@ -55,20 +56,21 @@ def batch_of(folder: Path, step: int) -> dict[str, Any]:
     }
 
 
-def _drawn(pupil: Pupil, batch: int, accumulate: int, step: int) -> tuple[Any, Any]:
+def _drawn(pupil: Pupil, batch: int, accumulate: int, step: int) -> tuple[Array, Array]:
     """All batches of an update, as the training drew them."""
     stream = OperationBatches(pupil.model.config, split(pupil.seed)[0], batch, pupil.seed)
     epoch, position = divmod((step - 1) * accumulate, stream.steps_per_epoch)
     stream.restore({**stream.state(), "epoch": epoch, "position": position})
     drawn = [next(stream) for _ in range(accumulate)]
-    return tuple(np.concatenate(each) for each in zip(*drawn, strict=True))
+    return np.concatenate([inputs for inputs, _ in drawn]), np.concatenate([targets for _, targets in drawn])
 
 
-def _token_sizes(model: Model, tokens: Any, targets: Any) -> Any:
+def _token_sizes(model: Model, tokens: Array, targets: Array) -> Array:
     """Of each token of each example, the size of the gradient that reaches its embedding."""
     for call, values in model.trace(tokens, targets):
         if call.op == "embedding" and call.direction == "backward":
-            return np.sqrt(np.mean(np.square(values["dy"].reshape(*tokens.shape, -1)), axis=2))
+            sizes: Array = np.sqrt(np.mean(np.square(values["dy"].reshape(*tokens.shape, -1)), axis=2))
+            return sizes
     raise TapelessError("the embeddings of this model are not trained, so no gradient reaches a token.")
 
 
