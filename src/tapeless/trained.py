@@ -21,6 +21,7 @@ from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
 from tapeless.shown import Sheet, Shown
+from tapeless.tasks.chat.template import FILE as CHAT
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
@@ -34,7 +35,7 @@ from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
 from tapeless.train.settings import Settings
 
-BESIDE = (TOKENIZER, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
+BESIDE = (TOKENIZER, CHAT, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
 
 
 def load(
