@@ -21,7 +21,9 @@ from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
 from tapeless.shown import Sheet, Shown
+from tapeless.tasks.chat.talk import Talk
 from tapeless.tasks.chat.template import FILE as CHAT
+from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
@@ -175,6 +177,11 @@ class Trained(Shown):
         """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`."""
         asked = Sampling(count, temperature, top_k, top_p, seed, stop)
         return self.reader.write(self.model, _text(prompt), asked, self.window)
+
+    def chat(self, system: str | None = None) -> Talk:
+        """A conversation with the model, by its own template or the plain one: `talk = run.chat()`, then
+        `print(talk.say("Hello").whole())`, as often as there is something to say. `system`: what it is told first."""
+        return Talk(self.model, speech_of(self.folder, self.run.tokenizer_spec()), self.window, system)
 
     def batches(self, text: str) -> Iterator[tuple[Array, Array]]:
         """What the model is asked about a text: `inputs, targets` for `model.forward_backward` or `model.trace`, in

@@ -97,7 +97,11 @@ class _Process:
     def _begin(self) -> None:
         command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))]
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is meant for us
         )
         self._end = weakref.finalize(self, _ended, self._child)
 
