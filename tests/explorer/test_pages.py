@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
@@ -38,11 +39,11 @@ def visit(chromium):
     """Opens an address; whatever the page complains of fails the test."""
     contexts, complaints = [], []
 
-    def open_page(server, width=1280, height=800, scheme="light"):
+    def open_page(server, width=1280, height=800, scheme="light", **how):
         def foreign(url):
             return not url.startswith(f"http://{server.host}/")
 
-        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **how)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
@@ -121,6 +122,50 @@ def test_the_run_view_shows_what_was_measured(server, runs, visit):
     page.locator(".chart tbody tr").first.wait_for()
     assert page.locator(".chart tbody tr").count() > 5
     assert "healthy" in page.locator(".doctor").inner_text() or page.locator(".doctor .verdict").count() == 2
+
+
+def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, visit):
+    told = story(runs[0])
+    first, last = told["moments"][0], told["moments"][-1]
+    with served(runs[0]) as server:
+        page = visit(server)
+        said, at = page.locator("#replay-said"), page.locator("#replay-step")
+        page.locator("#replay-skip").wait_for()
+        page.locator("#replay-step", has_text="0 of 12").wait_for()  # it begins by itself, before the first update
+        page.click("#replay-skip")
+        mark = "✓" if last["right"] else "✗"
+        assert said.inner_text() == f"{told['question']} = {last['said']} {mark}"
+        assert at.inner_text() == "12 of 12"
+        page.locator("#replay-at").focus()
+        page.keyboard.press("Home")
+        assert said.inner_text() == f"{told['question']} = {first['said']} {'✓' if first['right'] else '✗'}"
+        page.locator(".replay summary").click()
+        assert page.locator(".replay table").count() == 3
+        page.fill("#replay-ask", "Min(7,3")
+        page.keyboard.press("Enter")
+        page.locator(".replay [role=alert]", has_text="is no whole expression").wait_for()
+        page.fill("#replay-ask", "Min(7,3,9)")
+        page.keyboard.press("Enter")
+        page.locator("#replay-skip").wait_for()
+        page.click("#replay-skip")
+        assert said.inner_text().startswith("Min(7,3,9) = ")
+        page.click("#replay-play")
+        page.locator("#replay-skip").wait_for()
+        page.context.close()
+        page = visit(server, reduced_motion="reduce")  # who wants no motion sees the end, and moves the slider
+        page.locator("#replay-play").wait_for()
+        assert page.locator("#replay-step").inner_text() == "12 of 12"
+        page.context.close()
+
+
+def test_the_replay_comes_to_its_end_by_itself(runs, visit):
+    with served(runs[1]) as server:
+        page = visit(server)
+        page.locator("#replay-said").wait_for()
+        page.evaluate("() => { const now = performance.now.bind(performance); performance.now = () => now() + 1e6; }")
+        page.locator(".replay-happens", has_text="click any bright cell").wait_for()
+        assert page.locator("#replay-step").inner_text() == "8 of 8"
+        page.context.close()
 
 
 def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs, visit):
@@ -226,7 +271,7 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
 def test_damaged_runs_are_told_and_not_run(tmp_path, runs, visit, damage):
     run = tmp_path / ("<img src=x onerror=alert(1)>" if damage == "hostile" else "run")
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32") if damage != "empty" else ():
+    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32") if damage != "empty" else ():
         content = (runs[0] / name).read_bytes()
         if damage == "half":
             content = content[: len(content) // 2]

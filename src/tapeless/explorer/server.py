@@ -25,6 +25,7 @@ from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story as told_by
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.program.precision import PRECISIONS
 
@@ -127,6 +128,11 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
 
+    def story(request: Request) -> Response:
+        asked = Query(request, "ask").text("ask")
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -159,6 +165,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+                "story": story,
             }.items()
         ),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),

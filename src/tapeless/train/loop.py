@@ -135,6 +135,8 @@ class Trainer:
         if not made.finite:
             raise self._stopped(made.refusal, range(len(self._drawn)))
         self.step += 1
+        if self.recording:
+            self.recording.moments.take(self.step, last=self.step == self.steps)
         done = Step(self.step, self.loss, lr, made.norm)
         self.added, self.loss = 0, 0.0
         return done
