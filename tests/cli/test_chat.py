@@ -14,6 +14,7 @@ from tapeless.generate import Decoder
 from tapeless.tasks.chat.template import FILE
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
+from tests.screens import document, refusal, screen
 
 SMALL = {"layers": 1, "channels": 32, "heads": 4, "kv_heads": 2, "hidden": 48}
 
@@ -49,6 +50,33 @@ def test_for_people_it_says_what_it_is_and_what_there_is(run):
     assert "Ctrl-C  end the answer" in found.output
     assert "all that was said is forgotten" in found.output
     assert "its 96 positions are full: the oldest 2 messages are forgotten" in found.output
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_but_an_answer_is_wider_than_the_terminal(run, width, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    shown = screen("chat", "run", "--backend", "reference", "-n", 3, width=width, typed="/help\nSay a.\n/reset\n")
+    assert "Ctrl-D  leave" in shown
+    shown = screen("tokenize", "chats.jsonl", "--show", width=width)
+    assert "Assistant:\n⟦a!<|endoftext|>⟧\n" in shown
+    assert "in ⟦ ⟧: learned; the rest is read. By the plain chat template, bytes." in " ".join(shown.split())
+    shown = screen("tokenize", "chats.jsonl", "--out", f"tokens-{width}", width=width)
+    assert "to train on" in shown
+    assert "train --from RUN --data" in " ".join(shown.split())
+
+
+def test_what_is_shown_as_json_is_all_of_the_text(run):
+    found = document("tokenize", run.parent / "chats.jsonl", "--show")["conversations"]
+    assert len(found) == 3
+    parts = [(part["text"], part["learned"]) for part in found[0]["parts"]]
+    assert parts == [("User:\nSay a.\n\nAssistant:\n", False), ("a!<|endoftext|>", True), ("\n", False)]
+
+
+def test_show_and_conversations_refuse_what_has_no_effect(run, tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    assert "--show would have no effect" in refusal("tokenize", tmp_path / "a.txt", "--show")
+    assert "--out would have no effect" in refusal("tokenize", run.parent / "chats.jsonl", "--show", "--out", "x")
+    assert "--field would have no effect" in refusal("tokenize", run.parent / "chats.jsonl", "--field", "prompt")
 
 
 def test_what_is_no_command_is_refused_and_a_blank_lets_it_be_said(run):

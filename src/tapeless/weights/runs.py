@@ -26,10 +26,11 @@ class Imported:
     run: Run
     parameters: int
     has_tokenizer: bool
+    has_chat: bool  # a template of its own
 
 
-def import_folder(folder: Path, out: Path | NumberedFolder) -> Imported:
-    """A new run, to sample from or to train further."""
+def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None = None) -> Imported:
+    """A new run, to sample from or to train further. `origin`: where the folder came from, if not from here."""
     config = hugging_face.read_config(folder)
     preset = Preset(IMPORTED, config)
     model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
@@ -48,9 +49,9 @@ def import_folder(folder: Path, out: Path | NumberedFolder) -> Imported:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
         if chat is not None and chat.own:
             chat.save(made.folder)
-        state = {"step": 0, "from": str(folder)}
+        state = {"step": 0, "from": origin or str(folder)}
         checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
-    return Imported(made, model.parameters, tokenizer is not None)
+    return Imported(made, model.parameters, tokenizer is not None, chat is not None and chat.own)
 
 
 @dataclass(frozen=True)
