@@ -9,6 +9,7 @@ import pytest
 
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
+from tapeless.explorer.tracing import Tracer
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
@@ -19,8 +20,13 @@ BROWSER = found()
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no browser: install chromium, or name one in TAPELESS_BROWSER, and its pages are tried too"
 )
-VIEWS = ("run", "flow", "memory")
-READY = {"run": "#heat-readout:not(:empty)", "flow": "button.call .value:not(:empty)", "memory": "#memory-total strong"}
+VIEWS = ("run", "flow", "memory", "trace")
+READY = {
+    "run": "#heat-readout:not(:empty)",
+    "flow": "button.call .value:not(:empty)",
+    "memory": "#memory-total strong",
+    "trace": ".digits",
+}
 FRAME = 8.0  # milliseconds that a page may work for one frame
 
 
@@ -251,6 +257,38 @@ def test_the_memory_view_is_the_plan(server, runs, visit):
     assert plan["why"][largest["name"]] in page.locator("#buffer").inner_text()
     page.select_option("#memory-backend", "reference")
     page.locator("#memory-precision option", has_text="float64").wait_for(state="attached")
+
+
+def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
+    page = visit(server)
+    go(page, "trace")
+    traced = Tracer(runs[0])
+    overview = traced.overview(None)
+    at = overview["largest"]["update"]
+    found = traced.element(None, **at)
+    assert found["name"] in page.locator("#trace-headline").inner_text()
+    assert page.locator("#trace-total").inner_text() == page.locator("#trace-gradient").inner_text()
+    for what, number in (("total", found["gradient"]), ("after", found["after"])):
+        assert float(page.locator(f"#trace-{what}").inner_text().replace("−", "-")) == pytest.approx(number, rel=1e-5)
+    proven = page.locator(".digits tr").nth(1).inner_text()
+    assert "all" in proven or int(re.findall(r"(\d+) digits", proven)[0]) >= 10, proven
+    page.locator("#trace-sum").focus()
+    page.keyboard.press("ArrowRight")
+    second = overview["words"][found["terms"][1]["sequence"]]
+    assert page.locator("#trace-term").inner_text().startswith("2. ")
+    assert "".join(second) in page.locator("#trace-term").inner_text()
+    page.locator("#trace-picture[aria-label*='arrow keys']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    shape = overview["weights"][at["weight"]]["shape"]
+    place = [min(at["row"] + 1, shape[0] - 1), min(at["column"] + 1, shape[1] - 1)]
+    page.locator("#trace-headline code", has_text=f"[{place[0]}, {place[1]}]").wait_for()
+    page.select_option("#trace-weight", label="blocks.0.norm1.weight 8")
+    page.locator("#trace-headline code", has_text="blocks.0.norm1.weight[").wait_for()
+    page.locator("summary", has_text="every contribution").click()
+    assert page.locator("#trace-result tbody tr").count() > 20
+    page.select_option("#trace-step", "0")
+    page.locator("#trace-said", has_text="Update 1 made again").wait_for()
 
 
 def test_a_run_is_seen_while_it_trains(tmp_path, visit):

@@ -16,6 +16,8 @@ from tapeless.train.run import open_run
 from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
+ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
+ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture")]
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 
@@ -331,6 +333,14 @@ def hostile(port):
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
     for query in ("ask=Max(1,6,2)&ask=Max(1,6,2)", "question=Max(1,6,2)", "ask=" + "Max(1,6,2)" * 101, "ask[]=x"):
         yield f"story {query[:40]}", plain(f"/api/runs/0/story?{query}")
+    elements = ["weight=999", "row=99999", "column=99999", "weight=-1", "row=1e3", "step=-1", "what=update"]
+    elements += ["weight=0&weight=1"]
+    elements += ["step=99999999999999", "weight=../0", "row=%00", "column=<script>", "weight=NaN", "step=\u0663"]
+    for query in elements:
+        for path in ("element", "digits", "trace"):
+            yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
+        yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"
     yield "a chunked body", plain(good, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     yield "both lengths", plain(good, "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
@@ -389,7 +399,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
     for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32", "lock"):
         (run / name).symlink_to(secret)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows", "/0/story"):
+        for path in ("", *ENDPOINTS):
             _, _, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert b"a secret" not in body, path
 
@@ -413,16 +423,7 @@ def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
         else:
             (run / name).write_text("<script>alert(1)</script>\n" * 3)
     with served(run) as server:
-        for path in (
-            "",
-            "/0/curves",
-            "/0/doctor",
-            "/0/record",
-            "/0/plan",
-            "/0/heat",
-            "/0/rows?from=0&to=9",
-            "/0/story",
-        ):
+        for path in ("", *ENDPOINTS):
             status, head, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert status in (200, 422), (path, body)
             assert b"text/html" not in head

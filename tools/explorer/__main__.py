@@ -31,7 +31,7 @@ TWIN = [
 RUNS = {
     "post-norm": (*TWIN, "--placement", "post"),
     "pre-norm": (*TWIN, "--placement", "pre"),
-    "teaching": ("ops-102k",),
+    "teaching": ("ops-102k", "--keep", "12"),
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
@@ -39,12 +39,15 @@ SHOTS = (  # name, view, runs, width, height, light or dark
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
+    ("trace", "trace", ("teaching",), 1280, 1580, "light"),
+    ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
 )
 READY = {
     "replay": "#replay-skip:visible",
     "run": "#heat-readout:not(:empty)",
     "flow": "button.call .value:not(:empty)",
     "memory": "#memory-total strong",
+    "trace": ".digits",
 }
 
 
@@ -99,7 +102,7 @@ def take_pictures(parent: Path) -> None:
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
                     page.evaluate("() => scrollTo(0, 0)")
-                else:
+                elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
                     canvas.click(position={"x": 500, "y": 120})
                 page.screenshot(path=PICTURES / f"{name}.png")
