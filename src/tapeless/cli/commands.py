@@ -42,9 +42,7 @@ def make_app(*names: str) -> typer.Typer:
 def command_named(name: str) -> Callable[..., None] | typer.Typer:
     # `import` and `help` are words of Python's: there they end with an underscore.
     module = vars(import_module(f"tapeless.cli.{COMMANDS[name]}"))
-    command: Callable[..., None] | typer.Typer = (
-        module.get(f"{name}_") or module[name]
-    )
+    command: Callable[..., None] | typer.Typer = module.get(f"{name}_") or module[name]
     return command
 
 
