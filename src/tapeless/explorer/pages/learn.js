@@ -72,9 +72,9 @@ async function begins(how) {
     h("p", {}, "Everything begins with one vector: how the loss changes when a score changes, ∂loss/∂score. It is the probability, less 1 at the right word: p − y."),
     predict({ id: "begins-sign", ask: "Which of its twenty numbers are negative?", choices: ["only that of the right word", `that of the likeliest word, ${found.words[likeliest]}`, "about half of them"], right: 0,
       say: h("p", {}, `p − 1 is negative, every other p is positive: the loss falls when the score of ${right} rises and every other falls.`) }),
-    predict({ id: `begins-slope-${found.at}`, ask: `${right} got ${short(found.likely[found.target])}. What is ∂loss/∂score of ${right}?`, right: found.slope[found.target],
+    predict({ id: `begins-slope-${found.at}`, ask: `${right} got ${Number(found.likely[found.target].toPrecision(6))}. What is ∂loss/∂score of ${right}?`, right: found.slope[found.target],
       say: bars({ title: "∂loss/∂score, as the backward call of the classifier wrote it", rows: found.words.map((word, index) => [word, found.slope[index]]), mark: found.target }) }),
-    predict({ id: "begins-sum", ask: "What do the twenty numbers add up to?", right: 0, say: h("p", {}, `Probabilities add up to 1, and 1 is taken away: here the sum is ${short(found.slope.reduce((a, b) => a + b))}.`) }),
+    predict({ id: "begins-sum", ask: "What do the twenty numbers add up to?", right: 0, tolerance: 1e-6, say: h("p", {}, `Probabilities add up to 1, and 1 is taken away: here the sum is ${short(found.slope.reduce((a, b) => a + b))}.`) }),
   ];
 }
 
