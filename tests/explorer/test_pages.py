@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
@@ -21,12 +22,13 @@ BROWSER = found()
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no browser: install chromium, or name one in TAPELESS_BROWSER, and its pages are tried too"
 )
-VIEWS = ("run", "flow", "memory", "trace")
+VIEWS = ("run", "flow", "memory", "trace", "attention")
 READY = {
     "run": "#heat-readout:not(:empty)",
     "flow": "button.call .value:not(:empty)",
     "memory": "#memory-total strong",
     "trace": ".digits",
+    "attention": "#attention-head:not(:empty)",
 }
 FRAME = 8.0  # milliseconds that a page may work for one frame
 
@@ -338,6 +340,39 @@ def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
     assert page.locator("#trace-result tbody tr").count() > 20
     page.select_option("#trace-step", "0")
     page.locator("#trace-said", has_text="Update 1 made again").wait_for()
+
+
+def test_heads_are_seen_beside_their_gradients_over_training(server, runs, visit):
+    page = visit(server)
+    go(page, "attention")
+    attending = Attending(runs[0])
+    steps = attending.examples()["steps"]
+    head, values = attending.maps(steps[-1], 0, "")
+    told = page.locator("#attention-cell")
+    block, square = head["blocks"][0], 8 * 8
+    page.locator("#attention-all").focus()
+    for key in ("ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    page.locator("#attention-head", has_text="blocks.0, head 0").wait_for()
+    page.locator("#attention-weights").focus()
+    for key in ("ArrowLeft", "ArrowUp") * 8:
+        page.keyboard.press(key)
+    gradient = values[block["heads"] * square]
+    assert f"gradient of that score is {short(float(np.float32(gradient)))}:" in told.inner_text()
+    assert f"with {100 * values[0]:.0f} %" in told.inner_text() or values[0] < 0.1
+    page.keyboard.press("ArrowRight")
+    assert f"“{head['words'][0]}” looks at “{head['words'][1]}”" in told.inner_text()
+    page.locator("#attention-step").focus()
+    for _ in steps:
+        page.keyboard.press("ArrowLeft")
+    page.locator("#attention-at", has_text=f"0, loss {short(attending.maps(0, 0, '')[0]['loss'])}").wait_for()
+    page.fill("#attention-text", "Max(1,6,2)")
+    page.keyboard.press("Enter")
+    page.locator("#attention-answer", has_text="Max(1,6,2)").wait_for()
+    page.click("#attention-play")
+    page.locator("#attention-at", has_text=f"{steps[-1]}, loss").wait_for()
+    page.locator("summary", has_text="this head as a table").click()
+    assert page.locator("#attention-result tbody tr").count() >= 3
 
 
 def test_a_run_is_seen_while_it_trains(tmp_path, visit):

@@ -23,7 +23,7 @@ from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
 ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
-ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture")]
+ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture", "examples", "attention")]
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
@@ -385,6 +385,12 @@ def hostile(port):
     for query in elements:
         for path in ("element", "digits", "trace"):
             yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    attention = ["example=99", "step=99", "text=nothing+known", "example=-1", "text=" + "x" * 990, "text=%ff"]
+    attention += ["text=%00"]
+    attention += ["text=Max(1,6,2)Max(1,6,", "step=1e9", "example=0&example=1", "head=1", "text=../../etc/passwd"]
+    for query in attention:
+        yield f"attention {query[:20]}", plain(f"/api/runs/0/attention?{query}")
+    yield "examples with a query", plain("/api/runs/0/examples?step=1")
     for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
         yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"

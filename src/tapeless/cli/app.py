@@ -10,6 +10,7 @@ import tapeless
 from tapeless.cli.about import about
 from tapeless.cli.attend import attend
 from tapeless.cli.bench import bench
+from tapeless.cli.chat import chat
 from tapeless.cli.check import check
 from tapeless.cli.common import with_flowing_help
 from tapeless.cli.compare import compare
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    presets, explain, plan, check, tokenize, train, explore, runs, doctor, evaluate, compare, attend, sample,
+    presets, explain, plan, check, tokenize, train, explore, runs, doctor, evaluate, compare, attend, sample, chat,
     import_, export, bench, about, help_,
 )  # fmt: skip
 for command in COMMANDS:

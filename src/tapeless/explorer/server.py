@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
+from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
@@ -81,6 +82,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
     sources = [RunSource(folder, most) for folder in folders]
     school = School(folders)
     tracers = [Tracer(folder) for folder in folders]
+    attending = [Attending(folder) for folder in folders]
     streams = 0
 
     def number_of(request: Request) -> int:
@@ -186,6 +188,16 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
         return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
 
+    def examples(request: Request) -> Response:
+        Query(request)
+        return JSONResponse(_or_why_not(attending[number_of(request)].examples))
+
+    def attention(request: Request) -> Response:
+        query = Query(request, "step", "example", "text")
+        asked = query.number("step", 0), query.number("example", 0), query.text("text")
+        head, values = attending[number_of(request)].maps(*asked)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f4").tobytes())
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -219,7 +231,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
                 "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
-                "picture": picture,
+                "picture": picture, "examples": examples, "attention": attention,
             }.items()
         ),
         Route("/api/learn/lesson", lesson),

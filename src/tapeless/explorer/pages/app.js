@@ -3,6 +3,7 @@
 import { firstView, json, remember, sealed } from "./api.js";
 import { h } from "./dom.js";
 import { Model, Run } from "./model.js";
+import { render as attention } from "./attention.js";
 import { render as flow } from "./flow.js";
 import { render as learn } from "./learn.js";
 import { render as memory } from "./memory.js";
@@ -12,6 +13,7 @@ import { render as trace } from "./trace.js";
 const VIEWS = {
   run: ["Run", run],
   flow: ["Flow", flow],
+  attention: ["Attention", attention],
   memory: ["Memory", memory],
   trace: ["Trace a weight", trace],
   learn: ["Learn", learn],
