@@ -99,10 +99,12 @@ def take_pictures(parent: Path) -> None:
                     page.click(f"#to-{view}")
                 page.locator(READY[view]).first.wait_for(state="attached")
                 if view == "replay":
-                    page.wait_for_timeout(2800)  # in the middle of the way back
+                    page.locator(".replay-happens", has_text="goes back through every call").wait_for()
+                    page.wait_for_timeout(1300)  # in the middle of the way back, and there it stays
+                    page.evaluate("() => { const now = performance.now(); performance.now = () => now; }")
                 elif view == "learn":
                     page.click("[data-chapter=path]")
-                    page.locator("#lesson figure").first.wait_for(timeout=300_000)
+                    page.locator("#lesson h2", has_text="6. ").wait_for(timeout=300_000)
                 elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):

@@ -14,7 +14,7 @@ const BINS = 1024, LEFT = 112, RIGHT = 10, BOTTOM = 22, MOST_RUNS = 3, DECADES =
 export function heatmap({ model }) {
   const kind = h("select", { id: "heat-kind", onchange: () => { chosen = null; update(); } },
     Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
-  const pictures = h("div");
+  const pictures = h("div", { className: "pictures" });
   const readout = h("p", { className: "readout", id: "heat-readout", ariaLive: "polite" });
   const toFlow = h("button", { type: "button", id: "heat-to-flow", hidden: true, onclick: () => { model.at = pointed(); model.open("flow"); } }, "see this step call by call");
   const who = h("button", { type: "button", id: "heat-to-batch", hidden: true, onclick: () => showBatch() }, "whose gradient was it?");

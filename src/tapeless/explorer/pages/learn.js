@@ -35,10 +35,12 @@ export function render({ model, el }) {
       if (number === index) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");
     }
     wait.textContent = "the engine computes …";
+    place.classList.add("waiting");
     const fetched = await CHAPTERS[index][2]({ model, lesson: (moment) => json(`/api/learn/lesson${moment === null ? "" : `?at=${moment}`}`), ask: (what) => json(`/api/learn/${what}`), at, choose: (moment) => open(now, moment) })
       .catch((error) => [h("p", { className: "error", role: "alert" }, error.message)]);
     if (mine !== turn) return;
     wait.textContent = "";
+    place.classList.remove("waiting");
     const next = index + 1 < CHAPTERS.length && h("button", { type: "button", id: "learn-next", onclick: () => { open(index + 1); scrollTo(0, 0); } }, `next: ${CHAPTERS[index + 1][1]} →`);
     place.replaceChildren(h("h2", {}, `${index + 1}. ${CHAPTERS[index][1]}`), ...fetched, h("p", {}, next));
     tell();
