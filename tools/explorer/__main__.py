@@ -35,7 +35,7 @@ RUNS = {
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
-    ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
+    ("run", "run", ("post-norm", "pre-norm"), 1280, 1180, "light"),
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("learn", "learn", ("teaching",), 1280, 800, "light"),
@@ -121,7 +121,7 @@ def take_pictures(parent: Path) -> None:
                     )
                 elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
-                    canvas.click(position={"x": 500, "y": 120})
+                    canvas.click(position={"x": 400, "y": 250})
                 page.screenshot(path=PICTURES / f"{name}.png")
                 context.close()
                 print(PICTURES / f"{name}.png")
