@@ -35,7 +35,7 @@ RUNS = {
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
-    ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
+    ("run", "run", ("post-norm", "pre-norm"), 1280, 1180, "light"),
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("learn", "learn", ("teaching",), 1280, 800, "light"),
@@ -99,10 +99,12 @@ def take_pictures(parent: Path) -> None:
                     page.click(f"#to-{view}")
                 page.locator(READY[view]).first.wait_for(state="attached")
                 if view == "replay":
-                    page.wait_for_timeout(2800)  # in the middle of the way back
+                    page.locator(".replay-happens", has_text="goes back through every call").wait_for()
+                    page.wait_for_timeout(1300)  # in the middle of the way back, and there it stays
+                    page.evaluate("() => { const now = performance.now(); performance.now = () => now; }")
                 elif view == "learn":
                     page.click("[data-chapter=path]")
-                    page.locator("#lesson figure").first.wait_for(timeout=300_000)
+                    page.locator("#lesson h2", has_text="6. ").wait_for(timeout=300_000)
                 elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):
@@ -119,7 +121,7 @@ def take_pictures(parent: Path) -> None:
                     )
                 elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
-                    canvas.click(position={"x": 500, "y": 120})
+                    canvas.click(position={"x": 400, "y": 250})
                 page.screenshot(path=PICTURES / f"{name}.png")
                 context.close()
                 print(PICTURES / f"{name}.png")
