@@ -44,14 +44,15 @@ from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _alone(method: Callable[Concatenate[Model, P], R]) -> Callable[Concatenate[Model, P], R]:
     """One thread at a time: what a run reads and leaves is the same memory for all."""
 
     @wraps(method)
-    def locked(self: Model, *given: P.args, **named: P.kwargs) -> R:
+    def locked(self: Model, /, *given: P.args, **named: P.kwargs) -> R:
         with self._in_use:
             return method(self, *given, **named)
 

@@ -170,7 +170,7 @@ def _checked_wrt(pair: Pair, wrt: Sequence[int] | None) -> tuple[int, ...]:
         if not floats:
             raise TapelessError("no input is a float64 array with anything in it, so there is no gradient to check.")
         return tuple(floats)
-    if not isinstance(wrt, Sequence) or isinstance(wrt, str):
+    if not isinstance(wrt, Sequence):
         raise TapelessError(f"wrt must be numbers of inputs, such as [0, 2], not {wrt!r}.")
     chosen = tuple(wrt)
     for index in chosen:
