@@ -31,7 +31,7 @@ class NotYetError(TapelessError):
 
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest what may have been meant, else say what there is."""
-    names = sorted(known, key=_natural)
+    names = sorted({*known}, key=_natural)
     if isinstance(value, str) and RENAMED.get(value) in names:
         return TapelessError(f"unknown {what} {value!r}: it is called {RENAMED[value]!r} now.")
     near = _meant(value.lower(), names) if isinstance(value, str) else []
