@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tapeless.explorer.attention import Attending
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
 from tapeless.explorer.stepping import of_calls, of_one
@@ -164,6 +165,54 @@ def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, vis
         page = visit(server, reduced_motion="reduce")  # who wants no motion sees the end, and moves the slider
         page.locator("#replay-play").wait_for()
         assert page.locator("#replay-step").inner_text() == "12 of 12"
+        page.context.close()
+
+
+def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
+    with (runs[1] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "spike", "step": 6, "message": "the loss jumped"}) + "\n")
+    with served(runs[1]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("button", has_text="spike at step 6").click()
+        page.locator("#heat-batch table").wait_for()
+        found = batch_of(runs[1], 6)["rows"][0]
+        said = page.locator("#heat-batch").inner_text()
+        assert f"The costliest was {''.join(found['words'])}, answered {found['said']} for {found['answer']}" in said
+        assert f"place {int(np.argmax(found['sizes'])) + 1}." in said
+        page.locator("#chart-loss").focus()
+        page.keyboard.press("Enter")
+        page.locator("#heat-batch", has_text="Step 8 learned from 200 examples").wait_for()
+        page.context.close()
+
+
+def test_zooming_keeps_to_the_chosen_step_and_takes_the_curves_along(runs, visit):
+    with served(runs[0]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("canvas[aria-label^='run: gradient'], canvas[aria-label^='one: gradient']").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        page.keyboard.press("+")
+        page.locator("#chart-loss ~ .readout", has_text="at step 11").wait_for()
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        assert page.locator("#zoom-out").is_enabled()
+        page.click("#zoom-out")
+        page.locator("#chart-loss ~ .readout", has_text="at step 12").wait_for()
+        page.context.close()
+
+
+def test_twelve_layers_are_painted_within_a_second(tmp_path, visit):
+    """Processor time of the page's thread until everything is there, so that what else runs is not held against it."""
+    run = trained(tmp_path / "run", steps=4, layers=12)
+    with served(run) as server:
+        page = visit(server, reduced_motion="reduce")
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.reload()
+        page.locator(READY["run"]).first.wait_for(state="attached")
+        listed = session.send("Performance.getMetrics")["metrics"]
+        spent = next(each["value"] for each in listed if each["name"] == "TaskDuration")
+        assert 0 < spent < 1.0, spent
         page.context.close()
 
 

@@ -36,8 +36,9 @@ RUNS = {
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
     ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
-    ("flow", "flow", ("teaching",), 1280, 800, "light"),
+    ("flow", "flow", ("teaching",), 1280, 1500, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
+    ("learn", "learn", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
     ("attention", "attention", ("teaching",), 1280, 1100, "light"),
     ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
@@ -51,6 +52,7 @@ READY = {
     "memory": "#memory-total strong",
     "trace": ".digits",
     "attention": "#attention-head:not(:empty)",
+    "learn": "#lesson h2",
 }
 
 
@@ -98,6 +100,9 @@ def take_pictures(parent: Path) -> None:
                 page.locator(READY[view]).first.wait_for(state="attached")
                 if view == "replay":
                     page.wait_for_timeout(2800)  # in the middle of the way back
+                elif view == "learn":
+                    page.click("[data-chapter=path]")
+                    page.locator("#lesson figure").first.wait_for(timeout=300_000)
                 elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):
