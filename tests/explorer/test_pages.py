@@ -299,6 +299,7 @@ def test_flow_computes_on_request(server, runs, visit):
     number = tracer.near(12, lambda traced: of_one(traced, found[0]["call"]))["arguments"][0]["corner"][0][0]
     assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
     assert page.locator("#flow-numbers canvas").count() == 1
+    assert "null" not in page.locator("#flow-call").inner_text()
     page.locator("#flow-through").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#flow-call h2").inner_text().startswith(f"{found[0]['call'] + 1} ")
@@ -311,6 +312,9 @@ def test_flow_computes_on_request(server, runs, visit):
     assert [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]] == []
     page.select_option("#flow-by", "size")
     page.locator("#flow-call dt", has_text="size per element").first.wait_for()
+    page.locator("button.call").first.click()
+    page.select_option("#flow-run", "1")  # before the numbers of the other run's call are asked for
+    page.locator("#highway-said", has_text="After update 8").wait_for()
 
 
 def test_the_memory_view_is_the_plan(server, runs, visit):

@@ -23,7 +23,7 @@ export function render({ model, el }) {
   let row = model.at?.run === run ? model.at.row : null, chosen = model.at?.run === run ? model.at.call ?? null : null;
   let values = null, cells = new Map(), asked = 0, later = 0;
   model.at = null;
-  const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = null; build(); } },
+  const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = values = null; build(); } },
     runs.map((each, index) => h("option", { value: index, selected: each === run }, each.name)));
   const by = h("select", { id: "flow-by", onchange: () => { if (COMPUTED.includes(by.value)) compute(); else paint(); } }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
   const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
@@ -70,9 +70,11 @@ export function render({ model, el }) {
     slider.value = row;
     through.max = record.calls.length - 1;
     computed = numbersOf = null;
+    clearTimeout(waiting); // what was chosen in another run is not asked of this one
     look();
     tell();
     drive();
+    if (COMPUTED.includes(by.value)) compute();
     if (chosen !== null) choose(chosen);
   }
 
@@ -93,10 +95,10 @@ export function render({ model, el }) {
   }
 
   async function compute() {
-    const what = by.value;
+    const what = by.value, mine = run;
     said.textContent = what === "error" ? "running every call on the reference, in float64 …" : "timing every call …";
     const answer = await answered(`calls?near=${step()}&what=${what}`);
-    if (by.value !== what) return;
+    if (by.value !== what || mine !== run) return;
     if (answer.error) { said.textContent = answer.error; return; }
     computed = { what, of: new Map(answer.calls.map((each) => [each.call, each])) };
     said.textContent = what === "error"
@@ -120,9 +122,9 @@ export function render({ model, el }) {
   }
 
   async function numbersNow() {
-    const call = chosen;
+    const call = chosen, mine = run;
     const answer = await answered(`call?near=${step()}&call=${call}`);
-    if (call !== chosen) return;
+    if (call !== chosen || mine !== run) return;
     numbersOf = { call, answer };
     tell();
   }
@@ -220,7 +222,7 @@ export function render({ model, el }) {
     const each = computed?.of.get(call.call);
     exact.replaceChildren(...(numbersOf?.call === call.call ? [h("h3", {}, numbersOf.answer.error ? "Its numbers" : `Its numbers after update ${whole(numbersOf.answer.step)}`),
       ...(numbersOf.answer.error ? [h("p", { className: "soft" }, numbersOf.answer.error)] : callNumbers(numbersOf.answer, call))] : []));
-    if (!each) return null;
+    if (!each) return "";
     return h("p", { id: "flow-computed" }, computed.what === "time" ? `${short(each.ms)} ms, ${percent(each.share)} of the ceiling of ${each.by}`
       : `farthest from the reference in ${each.argument} at [${each.position.join(", ")}]: ${each.found}, the reference has ${each.true}; ${short(each.error)} of its largest element, ${short(each.tolerance)} is what rounding explains`);
   }
