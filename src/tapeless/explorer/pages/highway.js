@@ -48,7 +48,7 @@ export function highway({ choose }) {
         if (found.indexOf(each) === at) { context.strokeStyle = ink("mark"); context.lineWidth = 2; context.strokeRect(x + unit * 0.2 - 3, road - size - 3, unit * 0.6 + 6, size + 6); }
         context.fillStyle = ink("soft");
         context.textAlign = "center";
-        if (unit > 62) {
+        if (unit > 84) {
           context.fillText(each.name.replace("blocks.", ""), x + unit / 2, road + 16, unit - 4);
           context.fillText(`${percent(share)}, cos ${short(Number(each.cosine.toFixed(2)))}`, x + unit / 2, road + 31, unit - 4);
         }
