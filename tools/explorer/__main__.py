@@ -36,11 +36,11 @@ RUNS = {
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
     ("run", "run", ("post-norm", "pre-norm"), 1280, 1180, "light"),
-    ("flow", "flow", ("teaching",), 1280, 800, "light"),
+    ("flow", "flow", ("teaching",), 1280, 1560, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("learn", "learn", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
-    ("attention", "attention", ("teaching",), 1280, 1100, "light"),
+    ("attention", "attention", ("teaching",), 1280, 1190, "light"),
     ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
     ("trace", "trace", ("teaching",), 1280, 1580, "light"),
     ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
@@ -111,11 +111,13 @@ def take_pictures(parent: Path) -> None:
                         page.keyboard.press("ArrowRight")
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
+                    for computed in ("#highway-told:not(:empty)", "#flow-numbers math"):
+                        page.locator(computed).first.wait_for()
                     page.evaluate("() => scrollTo(0, 0)")
                 elif view == "attention":
                     steps = int(page.locator("#attention-step").get_attribute("max") or 0)
                     last = page.locator("#attention-at").inner_text()
-                    page.locator("#attention-step").fill(str(steps * 3 // 4))  # while it learns
+                    page.locator("#attention-step").fill(str(steps * 3 // 5))  # while it learns
                     page.wait_for_function(
                         "was => document.getElementById('attention-at').textContent !== was", arg=last
                     )
