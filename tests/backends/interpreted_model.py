@@ -84,6 +84,11 @@ def differences() -> Iterator[str]:
     yield from (str(found) for found in check_backend_alone("attention", Device("cpu")))  # with scores in the hundreds
     if not isinstance(model.params["tokens.weight"], torch.Tensor):
         yield "params are no tensors"
+    model.write("norm.weight", np.full(8, np.nan))
+    kept = {name: model.read(name).tobytes() for name in (*model.params, *model.state)}
+    refused = model.step(tokens, targets, lr=1e-2)
+    if refused.finite or kept != {name: model.read(name).tobytes() for name in kept}:
+        yield "a step that is not finite has changed something"
 
 
 FILLED = "no gaps between gradients"  # which are then written where they would first be added to, and never zeroed
