@@ -296,17 +296,16 @@ def adamw(
 
 
 def muon(
-    weights: Array, m: Array, step: Array, moved: Shape, norms: Shape,
+    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
     gradients: Array, scale: Array, finite: Array, lr: Array,
     momentum: float, beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
     matrices: tuple[tuple[int, int, tuple[int, ...]], ...], sections: tuple[int, ...],
-    v: Array | None = None, master: Array | None = None,
+    master: Array | None = None,
 ) -> Outputs:  # fmt: skip
     t, full = int(step[0]) + 1, weights if master is None else master
-    given = {"m": m} | ({} if v is None else {"v": v})
-    first, second, change = m.copy(), None if v is None else v.copy(), np.zeros(len(m))
+    first, second, change = m.copy(), v.copy(), np.zeros(len(m))
     if not finite[0]:
-        return given | _update({}, weights, master, change, step, finite, sections)
+        return {"m": m, "v": v} | _update({}, weights, master, change, step, finite, sections)
     others = set(range(len(m)))
     for start, rows, widths in matrices:
         for column, width in ((sum(widths[:n]), width) for n, width in enumerate(widths)):
@@ -320,14 +319,12 @@ def muon(
                 for c, n in enumerate(row):
                     change[n] = lr[0] * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
     for at, n in enumerate(sorted(others)):
-        assert second is not None
         g = scale[0] * gradients[n]
         first[n], second[at] = beta1 * m[n] + (1 - beta1) * g, beta2 * second[at] + (1 - beta2) * g**2
         change[n] = lr[0] * first[n] / (1 - beta1**t) / (sqrt(second[at] / (1 - beta2**t)) + eps)
     for n in (n for start, stop in decayed for n in range(start, stop)):
         change[n] += lr[0] * decay * full[n]
-    moments = {"m": first} | ({} if second is None else {"v": second})
-    return given | _update(moments, weights, master, change, step, finite, sections)
+    return _update({"m": first, "v": second}, weights, master, change, step, finite, sections)
 
 
 def nearly_orthogonal(x: Array) -> Array:

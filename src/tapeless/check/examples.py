@@ -128,9 +128,7 @@ def _muon(own: Example, rng: np.random.Generator) -> list[Example]:
     whole = {key: rng.normal(size=12) for key in ("weights", "m", "gradients")}
     square = own | whole | {"matrices": ((3, 3, (3,)),), "v": np.ones(3), "decayed": (), "sections": (0, 1, 3)}
     tiny = first | {"gradients": 1e-9 * own["gradients"]}  # a norm that is not divided out
-    alone = {key: value for key, value in square.items() if key != "v"} | {
-        "matrices": ((0, 2, (4, 2)),), "sections": (0,), "moved": (1,), "norms": (1,)
-    }  # fmt: skip
+    alone = square | {"matrices": ((0, 2, (4, 2)),), "v": np.ones(1), "sections": (0,), "moved": (1,), "norms": (1,)}
     return [first, tiny, square, alone, *_update(own, rng)]
 
 

@@ -248,7 +248,7 @@ def held(arrays: Arrays, backend: Backend) -> dict[str, Any]:
 
 def _large_matrices(rng: np.random.Generator) -> Example:
     """A wide one beside a tall one, large enough for threads, and one that is taller still."""
-    size, matrices = 121_600, ((32, 256, (384, 32)), (110_000, 140, (71,)))
+    size, matrices = 190_000, ((32, 256, (384, 32)), (110_000, 140, (71,)))
     rest = size - 256 * 416 - 140 * 71
     own: Example = OPS["muon"].example(rng)
     made = {key: rng.normal(size=size) for key in ("weights", "m", "gradients")}

@@ -279,7 +279,7 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
         if optimizer.name == "muon":
             matrices = _matrices(weights)
             rest = weights.elements - sum(rows * sum(widths) for _, rows, widths in matrices)
-            v = p.buffer("state", "v", (rest,)) if rest else None
+            v = p.buffer("state", "v", (max(1, rest),))  # where matrices alone are trained, nothing is in it
             p.muon.forward(**step, v=update(v), momentum=optimizer.inertia, matrices=matrices)
         else:
             p.adamw.forward(**step, v=update(p.buffer("state", "v", weights.shape)))

@@ -63,7 +63,7 @@ def _steps(
         changed: Array = a.weights.copy()
         if predicated and not a.finite[0]:
             return changed
-        m, v, step, told = a.m.copy(), None if a.v is None else a.v.copy(), a.step.copy(), np.zeros(len(a.sections))
+        m, v, step, told = a.m.copy(), a.v.copy(), a.step.copy(), np.zeros(len(a.sections))
         given = (a.gradients, a.scale, np.ones(1), a.lr, a.momentum, a.beta1, a.beta2, a.eps, a.decay, a.decayed)
         _forward(changed, m, v, None, step, told, told, *given, a.matrices, a.sections)
         for start, rows, length, columns in muon.each(a.matrices):
@@ -135,7 +135,7 @@ BUGS = (
         "muon-coefficients-exchanged",
         "muon",
         "The coefficients of the cube and of the fifth power are exchanged.",
-        "Diverges.",
+        "Diverges within a few steps.",
         helper("muon", "orthogonal", _exchanged),
     ),
     Bug(

@@ -34,7 +34,6 @@ def forward(
     momentum, beta1, beta2, eps, decay, decayed, matrices, sections, scratch,
 ) -> list[Native]:  # fmt: skip
     squares, by_row, *room = scratch
-    v = np.empty(0, np.float32) if v is None else v
     division = Division(weights.size, decayed, matrices, sections)
     natives: list[Native] = [
         REST.bind(

@@ -1,22 +1,22 @@
-"""Muon: a matrix steps along its gradient's running mean, made as nearly orthogonal as five products make it; AdamW
-steps the rest. Each matrix by itself, with g = scale · its gradient and μ = momentum:
+"""Muon: a matrix steps along its gradient's running mean, made nearly orthogonal by products; AdamW steps the rest.
+
+Each matrix by itself, with g = scale · its gradient and μ = momentum:
 
 (1)  m ← μ m + (1 − μ) g,   x = μ m + (1 − μ) g         Nesterov: one mean further than m
 (2)  x ← x / max(‖x‖, 1e-7)                             by all its elements, so that no singular value is above 1
 (3)  x ← a x + (b A + c A²) x,   A = x xᵀ               five times; of a tall x from the right, with A = xᵀ x
 
-(3) leaves singular vectors alone and takes a singular value s to a s + b s³ + c s⁵. With the coefficients below, five
-rounds bring all but tiny ones to 0.7 … 1.2: what the gradient says faintly moves the weights as far as what it shouts.
+(3) leaves singular vectors alone and takes a singular value s to a s + b s³ + c s⁵: five rounds bring all but tiny
+ones to 0.7 … 1.2, so what the gradient says faintly moves the weights as far as what it shouts.
 
 (4)  weights ← weights − lr · decay · weights − lr · 0.2 · √max(rows, columns) · x      decay on `decayed` only
 
-An orthogonal matrix has elements of root mean square 1/√max(rows, columns), and AdamW's steps are about 0.2 · lr: so
-one rate, and one decay, suits both. Whether a weight is (in, out) or (out, in) changes nothing: (3) of a transpose is
-the transpose, and (4) takes the larger side.
+An orthogonal matrix has elements of root mean square 1/√max(rows, columns), and AdamW's steps are about 0.2 · lr: one
+rate suits both. (3) of a transpose is the transpose, so it does not matter that weights are (in, out).
 
-`matrices` says which weights these are: (first element, rows, widths). Queries, keys and values lie side by side in one
-weight, and each is a matrix of its own. All other weights step as `adamw` says; v is of these alone, one after the
-other. Where `finite` is 0 nothing is changed. A master copy, and what is told of each section, are as in `adamw`:
+`matrices` has (first element, rows, widths) of weights in which matrices lie side by side, as queries, keys and values
+do; each steps by itself. All other weights step as in `adamw`; v is of these alone, one after the other. A master copy,
+`finite`, and what is told of each section are as there:
 
 (5)  moved[l] = √(Σ change²),   norms[l] = √(Σ weights²)   over section l
 """
@@ -66,10 +66,10 @@ def each(matrices: Matrices) -> Iterator[tuple[int, int, int, slice]]:
 
 def refuse(dims: Dims, scalars: Scalars) -> str | None:
     spans = rest_of(scalars["matrices"], dims["N"])
-    left = dims.get("U", 0)
-    if any(start > stop for start, stop in spans) or sum(stop - start for start, stop in spans) != left:
+    left = max(1, sum(stop - start for start, stop in spans))  # no array is empty
+    if any(start > stop for start, stop in spans) or left != dims["U"]:
         return (
-            f"matrices must not overlap nor reach beyond the {dims['N']} elements, and leave {left} to AdamW, not "
+            f"matrices must not overlap nor reach beyond the {dims['N']} elements, and leave {dims['U']} to AdamW, not "
             f"{scalars['matrices']}"
         )
     for start, rows, widths in scalars["matrices"]:
@@ -97,14 +97,14 @@ SPEC = Spec(
         reads=UPDATE_READS,
         scalars=("momentum", "beta1", "beta2", "eps", "decay", "decayed", "matrices", "sections"),
         updates=("weights", "m", "v", "master", "step"),
-        optional=("v", "master"),
+        optional=("master",),
     ),
     refuse=refuse,
 )
 
 
 def forward(
-    weights: Array, m: Array, v: Array | None, master: Array | None, step: Array, moved: Array, norms: Array,
+    weights: Array, m: Array, v: Array, master: Array | None, step: Array, moved: Array, norms: Array,
     gradients: Array, scale: Array, finite: Array, lr: Array,
     momentum: float, beta1: float, beta2: float, eps: float, decay: float,
     decayed: tuple[tuple[int, int], ...], matrices: Matrices, sections: tuple[int, ...],
@@ -124,9 +124,9 @@ def forward(
         mean += (1 - momentum) * (new - mean)  # (1)
         x = orthogonal(momentum * mean + (1 - momentum) * new)
         out += lr[0] * SHARE * sqrt(max(x.shape)) * x  # (4)
-    at, moments = 0, np.empty(0) if v is None else v
+    at = 0
     for start, stop in rest_of(matrices, full.size):
-        part = moments[at : at + stop - start]
+        part = v[at : at + stop - start]
         change[start:stop] += adam(m[start:stop], part, g[start:stop], step, lr, beta1, beta2, eps)
         at += stop - start
     full -= change
@@ -148,7 +148,7 @@ def orthogonal(x: Array) -> Array:
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
-    total = 20 * dims.get("U", 0)
+    total = 20 * dims["U"]
     for _, rows, _, columns in each(scalars["matrices"]):
         width = columns.stop - columns.start
         side = min(rows, width)
