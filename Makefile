@@ -21,8 +21,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 	@$(PIP) --editable ".[mkl,docs]"
 	@touch $@
 
+# It ends with a link: the run's pages as one file, which opens without a server.
 train: .venv/.run
 	@$(BIN)/tapeless train
+	@run=$$(ls -td runs/*/ | head -n 1); $(BIN)/tapeless explore "$$run" --export "$${run}report.html"
 
 # The newest run in the browser, while it trains or afterwards.
 explore: .venv/.run
