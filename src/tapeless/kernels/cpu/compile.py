@@ -59,7 +59,7 @@ class Kernel:
         clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
         clone.__module__ = original.__module__
         form = numba.njit(parallel=parallel, **OPTIONS)(clone)
-        keep_on_disk(form)
+        keep_on_disk(form, clone)
         return form
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Native:

@@ -2,30 +2,22 @@
 
 The scores of one strip are all of the T×S array that ever exists, once per thread, in that thread's own cache; what a
 causal mask would hide to the right of a strip, or a window or a document's beginning to its left, is never computed.
-The products of a strip are the BLAS's, called from inside the parallel loop.
+The products of a strip are called from inside the parallel loop.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from math import log, sqrt
 
-import llvmlite.binding as llvm
-from numba import float32, intp, prange, types, uintp
+from numba import float32, intp, prange, uintp
 
-from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
+from tapeless.kernels.cpu.called import sgemm
 from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 from tapeless.kernels.native import Native, Scratch
 
-# Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
-SYMBOL = "tapeless_sgemm"
-sgemm = types.ExternalFunction(
-    SYMBOL,
-    types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp),
-)
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 STRIP = 64  # queries
 THREADED_WORK = 100_000  # multiplications, below which one thread does it all
@@ -40,9 +32,8 @@ def forward_scratch(call) -> list[Scratch]:
 
 
 def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
-    _link()
     (strips,) = scratch
-    arguments = (y, lse, q, k, v, starts, strips, causal, window)
+    arguments = (y, lse, q, k, v, starts, strips, blas.sgemm_address(), causal, window)
     native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
@@ -57,9 +48,21 @@ def backward_scratch(call) -> list[Scratch]:
 
 
 def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
-    _link()
     strips, *parts = scratch
-    arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], strips, causal, window)
+    arguments = (
+        dq,
+        *(parts or (dk, dv)),
+        dy,
+        q,
+        k,
+        v,
+        starts,
+        lse.shape[1],
+        strips,
+        blas.sgemm_address(),
+        causal,
+        window,
+    )
     native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     natives = division.calling_blas(native, len(strips))
     width = q.shape[2] // lse.shape[1]
@@ -67,17 +70,6 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
         rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
         natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *apart(*rows), width))
     return natives
-
-
-@cache
-def _link() -> None:
-    address = blas.sgemm_address()
-    if address is None:
-        raise TapelessError(
-            "attention on the cpu backend needs MKL or an OpenBLAS to call: pip install 'tapeless[mkl]', "
-            "or take the reference backend."
-        )
-    llvm.add_symbol(SYMBOL, address)
 
 
 def _row_length(keys):
@@ -103,7 +95,7 @@ def _first_of_strip(starts, b, at, rows, before, window):
     return low
 
 
-def attention(y, lse, q, k, v, starts, scratch, causal, window):
+def attention(y, lse, q, k, v, starts, scratch, product, causal, window):
     """q, k and v may be columns of one buffer: rows and sequences lie any distance apart."""
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
@@ -126,12 +118,16 @@ def attention(y, lse, q, k, v, starts, scratch, causal, window):
             ldq, ldk = intp(q.strides[1] // 4), intp(k.strides[1] // 4)
             ldv, ldy = intp(v.strides[1] // 4), intp(y.strides[1] // 4)
             m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
-            sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld))  # (1)
+            sgemm(
+                product, intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld)
+            )  # (1)
             for i in range(rows):
                 mine = min(seen, at + i + 1 + before - low) if causal else seen
                 first = _first(starts, b, at + i, at + i + before, window) - low
                 lse[b, h, at + i] = _softmax(strip[i, :seen], first, mine)  # (2)
-            sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy)  # (3)
+            sgemm(
+                product, intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy
+            )  # (3)
 
 
 @inlined
@@ -152,7 +148,7 @@ def _softmax(row, first, seen):
     return most + float32(log(total))
 
 
-def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, window):
+def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, product, causal, window):
     """A head is one thread's, with dk and dv of its own also where keys are shared. Its strips go from the last, which
     sees every key but those before its first and so writes all of dk and dv, to the first; those after the last add.
 
@@ -189,15 +185,19 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, 
                 dy_at = uintp(dy.ctypes.data) + uintp(b * dy.strides[0] + at * dy.strides[1] + shift)
                 m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
                 beta = zero if block == blocks - 1 else one
-                sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld))  # (1)
-                sgemm(intp(R), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld))  # (4)
+                sgemm(
+                    product, intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld)
+                )  # (1)
+                sgemm(
+                    product, intp(R), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld)
+                )  # (4)
                 for i in range(rows):
                     mine = min(seen, at + i + 1 + before - low) if causal else seen
                     first = _first(starts, b, at + i, at + i + before, window) - low
                     _weights_and_slopes(p[i, :seen], ds[i, :seen], first, mine)  # (2) (5)
-                sgemm(intp(R), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv)
-                sgemm(intp(R), intp(T), intp(N), n, w, m, scale, ds_at, intp(ld), q_at, ldq, beta, dk_at, lddk)
-                sgemm(intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
+                sgemm(product, intp(R), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv)
+                sgemm(product, intp(R), intp(T), intp(N), n, w, m, scale, ds_at, intp(ld), q_at, ldq, beta, dk_at, lddk)
+                sgemm(product, intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
 
 
 @inlined

@@ -1,6 +1,6 @@
 """Attention over the cache on the CPU: a head is one thread's, and its past is read once, from end to end.
 
-One query has its own kernel: to it the BLAS would give half of the memory's speed.
+One query has its own kernel: to it a product would give half of the memory's speed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from math import sqrt
 
 from numba import float32, intp, prange, uintp
 
-from tapeless.kernels.cpu import division
+from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
+from tapeless.kernels.cpu.called import sgemm
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
+from tapeless.ops.attention.cpu import THREADED_WORK, _row_length, _softmax
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 
@@ -32,8 +33,7 @@ def forward(y, q, keys, values, position, window, scratch) -> list[Native]:
     arguments = (y, q, keys, values, position, strips, window)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
-    _link()
-    native = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
+    native = QUERIES.bind(work, *arguments, blas.sgemm_address(), threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
 
@@ -83,7 +83,7 @@ def _mix(y, weights, values):
             y[c] += weight * value[c]
 
 
-def queries(y, q, keys, values, position, scratch, window):
+def queries(y, q, keys, values, position, scratch, window, product):
     """Rows of q and y lie any distance apart. No product reaches beyond the last query's own position."""
     batch, groups, held, width = keys.shape
     workers, time, ld = scratch.shape
@@ -101,10 +101,14 @@ def queries(y, q, keys, values, position, scratch, window):
             values_at = uintp(values.ctypes.data) + uintp(place)
             ldq, ldy = intp(q.strides[1] // 4), intp(y.strides[1] // 4)
             m, n, w, zero, one = intp(time), intp(before + time - low), intp(width), float32(0), float32(1)
-            sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld))  # (1)
+            sgemm(
+                product, intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld)
+            )  # (1)
             for t in range(time):
                 _softmax(strip[t, : before + time - low], _first(before + t, window) - low, before + t + 1 - low)
-            sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy)  # (2)
+            sgemm(
+                product, intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy
+            )  # (2)
 
 
 ONE_QUERY, QUERIES = Kernel(one_query), Kernel(queries)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
+from tapeless.kernels.cpu.blas import bound_gemm, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import exp, inlined, larger, largest, plus
 from tapeless.kernels.native import Native, Scratch
@@ -26,12 +26,26 @@ BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, what
 
 
 def forward_scratch(call) -> list[Scratch]:
+    return [*_passes(call), *product_scratch(*_products(call))]
+
+
+def _passes(call):
     """What the passes over a chunk hand to each other: the loss of every row, or what a column's bands have found."""
     rows, vocab = min(call.dims["R"], call.dims["K"]), call.dims["V"]
     if vocab < TRANSPOSED_FROM:
         return [Scratch((rows,), "float64")]
     bands = division.parts(vocab, 256, BANDS)
     return [Scratch((bands * 3 * rows,)), Scratch((bands * rows,), "float64"), Scratch((rows,)), Scratch((rows,))]
+
+
+def _products(call):
+    """m, n and k: for the scores of a chunk, and for both gradients. The last chunk may have fewer rows."""
+    rows, chunk, channels, words = (call.dims[letter] for letter in "RKCV")
+    found = []
+    for count in {min(rows, chunk), rows % chunk or min(rows, chunk)}:
+        found.append((words, count, channels) if words >= TRANSPOSED_FROM else (count, words, channels))
+        found += [(count, channels, words), (words, channels, count)]
+    return found
 
 
 def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scratch) -> list[Native]:
@@ -43,7 +57,7 @@ def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scra
 
 
 def backward_scratch(call) -> list[Scratch]:
-    return [*forward_scratch(call), *adding_scratch((call.dims["V"], call.dims["C"]))]
+    return forward_scratch(call)
 
 
 def backward(
@@ -57,7 +71,7 @@ def backward(
         beta = float("dweight" in add or not first)
         natives += made
         if dx is not None:
-            natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+            natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed, scratch=scratch[-1:]))
         if dweight is not None:
             natives.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=scratch[-1:]))
     return natives
@@ -73,14 +87,14 @@ def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
         arguments = (loss, scratch[0][:rows], z, *given, first, gradient)
-        return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
+        return z, [bound_gemm(z, x, weight, transpose_b=True, scratch=scratch[-1:]), BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = division.parts(vocab, 256, BANDS)
     tops = scratch[0][: bands * 3 * rows].reshape(bands, 3, rows)
     totals = scratch[1][: bands * rows].reshape(bands, rows)
     shift, share = scratch[2][:rows], scratch[3][:rows]
     natives: list[Native] = [
-        bound_gemm(z, weight, x, transpose_b=True),
+        bound_gemm(z, weight, x, transpose_b=True, scratch=scratch[-1:]),
         BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:
