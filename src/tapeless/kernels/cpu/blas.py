@@ -27,6 +27,7 @@ from tapeless.kernels.native import Native, Scratch
 Array = NDArray[Any]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+A_NARROW, B_NARROW = 1 << 10, 1 << 11  # added to ROW_MAJOR, they tell our own which factors are bfloat16
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
 THREADED = 2_000_000  # FLOPs; a smaller product stays on one thread
 PRODUCTS = ("mkl", "own")
@@ -253,18 +254,40 @@ def _own_gemm(
     return product
 
 
+def bound_products(
+    c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
+    scratch: Sequence[Array] = (), bias: Array | None = None,
+) -> list[Native]:  # fmt: skip
+    """As `bound_gemm` for matrices of any type, all in one call. A bias is added where one of them is bfloat16."""
+    if all(each.dtype == np.float32 for each in (c, a, b)):
+        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch)]
+    from tapeless.kernels.cpu import products_bfloat16 as narrow
+
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    count = _threads_for(m, n, k)
+    room = scratch[-1] if scratch else np.empty(narrow.floats(m, n, k, count), np.float32)
+    runs = narrow.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, room, bias)
+    products = [Product(run) for run in runs]
+    for product in products:
+        product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    return list[Native](products)
+
+
 def _threads_for(m: int, n: int, k: int) -> int:
     return threads() if 2 * m * n * k >= THREADED else 1
 
 
-def product_scratch(*sizes: tuple[int, int, int]) -> list[Scratch]:
+def product_scratch(precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:
     """For products of these m, n and k, one after the other: our own pack into it, MKL has its own memory. It comes
     last of what a kernel asks for. A product that is not given any has some of its own."""
-    if not sizes or products() == "mkl":
+    if not sizes or (precision.weight == "float32" and products() == "mkl"):
         return []
-    from tapeless.kernels.cpu import products as own
+    if precision.weight == "float32":
+        from tapeless.kernels.cpu.products import floats
+    else:
+        from tapeless.kernels.cpu.products_bfloat16 import floats
 
-    return [Scratch((max(own.floats(*size, _threads_for(*size)) for size in sizes),))]
+    return [Scratch((max(floats(*size, _threads_for(*size)) for size in sizes),))]
 
 
 def _row_stride(matrix: Array) -> int:

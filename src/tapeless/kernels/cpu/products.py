@@ -31,6 +31,7 @@ from tapeless.kernels.cpu.tiles import (
     turn,
 )
 from tapeless.kernels.cpu.vector import fused, inlined
+from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
@@ -165,19 +166,23 @@ def _from_edge(place, c_row, edge, count, columns, alpha, add):
 @cache
 def rectangle() -> Any:
     """The one for this machine, under a name by which kernels find it."""
-    function = _compiled(RECTANGLE, rectangle_of_tiles)
+    function = compiled_function(RECTANGLE, rectangle_of_tiles)
     llvm.add_symbol(SYMBOL, function.address)
     return function
 
 
 @cache
-def sgemm_address() -> int:
-    """Where a product lies that is called as a BLAS's is, by any thread, on matrices that are small."""
+def sgemm_function() -> Any:
+    """A product that is called as a BLAS's is, by any thread, on matrices that are small."""
     rectangle()
-    return int(_compiled(SGEMM, sgemm).address)
+    return compiled_function(SGEMM, sgemm).ctypes
 
 
-def _compiled(signature: Any, function: Any) -> Any:
+def sgemm_address() -> int:
+    return ctypes.cast(sgemm_function(), ctypes.c_void_p).value or 0
+
+
+def compiled_function(signature: Any, function: Any) -> Any:
     form = CFunc(function, sigutils.normalize_signature(signature), {}, OPTIONS)
     keep_on_disk(form, function)
     form.compile()
@@ -200,8 +205,8 @@ def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
         i, j = worker // across, worker % across
-        top, bottom = _cut(m, ROWS, i, down), _cut(m, ROWS, i + 1, down)
-        left, right = _cut(n, WIDTH, j, across), _cut(n, WIDTH, j + 1, across)
+        top, bottom = cut(m, ROWS, i, down), cut(m, ROWS, i + 1, down)
+        left, right = cut(n, WIDTH, j, across), cut(n, WIDTH, j + 1, across)
         own_a = uintp(a.ctypes.data) + uintp(top * a_row * 4)
         own_b = uintp(b.ctypes.data) + uintp(left * b_col * 4)
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
@@ -213,7 +218,7 @@ def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col
 
 
 @inlined
-def _cut(size, step, number, parts):
+def cut(size, step, number, parts):
     """Where part `number` begins."""
     return min(size, (size + step - 1) // step * number // parts * step)
 
@@ -221,10 +226,10 @@ def _cut(size, step, number, parts):
 RECTANGLES = Kernel(rectangles)
 
 
-def division_of(m: int, n: int, workers: int) -> tuple[int, int]:
+def division_of(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDTH) -> tuple[int, int]:
     """Rectangles side by side and one below the other: as little as possible is packed more than once, and every one
-    has a tile."""
-    most_across, most_down = -(-n // WIDTH), -(-m // ROWS)
+    has a tile, which is so high and wide."""
+    most_across, most_down = -(-n // wide), -(-m // high)
     ways = [(across, workers // across) for across in range(1, workers + 1) if workers % across == 0]
     ways = [(across, down) for across, down in ways if across <= most_across and down <= most_down]
     return min(ways, key=lambda way: way[0] * m + way[1] * n, default=(1, 1))
@@ -238,7 +243,7 @@ def floats(m: int, n: int, k: int, workers: int) -> int:
 
 def bound(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array
-) -> partial[None]:
+) -> Native:
     """c = a @ b, or c += a @ b, ready to be called."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     across, down = division_of(m, n, workers)

@@ -26,11 +26,15 @@ class Tiles:
     vectors: int
 
 
+def features_of(told: str | None) -> set[str]:
+    """Of the machine that Numba compiles for: this one, unless it was told of another's features."""
+    if told is not None:
+        return {name.removeprefix("+") for name in told.split(",")}
+    return {name for name, there in llvm.get_host_cpu_features().items() if there}
+
+
 def tiles_for(features: str | None, machine: str) -> Tiles:
-    """For the machine that Numba compiles for: this one, unless it was told of another's features."""
-    host = llvm.get_host_cpu_features()
-    named = {name for name, there in host.items() if there} if features is None else set(features.split(","))
-    named = {name.removeprefix("+") for name in named}
+    named = features_of(features)
     if "avx512f" in named:
         return Tiles(16, 12, 2)
     if "avx2" in named:
@@ -149,23 +153,23 @@ def turn(typing, lanes, height, to, source, apart, last):
         to, source, apart, last = arguments[2:]
         vector = ir.VectorType(FLOAT, lanes)
         to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
-        turned = []
+        columns_of = []
         for first in range(0, height, lanes):
             rows = []
             for i in range(first, first + lanes):
                 number = _constant(min(i, height - 1))
                 number = builder.select(builder.icmp_signed("<", number, last), number, last)
                 rows.append(_vector(builder, _place(builder, source, builder.mul(number, apart)), vector))
-            turned.append(_turned(builder, rows))
+            columns_of.append(turned(builder, rows))
         for k in range(lanes):
-            for block, columns in enumerate(turned):
+            for block, columns in enumerate(columns_of):
                 builder.store(columns[k], _place(builder, to, _constant(k * height + block * lanes)), align=4)
         return context.get_dummy_value()
 
     return types.void(*_literals(lanes, height), uintp, uintp, intp, intp), generate
 
 
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+def turned(builder: Any, rows: list[Any]) -> list[Any]:
     """A square of vectors, transposed: off the diagonal, squares half as large change places, then those in them."""
     lanes, size = len(rows), len(rows) // 2
     kind = ir.VectorType(INDEX, lanes)

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_gemm, product_scratch
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import plus
 from tapeless.kernels.native import Native, Scratch
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch((rows, words, channels)) if rows > 1 else []
+    return product_scratch(precision, (rows, words, channels)) if rows > 1 else []
 
 
 def forward(y, x, weight, scratch=()) -> list[Native]:
     if len(x) == 1:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight)]
-    return [bound_gemm(y, x, weight, transpose_b=True, scratch=scratch)]
+    return bound_products(y, x, weight, transpose_b=True, scratch=scratch)
 
 
-def backward_scratch(call) -> list[Scratch]:
+def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch((rows, channels, words), (words, channels, rows))
+    return product_scratch(precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
     return [
-        bound_gemm(dx, dy, weight, scratch=scratch),
-        bound_gemm(dweight, dy, x, transpose_a=True, scratch=scratch),
+        *bound_products(dx, dy, weight, scratch=scratch),
+        *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
     ]
 
 
