@@ -29,7 +29,12 @@ if find_spec("numba") is None:
 class Cpu(Host):
     name = "cpu"
     default_precision = "float32"
-    precisions = ("float32", "bfloat16")
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        from tapeless.kernels.cpu import products_bfloat16
+
+        return ("float32", "bfloat16") if products_bfloat16.THERE else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         needed = self._function(call, "_scratch")
