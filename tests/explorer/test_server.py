@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from tapeless.explorer.guard import HEADERS, refusal
+from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
 from tapeless.train.metrics import read_metrics
+from tapeless.train.moments import read_moments
 from tapeless.train.records import flow, read_record
 from tapeless.train.run import open_run
 from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
+ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
+ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture")]
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 
@@ -78,6 +82,48 @@ def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
     status, _, body = server.ask("/api/runs/0/plan?precision=bfloat16&backend=nobody", WITH_TOKEN)
     assert (status, b"unknown backend" in body) == (422, True)
     assert "error" in server.get("/api/runs/0/plan?precision=complex128&backend=cpu")
+
+
+def test_the_story_is_what_the_runs_own_weights_answer(server, runs):
+    story = server.get("/api/runs/0/story?ask=Min(7,3,9)")
+    assert (story["question"], story["answer"]) == ("Min(7,3,9)", "3")
+    kept = read_moments(runs[0] / "moments.f32")
+    assert [each["step"] for each in story["moments"]] == kept.steps
+    tokens = ExpressionReader().expressions("Min(7,3,9)").tokens
+    model = open_run(runs[0]).model("newest", backend="reference")[0]
+    scores = model.logits(tokens)[0]
+    last = story["moments"][-1]
+    assert last["said"] == WORDS[int(scores.argmax())]
+    assert last["likely"] == pytest.approx(np.exp(scores) / np.exp(scores).sum(), abs=1e-6)
+    assert np.allclose(last["attention"]["blocks.0"], model.attention(tokens)["blocks.0"][0], atol=1e-4)
+    assert story["moments"][0]["loss"] != last["loss"]
+    assert story["held_out"] == ("Min(7,3,9)" in [spell(each) for each in split(0)[1].tokens])
+
+
+@pytest.mark.parametrize(
+    "asked", ["%3Cscript%3E", "Max(1,6,2)Min(1,2,3)", "Max(1,6", "%00", "..%2f..%2fetc%2fpasswd", "Max(%D9%A1,6,2)"]
+)
+def test_what_is_no_expression_is_answered_with_a_sentence(server, asked):
+    answer = server.get(f"/api/runs/0/story?ask={asked}")
+    assert list(answer) == ["error"]
+    assert len(answer["error"]) < 300
+
+
+def test_a_run_that_kept_nothing_has_no_story(tmp_path):
+    trained(tmp_path / "run", steps=2)
+    (tmp_path / "run" / "moments.f32").unlink()
+    with served(tmp_path / "run") as server:
+        assert "kept none of its weights" in server.get("/api/runs/0/story")["error"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_weights_that_are_no_numbers_are_a_sentence(tmp_path, value):
+    run = trained(tmp_path / "run", steps=2)
+    content = bytearray((run / "moments.f32").read_bytes())
+    content[-400:] = np.full(100, value, "<f4").tobytes()
+    (run / "moments.f32").write_bytes(content)
+    with served(run) as server:
+        assert "nothing can be computed with" in server.get("/api/runs/0/story")["error"]
 
 
 def test_the_doctor_speaks(server):
@@ -285,6 +331,16 @@ def hostile(port):
     for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
                   "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
+    for query in ("ask=Max(1,6,2)&ask=Max(1,6,2)", "question=Max(1,6,2)", "ask=" + "Max(1,6,2)" * 101, "ask[]=x"):
+        yield f"story {query[:40]}", plain(f"/api/runs/0/story?{query}")
+    elements = ["weight=999", "row=99999", "column=99999", "weight=-1", "row=1e3", "step=-1", "what=update"]
+    elements += ["weight=0&weight=1"]
+    elements += ["step=99999999999999", "weight=../0", "row=%00", "column=<script>", "weight=NaN", "step=\u0663"]
+    for query in elements:
+        for path in ("element", "digits", "trace"):
+            yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
+        yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"
     yield "a chunked body", plain(good, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     yield "both lengths", plain(good, "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
@@ -340,10 +396,10 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
     secret.write_text("root: a secret\n")
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32", "lock"):
+    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32", "lock"):
         (run / name).symlink_to(secret)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows"):
+        for path in ("", *ENDPOINTS):
             _, _, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert b"a secret" not in body, path
 
@@ -351,7 +407,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
 @pytest.mark.parametrize("damage", ["empty", "no folder", "half", "noise", "pipes", "folders", "text"])
 def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
     run = tmp_path / "run"
-    names = ("config.toml", "metrics.jsonl", "records.f32")
+    names = ("config.toml", "metrics.jsonl", "records.f32", "moments.f32")
     if damage != "no folder":
         run.mkdir()
     for name in names if damage not in ("no folder", "empty") else ():
@@ -367,7 +423,7 @@ def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
         else:
             (run / name).write_text("<script>alert(1)</script>\n" * 3)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows?from=0&to=9"):
+        for path in ("", *ENDPOINTS):
             status, head, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert status in (200, 422), (path, body)
             assert b"text/html" not in head

@@ -31,15 +31,24 @@ TWIN = [
 RUNS = {
     "post-norm": (*TWIN, "--placement", "post"),
     "pre-norm": (*TWIN, "--placement", "pre"),
-    "teaching": ("ops-102k",),
+    "teaching": ("ops-102k", "--keep", "12"),
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
+    ("replay", "replay", ("teaching",), 1280, 800, "light"),
     ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
+    ("trace", "trace", ("teaching",), 1280, 1580, "light"),
+    ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
 )
-READY = {"run": "#heat-readout:not(:empty)", "flow": "button.call .value:not(:empty)", "memory": "#memory-total strong"}
+READY = {
+    "replay": "#replay-skip:visible",
+    "run": "#heat-readout:not(:empty)",
+    "flow": "button.call .value:not(:empty)",
+    "memory": "#memory-total strong",
+    "trace": ".digits",
+}
 
 
 def main() -> int:
@@ -81,16 +90,19 @@ def take_pictures(parent: Path) -> None:
                 page = context.new_page()
                 page.goto(server.address)
                 page.wait_for_selector("html[data-ready]")
-                page.click(f"#to-{view}")
+                if view != "replay":
+                    page.click(f"#to-{view}")
                 page.locator(READY[view]).first.wait_for(state="attached")
-                if view == "memory":
+                if view == "replay":
+                    page.wait_for_timeout(2800)  # in the middle of the way back
+                elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):
                         page.keyboard.press("ArrowRight")
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
                     page.evaluate("() => scrollTo(0, 0)")
-                else:
+                elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
                     canvas.click(position={"x": 500, "y": 120})
                 page.screenshot(path=PICTURES / f"{name}.png")

@@ -25,7 +25,9 @@ from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story as told_by
 from tapeless.explorer.source import RunSource, described, heat
+from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -65,19 +67,26 @@ class Query:
             raise unknown(name, given, known)
         return given
 
+    def optional(self, name: str) -> int | None:
+        return self.number(name, 0) if name in self._given else None
+
     def count(self, name: str) -> int | None:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
 
 def make_app(folders: list[Path], token: str, port: int) -> App:
     sources = [RunSource(folder) for folder in folders]
+    tracers = [Tracer(folder) for folder in folders]
     streams = 0
 
-    def run_of(request: Request) -> RunSource:
+    def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
         if not 0 <= number < len(sources):
             raise TapelessError(f"there is no run {number}: there are {len(sources)}.")
-        return sources[number]
+        return number
+
+    def run_of(request: Request) -> RunSource:
+        return sources[number_of(request)]
 
     def runs(request: Request) -> Response:
         Query(request)
@@ -127,6 +136,31 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
 
+    def story(request: Request) -> Response:
+        asked = Query(request, "ask").text("ask")
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+
+    def trace(request: Request) -> Response:
+        query = Query(request, "step")
+        tracer, step = tracers[number_of(request)], query.optional("step")
+        return JSONResponse(_or_why_not(lambda: tracer.overview(step)))
+
+    def element(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].element(*_element(query)))
+
+    def digits(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].digits(*_element(query)))
+
+    def picture(request: Request) -> Response:
+        query = Query(request, "step", "weight", "what")
+        what = query.one_of("what", ("update", "gradient")) or "update"
+        tracer = tracers[number_of(request)]
+        head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -159,6 +193,7 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+                "story": story, "trace": trace, "element": element, "digits": digits, "picture": picture,
             }.items()
         ),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
@@ -180,6 +215,11 @@ def pages() -> dict[str, tuple[str, bytes]]:
 
 def _page(kind: str, content: bytes) -> Callable[[Request], Response]:
     return lambda request: Response(content, media_type=kind)
+
+
+def _element(query: Query) -> tuple[int | None, int, int, int]:
+    """Which update, which weight, which row and column of it."""
+    return query.optional("step"), query.number("weight", 0), query.number("row", 0), query.number("column", 0)
 
 
 def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -6,8 +6,14 @@ import { Model, Run } from "./model.js";
 import { render as flow } from "./flow.js";
 import { render as memory } from "./memory.js";
 import { render as run } from "./run.js";
+import { render as trace } from "./trace.js";
 
-const VIEWS = { run: ["Run", run], flow: ["Flow", flow], memory: ["Memory", memory] };
+const VIEWS = {
+  run: ["Run", run],
+  flow: ["Flow", flow],
+  memory: ["Memory", memory],
+  trace: ["Trace a weight", trace],
+};
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 let leave = null;

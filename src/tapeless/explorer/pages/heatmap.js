@@ -23,7 +23,7 @@ export function heatmap({ model }) {
     h("p", { className: "soft" }, "The loss is at the top, the input at the bottom; a gradient flows down. Dark is small, bright is large, per element. Click a cell."),
     h("div", { className: "controls" }, h("label", {}, "show the", kind), h("span", { className: "scale" }, low, bar, high)),
     pictures, h("div", { className: "controls" }, readout, toFlow), beside);
-  let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [];
+  let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [], until = Infinity;
 
   async function update() {
     const mine = (asked += 1), what = kind.value;
@@ -94,6 +94,11 @@ export function heatmap({ model }) {
     small.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, plot.left, plot.top, plot.width, plot.height);
+    if (until < heat.steps[heat.bins - 1]) {
+      const from = plot.width * Math.min(1, Math.max(0, shareAt(heat, until)));
+      context.fillStyle = ink("empty");
+      context.fillRect(plot.left + from, plot.top, plot.width - from, plot.height);
+    }
     context.fillStyle = ink("soft");
     context.textAlign = "right";
     context.textBaseline = "middle";
@@ -145,7 +150,9 @@ export function heatmap({ model }) {
     return table(`Size per element: ${KINDS[kind.value]}`, ["run", "where", "first", "middle", "last", "greatest", "at step"], rows);
   }
 
-  return { el, update, leave: () => leaving.forEach((each) => each()) };
+  // What lies beyond a step is covered: a replay uncovers it.
+  const reveal = (step) => { if (step !== until) { until = step; for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas); } };
+  return { el, update, reveal, leave: () => leaving.forEach((each) => each()) };
 }
 
 const shareAt = (heat, step) => (step - heat.steps[0] + 0.5) / (heat.steps[heat.bins - 1] - heat.steps[0] + 1);

@@ -3,6 +3,7 @@
 import { chart } from "./curves.js";
 import { h } from "./dom.js";
 import { heatmap } from "./heatmap.js";
+import { replay } from "./replay.js";
 
 const MARKS = { fine: "✓", look: "!", bad: "✗" };
 const CHARTS = [
@@ -15,7 +16,7 @@ const CHARTS = [
 ];
 
 export function render({ model, el }) {
-  const heat = heatmap({ model });
+  const heat = heatmap({ model }), told = replay({ model, heat });
   const doctor = h("div", { className: "doctor" });
   const difference = h("input", { type: "checkbox", id: "difference" });
   const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, difference }));
@@ -33,6 +34,7 @@ export function render({ model, el }) {
     doctor.replaceChildren(...model.shown.map(said));
     heat.update();
     charts.forEach((each) => each.draw());
+    told.begin();
   };
   model.listeners.add(update);
   addEventListener("theme", update);
@@ -40,6 +42,7 @@ export function render({ model, el }) {
   return () => {
     model.listeners.delete(update);
     removeEventListener("theme", update);
+    told.leave();
     heat.leave();
     charts.forEach((each) => each.leave());
   };

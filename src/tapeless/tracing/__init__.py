@@ -1,0 +1,8 @@
+"""One weight, followed through one update: its gradient as a sum over tokens (`contributions`), the optimizer's
+arithmetic (`Update`), the same gradient by complex step and the words that the change pushes (`Probe`)."""
+
+from tapeless.tracing.probe import Digits, Probe, Push
+from tapeless.tracing.shares import Contributions, Part, contributions
+from tapeless.tracing.update import Arithmetic, Line, Update
+
+__all__ = ["Arithmetic", "Contributions", "Digits", "Line", "Part", "Probe", "Push", "Update", "contributions"]
