@@ -1,7 +1,7 @@
 """bfloat16 on the CPU beside PyTorch's autocast: `python benchmarks/bfloat16.py gradients` and `… training`.
 
 Gradients of the same weights and batch (source of Python's standard library) against float64, by tensor; and the loss
-after the same 300 updates in float32 and in bfloat16. Where oneDNN dies of AMX, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
+after the same 300 updates in float32 and in bfloat16. Where oneDNN dies of AMX: ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
 """
 
 from __future__ import annotations

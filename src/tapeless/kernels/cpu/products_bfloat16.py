@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -191,8 +192,12 @@ def rectangle_of_bfloat16(
 
 @cache
 def rectangle() -> Any:
-    """Under a name by which kernels find it."""
-    function = compiled_function(RECTANGLE, rectangle_of_bfloat16)
+    """Under a name by which kernels find it. On disk it has one for either kind of instructions: a process that may not
+    use AMX must not be handed what another one that may has compiled."""
+    original = rectangle_of_bfloat16
+    clone = FunctionType(original.__code__, original.__globals__, original.__name__)
+    clone.__qualname__, clone.__module__ = f"{original.__name__}_{'amx' if AMX else 'avx512'}", original.__module__
+    function = compiled_function(RECTANGLE, clone)
     llvm.add_symbol(SYMBOL, function.address)
     return function
 
