@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.backend import Backend, run_call
-from tapeless.backends.host import store_rounded
 from tapeless.backends.reference import REFERENCE
 from tapeless.check.configurations import LARGER, Configuration
 from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
@@ -103,12 +102,13 @@ def compare(
 
 
 def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random.Generator) -> dict[str, Array]:
-    """A copy in which every number that the call reads is off by one rounding, up or down."""
-    copies = {name: array.copy() for name, array in arrays.items()}
+    """A copy in float64 in which every number that the call reads is off by one rounding, up or down."""
+    numbers = {name for name in arrays if call.spec.is_number(name)}
+    copies = {name: array.astype(np.float64) if name in numbers else array.copy() for name, array in arrays.items()}
     for argument in call.reads:
         if call.spec.is_number(argument.name):
             array = copies[argument.name]
-            store_rounded(array, array.astype(np.float64) * (1 + rounding * rng.choice((-1.0, 1.0), array.shape)))
+            array *= 1 + rounding * rng.choice((-1.0, 1.0), array.shape)
     return copies
 
 
