@@ -7,6 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from tapeless.explorer.attention import Attending
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
 from tapeless.explorer.tracing import Tracer
@@ -20,12 +22,13 @@ BROWSER = found()
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no browser: install chromium, or name one in TAPELESS_BROWSER, and its pages are tried too"
 )
-VIEWS = ("run", "flow", "memory", "trace")
+VIEWS = ("run", "flow", "memory", "trace", "attention")
 READY = {
     "run": "#heat-readout:not(:empty)",
     "flow": "button.call .value:not(:empty)",
     "memory": "#memory-total strong",
     "trace": ".digits",
+    "attention": "#attention-head:not(:empty)",
 }
 FRAME = 8.0  # milliseconds that a page may work for one frame
 
@@ -164,6 +167,54 @@ def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, vis
         page.context.close()
 
 
+def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
+    with (runs[1] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "spike", "step": 6, "message": "the loss jumped"}) + "\n")
+    with served(runs[1]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("button", has_text="spike at step 6").click()
+        page.locator("#heat-batch table").wait_for()
+        found = batch_of(runs[1], 6)["rows"][0]
+        said = page.locator("#heat-batch").inner_text()
+        assert f"The costliest was {''.join(found['words'])}, answered {found['said']} for {found['answer']}" in said
+        assert f"place {int(np.argmax(found['sizes'])) + 1}." in said
+        page.locator("#chart-loss").focus()
+        page.keyboard.press("Enter")
+        page.locator("#heat-batch", has_text="Step 8 learned from 200 examples").wait_for()
+        page.context.close()
+
+
+def test_zooming_keeps_to_the_chosen_step_and_takes_the_curves_along(runs, visit):
+    with served(runs[0]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("canvas[aria-label^='run: gradient'], canvas[aria-label^='one: gradient']").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        page.keyboard.press("+")
+        page.locator("#chart-loss ~ .readout", has_text="at step 11").wait_for()
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        assert page.locator("#zoom-out").is_enabled()
+        page.click("#zoom-out")
+        page.locator("#chart-loss ~ .readout", has_text="at step 12").wait_for()
+        page.context.close()
+
+
+def test_twelve_layers_are_painted_within_a_second(tmp_path, visit):
+    """Processor time of the page's thread until everything is there, so that what else runs is not held against it."""
+    run = trained(tmp_path / "run", steps=4, layers=12)
+    with served(run) as server:
+        page = visit(server, reduced_motion="reduce")
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.reload()
+        page.locator(READY["run"]).first.wait_for(state="attached")
+        listed = session.send("Performance.getMetrics")["metrics"]
+        spent = next(each["value"] for each in listed if each["name"] == "TaskDuration")
+        assert 0 < spent < 1.0, spent
+        page.context.close()
+
+
 def test_the_replay_comes_to_its_end_by_itself(runs, visit):
     with served(runs[1]) as server:
         page = visit(server)
@@ -289,6 +340,39 @@ def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
     assert page.locator("#trace-result tbody tr").count() > 20
     page.select_option("#trace-step", "0")
     page.locator("#trace-said", has_text="Update 1 made again").wait_for()
+
+
+def test_heads_are_seen_beside_their_gradients_over_training(server, runs, visit):
+    page = visit(server)
+    go(page, "attention")
+    attending = Attending(runs[0])
+    steps = attending.examples()["steps"]
+    head, values = attending.maps(steps[-1], 0, "")
+    told = page.locator("#attention-cell")
+    block, square = head["blocks"][0], 8 * 8
+    page.locator("#attention-all").focus()
+    for key in ("ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    page.locator("#attention-head", has_text="blocks.0, head 0").wait_for()
+    page.locator("#attention-weights").focus()
+    for key in ("ArrowLeft", "ArrowUp") * 8:
+        page.keyboard.press(key)
+    gradient = values[block["heads"] * square]
+    assert f"gradient of that score is {short(float(np.float32(gradient)))}:" in told.inner_text()
+    assert f"with {100 * values[0]:.0f} %" in told.inner_text() or values[0] < 0.1
+    page.keyboard.press("ArrowRight")
+    assert f"“{head['words'][0]}” looks at “{head['words'][1]}”" in told.inner_text()
+    page.locator("#attention-step").focus()
+    for _ in steps:
+        page.keyboard.press("ArrowLeft")
+    page.locator("#attention-at", has_text=f"0, loss {short(attending.maps(0, 0, '')[0]['loss'])}").wait_for()
+    page.fill("#attention-text", "Max(1,6,2)")
+    page.keyboard.press("Enter")
+    page.locator("#attention-answer", has_text="Max(1,6,2)").wait_for()
+    page.click("#attention-play")
+    page.locator("#attention-at", has_text=f"{steps[-1]}, loss").wait_for()
+    page.locator("summary", has_text="this head as a table").click()
+    assert page.locator("#attention-result tbody tr").count() >= 3
 
 
 def test_a_run_is_seen_while_it_trains(tmp_path, visit):

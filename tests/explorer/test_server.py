@@ -3,21 +3,28 @@
 import json
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tapeless import Model
+from tapeless.errors import TapelessError
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import HEADERS, refusal
 from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
 from tapeless.train.metrics import read_metrics
 from tapeless.train.moments import read_moments
 from tapeless.train.records import flow, read_record
 from tapeless.train.run import open_run
+from tapeless.train.session import start
+from tapeless.train.settings import Request, Settings
 from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
 ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
-ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture")]
+ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture", "examples", "attention")]
+FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 
@@ -107,6 +114,41 @@ def test_what_is_no_expression_is_answered_with_a_sentence(server, asked):
     answer = server.get(f"/api/runs/0/story?ask={asked}")
     assert list(answer) == ["error"]
     assert len(answer["error"]) < 300
+
+
+def test_the_batch_of_a_step_is_drawn_again(tmp_path):
+    session = start(
+        Request("ops-102k", FIELDS, Settings(data="operations", batch=16, steps=3, accumulate=2)), tmp_path / "run"
+    )
+    for _ in session.walk(lambda: None):
+        pass
+    stream = session.trainer.task.batches(16)
+    seen = [next(stream) for _ in range(6)]
+    found = batch_of(tmp_path / "run", 3)
+    assert (found["step"], found["weights_of"]) == (3, 2)
+    learned = sorted(spell(each) for inputs, _ in seen[4:] for each in inputs)
+    assert sorted("".join(row["words"]) for row in found["rows"]) == learned
+    assert [row["loss"] for row in found["rows"]] == sorted((row["loss"] for row in found["rows"]), reverse=True)
+    model = Model("ops-102k", batch=32, backend="reference", optimizer=None, **FIELDS)
+    for name, values in read_moments(tmp_path / "run" / "moments.f32").weights(2).items():
+        model.write(name, values)
+    inputs, targets = (np.concatenate(each) for each in zip(*seen[4:], strict=True))
+    assert np.mean([row["loss"] for row in found["rows"]]) == pytest.approx(model.loss(inputs, targets))
+    with pytest.raises(TapelessError, match="nothing was learned from"):
+        batch_of(tmp_path / "run", 0)
+
+
+def test_a_heatmap_is_cut_to_the_steps_that_are_asked_for(server, runs):
+    record = read_record(runs[0] / "records.f32")
+    _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64&from=4&to=6", WITH_TOKEN)
+    head, table = numbers(body, "<f8")
+    table = table.reshape(head["bins"], -1)
+    assert table[:, 0].tolist() == [4, 5, 6]
+    assert table[:, 1].tolist() == [3, 4, 5]
+    column = record.header.column(flow(record.header)["blocks.1"], "size")
+    assert table[:, 2 + head["lines"].index("blocks.1")].tolist() == record.rows[3:6, column].astype(float).tolist()
+    _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64&from=100&to=200", WITH_TOKEN)
+    assert numbers(body, "<f8")[0]["bins"] == 0
 
 
 def test_a_run_that_kept_nothing_has_no_story(tmp_path):
@@ -264,8 +306,8 @@ def hostile(port):
     ]
     steps += ["%uff0e%uff0e/", ".%2e/", "%2e./", "/", "./"]
     for step in steps:
-        for start in ("/", "/api/", "/api/runs/", "/api/runs/0/"):
-            yield f"traversal {start}{step}", plain(f"{start}{step * 6}etc/passwd")
+        for begun in ("/", "/api/", "/api/runs/", "/api/runs/0/"):
+            yield f"traversal {begun}{step}", plain(f"{begun}{step * 6}etc/passwd")
     siblings = ["one", "one-more", "one-more/config.toml", "../one-more/config.toml", "0-more", "0/../1/plan", "00/x"]
     siblings += [
         "0/config.toml",
@@ -331,6 +373,10 @@ def hostile(port):
     for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
                   "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
+    for query in ("step=0", "step=-1", "step=nan", "step=1&step=2", "step=99999999999", "of=3", "step=1;step=2"):
+        yield f"batch {query}", plain(f"/api/runs/0/batch?{query}")
+    for query in ("from=-1", "to=x", "from=1&from=2", "to=99999999999999"):
+        yield f"heat {query}", plain(f"/api/runs/0/heat?what=flow&{query}")
     for query in ("ask=Max(1,6,2)&ask=Max(1,6,2)", "question=Max(1,6,2)", "ask=" + "Max(1,6,2)" * 101, "ask[]=x"):
         yield f"story {query[:40]}", plain(f"/api/runs/0/story?{query}")
     elements = ["weight=999", "row=99999", "column=99999", "weight=-1", "row=1e3", "step=-1", "what=update"]
@@ -339,6 +385,12 @@ def hostile(port):
     for query in elements:
         for path in ("element", "digits", "trace"):
             yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    attention = ["example=99", "step=99", "text=nothing+known", "example=-1", "text=" + "x" * 990, "text=%ff"]
+    attention += ["text=%00"]
+    attention += ["text=Max(1,6,2)Max(1,6,", "step=1e9", "example=0&example=1", "head=1", "text=../../etc/passwd"]
+    for query in attention:
+        yield f"attention {query[:20]}", plain(f"/api/runs/0/attention?{query}")
+    yield "examples with a query", plain("/api/runs/0/examples?step=1")
     for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
         yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"

@@ -40,7 +40,17 @@ class Pupil:
 
     def __init__(self, name: str, preset: Preset, kept: Kept, seed: int = 0, lr: float = 1e-3) -> None:
         self.name, self.kept, self.seed, self.lr = name, kept, seed, lr
-        self.model = Model(preset, batch=1, time=LENGTH, backend="reference", optimizer=None)
+        self._models: dict[str, Model] = {}
+        self._preset = preset
+        self.model = self.twin("float64")
+
+    def twin(self, precision: str) -> Model:
+        """Its model in another type of number, with weights that somebody has to give it."""
+        if precision not in self._models:
+            self._models[precision] = Model(
+                self._preset, batch=1, time=LENGTH, backend="reference", precision=precision, optimizer=None
+            )
+        return self._models[precision]
 
     @classmethod
     def of(cls, folder: Path) -> Pupil:
@@ -78,11 +88,12 @@ class Pupil:
     def steps(self) -> list[int]:
         return self.kept.steps
 
-    def at(self, index: int) -> Model:
+    def at(self, index: int, precision: str = "float64") -> Model:
         """The model at one of its moments."""
+        model = self.twin(precision)
         for name, values in self.kept.weights(index).items():
-            self.model.write(name, values)
-        return self.model
+            model.write(name, values)
+        return model
 
     def held_out(self, tokens: Array) -> bool:
         """Whether an expression was never trained on."""

@@ -23,9 +23,12 @@ from starlette.routing import Route
 
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
+from tapeless.explorer.attention import Attending
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
+from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
@@ -74,9 +77,12 @@ class Query:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
 
-def make_app(folders: list[Path], token: str, port: int) -> App:
-    sources = [RunSource(folder) for folder in folders]
+def make_app(folders: list[Path], token: str, port: int, most: int | None = None) -> App:
+    """`most`: bytes of each run's record that are shown."""
+    sources = [RunSource(folder, most) for folder in folders]
+    school = School(folders)
     tracers = [Tracer(folder) for folder in folders]
+    attending = [Attending(folder) for folder in folders]
     streams = 0
 
     def number_of(request: Request) -> int:
@@ -111,9 +117,10 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         return JSONResponse(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
-        query = Query(request, "what", "bins")
+        query = Query(request, "what", "bins", "from", "to")
         generation, found = run_of(request).record()
-        names, table = heat(found, query.text("what", "flow"), query.number("bins", 512, 1, MOST_BINS))
+        bins, last = query.number("bins", 512, 1, MOST_BINS), query.optional("to")
+        names, table = heat(found, query.text("what", "flow"), bins, query.number("from", 0), last)
         said = json.dumps({"generation": generation, "lines": names, "bins": len(table)}).encode()
         return _binary(said, table.astype("<f8").tobytes())
 
@@ -141,6 +148,26 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
 
+    def batch(request: Request) -> Response:
+        folder, step = run_of(request).folder, Query(request, "step").number("step", 1, 1)
+        return JSONResponse(_or_why_not(lambda: batch_of(folder, step)))
+
+    def lesson(request: Request) -> Response:
+        query = Query(request, "at", "ask")
+        at, asked = query.number("at", 0, 0, MOST_MOMENTS), query.text("ask")
+        return JSONResponse(_or_why_not(lambda: school.lesson(at, asked)))
+
+    def planted(request: Request) -> Response:
+        number = Query(request, "number").number("number", 0, 0, MOST_MOMENTS)
+        return JSONResponse(_or_why_not(lambda: school.planted(number)))
+
+    def taught(ask: Callable[[], dict[str, Any]]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            Query(request)
+            return JSONResponse(_or_why_not(ask))
+
+        return answer
+
     def trace(request: Request) -> Response:
         query = Query(request, "step")
         tracer, step = tracers[number_of(request)], query.optional("step")
@@ -160,6 +187,16 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         tracer = tracers[number_of(request)]
         head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
         return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
+
+    def examples(request: Request) -> Response:
+        Query(request)
+        return JSONResponse(_or_why_not(attending[number_of(request)].examples))
+
+    def attention(request: Request) -> Response:
+        query = Query(request, "step", "example", "text")
+        asked = query.number("step", 0), query.number("example", 0), query.text("text")
+        head, values = attending[number_of(request)].maps(*asked)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f4").tobytes())
 
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
@@ -193,9 +230,15 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
-                "story": story, "trace": trace, "element": element, "digits": digits, "picture": picture,
+                "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
+                "picture": picture, "examples": examples, "attention": attention,
             }.items()
         ),
+        Route("/api/learn/lesson", lesson),
+        Route("/api/learn/planted", planted),
+        Route("/api/learn/exercises", taught(school.exercises)),
+        Route("/api/learn/landscape", taught(school.landscape)),
+        Route("/api/learn/pathologies", taught(school.pathologies)),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={TapelessError: _sentence, 404: _missing, 405: _missing})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
+from tapeless.ops.contract import Array
 from tapeless.tasks import operations
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.kinds import kind_of
@@ -52,6 +53,25 @@ def standing_at(opened: Run, step: int) -> Standing:
         if trainer.added:
             raise TapelessError(f"the checkpoint of step {step} was made in the middle of an update: take another.")
     return Standing(step, trainer.model, kind.reader(opened.folder, opened.tokenizer_spec()), trainer.upcoming())
+
+
+def held_out(opened: Run, count: int, length: int) -> list[tuple[Array, Array]]:
+    """Some of what was held out, each as tokens and targets of a batch of one, of at most so many tokens."""
+    kind = kind_of(opened.request().settings.data, opened.folder)
+    task, config = _kept_task(opened, kind), opened.preset().architecture
+    if isinstance(task, operations.Operations):
+        chosen = task.validation
+        targets = operations.targets_for(config, chosen.answers[:count])
+        return [(chosen.tokens[n : n + 1], targets[n : n + 1]) for n in range(min(count, len(chosen)))]
+    assert isinstance(task, Text)
+    tokens = task.data.validation
+    taken = min(length, task.time, len(tokens) - 1)
+    if taken < 1:
+        return []
+    stride = max(1, (len(tokens) - taken - 1) // count)
+    starts = range(0, max(1, len(tokens) - taken - 1), stride)[:count]
+    windows = [tokens.window(start, taken + 1) for start in starts]
+    return [(window[None, :-1], window[None, 1:]) for window in windows]
 
 
 def _made_from_seed(opened: Run) -> set[int]:

@@ -1,7 +1,7 @@
 // The first ten seconds: a run told again from its own weights and records. It is asked something and answers wrongly, the
 // loss sends its gradient back through every call, the updates go by, and the answer becomes right.
 
-import { json } from "./api.js";
+import { json, sealed } from "./api.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare } from "./draw.js";
@@ -47,7 +47,7 @@ export function replay({ model, heat }) {
     calls = backwardCalls(run.record);
     range = extent(rows, calls);
     left.hidden = right.hidden = !story;
-    form.hidden = !story || story.sealed;
+    form.hidden = !story || sealed;
     el.classList.toggle("no-story", !story);
     slider.max = moments.length - 1;
     ask.value = story?.question ?? "";
