@@ -39,9 +39,7 @@ def faults(shapes, workers=1):
         )
         for matrix in (a, b, c):
             matrix[...] = RNG.integers(-8, 9, matrix.shape)
-        bias = (
-            RNG.integers(-8, 9, n).astype(BFLOAT16) if number % 3 == 0 and not add and k <= narrow.MOST_DEEP else None
-        )
+        bias = RNG.integers(-8, 9, n).astype(BFLOAT16) if number % 3 == 0 and not add else None
         left, right = (matrix.astype(np.float64) for matrix in ((a.T if turn_a else a), (b.T if turn_b else b)))
         true = left @ right + (c.astype(np.float64) if add else 0) + (0 if bias is None else bias.astype(np.float64))
         room = np.full(narrow.floats(m, n, k, workers), np.nan, np.float32)

@@ -269,11 +269,15 @@ def rectangles_of_bfloat16(
         )  # fmt: skip
 
 
-def rounded(c, c_row, wide, rows, columns):
+def rounded(c, c_row, wide, rows, columns, add):
     for r in prange(rows):
         to, source = c[r * c_row : r * c_row + columns], wide[r * columns : r * columns + columns]
-        for j in range(columns):
-            to[j] = source[j]
+        if add:
+            for j in range(columns):
+                to[j] += source[j]
+        else:
+            for j in range(columns):
+                to[j] = source[j]
 
 
 RECTANGLES, ROUNDED = Kernel(rectangles_of_bfloat16), Kernel(rounded)
@@ -307,11 +311,12 @@ def bound(
         part_a = a[at : at + MOST_DEEP] if turn_a else a[:, at : at + MOST_DEEP]
         part_b = b[:, at : at + MOST_DEEP] if turn_b else b[at : at + MOST_DEEP]
         adds = at > 0 or (add and sums is c)
-        runs.append(_step(sums, part_a, part_b, turn_a, turn_b, adds, workers, scratch, None))
+        shift = None if at else bias
+        runs.append(_step(sums, part_a, part_b, turn_a, turn_b, adds, workers, scratch, shift))
     if sums is c:
         return runs
     flat, row = apart(c)
-    return [*runs, ROUNDED.bind(c.size, flat, row, sums.reshape(-1), m, n)]
+    return [*runs, ROUNDED.bind(c.size, flat, row, sums.reshape(-1), m, n, add)]
 
 
 def _step(
