@@ -43,6 +43,7 @@ LEGEND = {
     "P": "positions held",
     "K": "rows in a chunk",
     "N": "elements of a region",
+    "U": "those of them that AdamW steps, where Muon steps matrices",
     "L": "sections of a model: embedding, blocks, head",
 }
 

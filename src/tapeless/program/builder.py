@@ -56,9 +56,14 @@ class Builder:
     def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
         return self.buffer("workspace", name, shape, role)
 
-    def weight(self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False) -> Weight:
+    def weight(
+        self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False,
+        matrices: tuple[int, ...] = (),
+    ) -> Weight:  # fmt: skip
         kind = "frozen" if any(fnmatchcase(name, pattern) for pattern in self._frozen_names) else "weight"
-        weight = Weight(name, kind, shape, "weight", initial=initial, decay=decay, section=self._section)
+        weight = Weight(
+            name, kind, shape, "weight", initial=initial, decay=decay, matrices=matrices, section=self._section
+        )
         self._declare(weight)
         return weight
 

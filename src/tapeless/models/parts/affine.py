@@ -32,9 +32,13 @@ def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
 
 
 def declare_affine(
-    p: Builder, name: str, inputs: int, outputs: int, initial: Initial, *, has_bias: bool = True
-) -> Affine:
-    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True)
+    p: Builder, name: str, inputs: int, outputs: int, initial: Initial, *, has_bias: bool = True,
+    matrices: tuple[int, ...] | None = None,
+) -> Affine:  # fmt: skip
+    """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
+    read and the first layer is none of them, as an embedding is not."""
+    packed = (outputs,) if matrices is None else matrices
+    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True, matrices=packed)
     bias = p.weight(f"{name}.bias", outputs, initial=ZERO) if has_bias else None
     dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
     return Affine(

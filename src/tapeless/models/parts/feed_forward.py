@@ -38,11 +38,12 @@ class FeedForward:
 
 
 def declare_feed_forward(p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int) -> FeedForward:
-    up, width = ("gate_up", 2 * c.width) if c.gated else ("up", c.width)
+    up, widths = ("gate_up", (c.width, c.width)) if c.gated else ("up", (c.width,))
+    width = sum(widths)
     return FeedForward(
         activation=c.activation,
         gated=c.gated,
-        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, has_bias=c.mlp_bias),
+        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, has_bias=c.mlp_bias, matrices=widths),
         w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, has_bias=c.mlp_bias),
         up=p.workspace(f"{name}.{up}", batch, time, width),
         act=p.workspace(f"{name}.act", batch, time, c.width),
