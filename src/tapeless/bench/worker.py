@@ -18,6 +18,8 @@ MODULES = {
     "floor": "tapeless.bench.floor",
     "torch-eager": "tapeless.bench.torch_peer",
     "torch-compile": "tapeless.bench.torch_peer",
+    "torch-eager-bfloat16": "tapeless.bench.torch_peer",
+    "torch-compile-bfloat16": "tapeless.bench.torch_peer",
     "decode-ours": "tapeless.bench.decode",
     "decode-floor": "tapeless.bench.decode",
     "decode-hugging-face": "tapeless.bench.decode",

@@ -48,7 +48,7 @@ class Configuration:
         """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
         for weight in model.program.weights:
             centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
-            model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
+            model.write(weight.name, rng.normal(centre, self.spread, weight.shape))
 
     def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Any, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""

@@ -37,7 +37,8 @@ TOLERANCES = {
 # relative to the result's largest element. Eight roundings of the type. To it is added a multiple of how far
 # the exact result moves when its inputs are off by one rounding: where the terms of a result cancel (the gradient of a
 # query in a nearly uniform attention), no kernel can be expected closer.
-LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53}
+# bfloat16, whose sums are float32's: four roundings, two of factors, one of each result.
+LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53, "bfloat16": 4 * 2.0**-9}
 LOCKSTEP_INHERENT = 4.0
 
 # Over the whole range of float32 (check/ranges.py): the worst error of any result in roundings (2⁻²⁴) of its natural

@@ -29,6 +29,7 @@ PART_OF: dict[str, tuple[str, Callable[[Settings, Preset], bool]]] = {
     "every": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "rate": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "threads": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
+    "products": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
 }
 
 

@@ -18,7 +18,7 @@ from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
-from tapeless.train.machine import on_its_threads
+from tapeless.train.machine import on_its_machine
 from tapeless.train.metrics import Recorder
 from tapeless.train.recording import Recording
 from tapeless.train.run import NumberedFolder, Run, read_weights
@@ -200,7 +200,7 @@ def begin(
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
-    settings, messages = on_its_threads(request.settings)
+    settings, messages = on_its_machine(request.settings)
     request = replace(request, settings=settings)
     task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
@@ -258,7 +258,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
                 f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
             )
     preset = opened.preset()
-    threaded, told = on_its_threads(request.settings)
+    threaded, told = on_its_machine(request.settings)
     request = replace(request, settings=threaded)
     found, messages = opened.newest()
     messages += told
