@@ -59,6 +59,7 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
     "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 2, "D": 16, "P": 70}],
     "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "adapt": [{"R": 5, "M": 2, "F": 4}, {"R": 33, "M": 3, "F": 129}],
     "swiglu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
@@ -85,6 +86,7 @@ SHAPES: dict[str, list[dict[str, int]]] = {
 FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
     "attention": [{"causal": True, "window": 0}, {"causal": False, "window": 0}],
     "cached_attention": [{"window": 0}],
+    "adapt": [{"scale": 0.7}],
     "layernorm": [{"eps": 1e-2}],
     "dropout": [
         {"rate": 0.4, "site": 1, "seed": (7 << 32) + 3, "draws": (2 << 32) + 5},

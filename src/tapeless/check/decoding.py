@@ -48,8 +48,9 @@ def _model(name: str, time: int) -> Model:
 
 def _scores(model: Model, tokens: list[int]) -> Array:
     """Of what may follow these tokens, which are read from the first position on."""
-    values = plain.forward(model.config, model.params, np.array([tokens]))
-    found: Array = plain.scores(model.config, model.params, values)[0, -1]
+    weights = plain.adapted(model.preset, model.params)
+    values = plain.forward(model.config, weights, np.array([tokens]))
+    found: Array = plain.scores(model.config, weights, values)[0, -1]
     return found
 
 

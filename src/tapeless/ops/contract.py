@@ -42,6 +42,7 @@ LEGEND = {
     "V": "vocabulary",
     "P": "positions held",
     "K": "rows in a chunk",
+    "M": "rank of an adapter",
     "N": "elements of a region",
     "L": "sections of a model: embedding, blocks, head",
 }

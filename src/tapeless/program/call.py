@@ -82,6 +82,7 @@ class Weight(Buffer):
     initial: Initial | None = None  # None: whoever runs the program fills it
     decay: bool = False  # whether weight decay applies to it
     section: str = ""  # the part of the model it belongs to, as of a call
+    adapter: bool = False  # whether it adapts another: without it the model is another one
 
     __hash__, __repr__ = Buffer.__hash__, Buffer.__repr__
 
