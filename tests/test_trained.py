@@ -208,6 +208,17 @@ def test_a_labeller_has_its_model_and_says_what_to_label_with(labels, tmp_path):
     loaded.save(tmp_path / "mine")
     words = ("label", "predict", "mine", "--signal", str(labels.parent / "signal.npy"), "-o", "out.npy")
     assert command(*words, folder=tmp_path).returncode == 0
+    signal = np.load(labels.parent / "signal.npy")
+    assert np.array_equal(loaded.label(signal).astype(np.float32), np.load(tmp_path / "out.npy"))
+    assert loaded.label([1.0, 2.0]).shape == (2, 2)
+    for wrong in ("ACGT", [], [[1.0]], [np.nan]):
+        with pytest.raises(TapelessError, match=r"^the signal"):
+            loaded.label(wrong)
+
+
+def test_what_labels_nothing_says_so(operations):
+    with pytest.raises(TapelessError, match=r"labels nothing: `\.generate` is what it does"):
+        tapeless.load(operations).label([1.0])
 
 
 def test_a_run_of_bare_tokens_says_that_it_has_no_tokenizer(text, tmp_path):

@@ -1,4 +1,5 @@
-"""The wheel alone, in an empty environment of every Python that is here: `make wheel-check`.
+"""The wheel alone, in an empty environment of every Python that is here: `make wheel-check`; of some of them alone:
+`python -m tools.wheel_check 3.13`.
 
 It is built, installed with what it says it needs and nothing else, and used from an empty folder: no checkout in sight.
 """
@@ -59,7 +60,7 @@ def main() -> None:
         wheel = build(Path(made))
         print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB")
         tried = 0
-        for version in PYTHONS:
+        for version in sys.argv[1:] or PYTHONS:
             python = f"python{version}"
             there = subprocess.run([python, "-c", ""], capture_output=True, check=False) if which(python) else None
             if there is None or there.returncode:
@@ -82,7 +83,7 @@ def main() -> None:
             tried += 1
             print(f"{version}: {len(USES)} commands, {time.perf_counter() - started:.0f} s")
         if not tried:
-            raise SystemExit("no Python from 3.11 on was found")
+            raise SystemExit("none of these Pythons was found")
 
 
 if __name__ == "__main__":

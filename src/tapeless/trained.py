@@ -11,12 +11,14 @@ from functools import cached_property
 from math import exp, inf
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tapeless.errors import TapelessError, brief, unknown
+from tapeless.labelling.output import label_given
 from tapeless.labelling.run import EVERY_KIND
+from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.scores import SCORES
-from tapeless.labelling.source import SOURCE, STATISTICS
+from tapeless.labelling.source import SOURCE, STATISTICS, read_source
 from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
@@ -26,7 +28,7 @@ from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.scoring import LARGEST_POWER
 from tapeless.tasks.task import Reader
-from tapeless.tasks.writing import Sampling, Writing
+from tapeless.tasks.writing import Drawn, Sampling, Writing
 from tapeless.train import checkpoint as checkpoints
 from tapeless.train.believed import LINES
 from tapeless.train.doctor import Diagnosis, diagnose, read_setup
@@ -156,24 +158,21 @@ class Trained(Shown):
             seed: The same seed writes the same text.
             stop: End before this text.
         """
-        return self.stream(
-            prompt, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop
-        ).whole()
+        how = Drawn(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
+        return self.stream(prompt, count, **how).whole()
 
-    def stream(
-        self,
-        prompt: str = "",
-        count: int = 200,
-        *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        stop: str | None = None,
-    ) -> Writing:
-        """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`."""
-        asked = Sampling(count, temperature, top_k, top_p, seed, stop)
-        return self.reader.write(self.model, _text(prompt), asked, self.window)
+    def stream(self, prompt: str = "", count: int = 200, **how: Unpack[Drawn]) -> Writing:
+        """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`. It takes
+        what `generate` takes."""
+        return self.reader.write(self.model, _text(prompt), Sampling(count, **how), self.window)
+
+    def label(self, given: Any) -> Array:
+        """Of a run of `tapeless label`: the probability of each class at every position of a signal, an array
+        (samples, classes). Of DNA, given as text such as "ACGT", that of being in what the run finds: an array
+        (2, bases), on the + strand and on the −, both from left to right."""
+        if self._kind is not LABELLED:
+            raise TapelessError(f"{self.folder} labels nothing: `.generate` is what it does with a text.")
+        return label_given(self.model, read_source(self.folder), given)
 
     def batches(self, text: str) -> Iterator[tuple[Array, Array]]:
         """What the model is asked about a text: `inputs, targets` for `model.forward_backward` or `model.trace`, in

@@ -1,16 +1,18 @@
 """Labelling as a user does it: a genome or a signal in, a run out, and with it other genomes and signals labelled."""
 
 import json
+import re
 import shutil
 import sys
 
 import numpy as np
 import pytest
 
-from tapeless import cli
+from tapeless import cli, load
+from tapeless.errors import TapelessError
 from tapeless.labelling import scores as labelled_scores
 from tapeless.labelling import source as labelled
-from tapeless.labelling.genome.fasta import read_lengths
+from tapeless.labelling.genome.fasta import read_lengths, read_records
 from tapeless.labelling.genome.gff import read_annotation
 from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.train.run import Run
@@ -119,6 +121,20 @@ def test_predicting_writes_every_base_of_both_strands_as_training_did(place, gen
         return [line[:8] for line in lines if line[0] == "chr2"]
 
     assert of_second(place / "all.gff3") == of_second(folder / "held-out.gff3")
+    (bases,) = (each.bases for each in read_records(place / "genome.fa") if each.name == "chr2")
+    loaded = load(folder, "newest")
+    for name, of_strand in zip(("plus", "minus"), loaded.label(bases.tobytes().decode()), strict=True):
+        track = (line.split() for line in (folder / f"held-out.{name}.bedgraph").read_text().splitlines())
+        written = np.concatenate([np.full(int(end) - int(start), float(value)) for _, start, end, value in track])
+        assert np.allclose(of_strand, written, rtol=0, atol=0.00501)  # two decimals
+    for wrong, said in (
+        ("", "is empty"),
+        ("ACGE", "looks like a protein"),
+        ([1.0], "this run labels DNA"),
+        ("€", "'?'"),
+    ):
+        with pytest.raises(TapelessError, match=re.escape(said)):
+            loaded.label(wrong)
 
 
 def test_the_threshold_decides_and_what_is_there_stays_unless_forced(place, genome_run, tapeless):

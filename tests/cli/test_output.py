@@ -58,6 +58,17 @@ def test_output_that_was_closed_from_the_start(tmp_path):
     assert wrong.returncode == 2
 
 
+def test_who_took_the_stream_may_use_it_until_the_process_ends(tmp_path):
+    """As colorama does, which Numba brings along where it is installed."""
+    code = (
+        "import atexit, sys; from tapeless.cli import output; output.install(); taken = sys.stdout; "
+        "atexit.register(lambda: (taken.isatty(), taken.write('last'), taken.flush())); print('first'); "
+        "sys.exit(output.closing_status())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "first\nlast", "")
+
+
 def test_a_training_goes_on_without_being_read(tmp_path):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = tapeless(*TINY, "--out", "run", folder=tmp_path, stdout=full)

@@ -2,11 +2,20 @@
 
 import json
 import re
+import sys
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from typer import rich_utils
 
+from tapeless.bench.race import Work
+from tapeless.cli import bench
+from tapeless.cli.app import COMMANDS
+from tapeless.cli.common import console
 from tapeless.cli.display import _columns
 from tapeless.files.lock import hold
 from tapeless.models.presets import PRESETS
@@ -135,6 +144,78 @@ def test_attend(place, width, tmp_path, monkeypatch):
     assert [each["step"] for each in found["checkpoints"]] == [1, 2, 3, 4]
     text = screen("attend", place / "runs" / "bpe", "def f(x): # 日", "--backend", "reference", width=width)
     assert "def" in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tokenize_train_find_lr_and_sample(place, width, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in (("bytes",), ("bpe", "--vocab", 280)):
+        shown = screen("tokenize", place / "text.txt", "--tokenizer", *kind, "--out", kind[0], width=width)
+        assert "vocabulary 2" in shown
+        assert re.search(r"^ held out +1 +[\d.]+ \w+ +[\d,]+ +[01]\.\d{3} +1", shown, re.MULTILINE)
+    small = ("--layers", 1, "--channels", 8, "--heads", 2, "--batch", 2, "--steps", 4, "--backend", "reference")
+    shown = screen("train", "gpt2-4x256", *small, "--data", "bytes", "--time", 16, "--out", "text", width=width)
+    assert "held-out loss" in shown
+    assert "sample text --prompt" in shown
+    monkeypatch.setattr(sys, "argv", ["tapeless", "train", "--find-lr"])  # of which it says how to go on
+    shown = screen("train", *small, "--find-lr", "--out", "rates.svg", width=width)
+    assert re.search(r"^ +\d\.\de-\d\d +4 +\d\.\d{4} +█{24} *$", shown, re.MULTILINE)  # what the best has learned
+    assert "suggested learning rate" in shown
+    assert "tokens" in screen("sample", "text", "--count", 40, "--backend", "reference", width=width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_label(width, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    classes = np.arange(1200) // 100 % 3
+    np.save("signal.npy", np.sin(np.arange(1200) * (1 + classes)))
+    np.save("classes.npy", classes)
+    given = ("--signal", "signal.npy", "--labels", "classes.npy", "--scales", "3,10", "--backend", "reference")
+    small = ("--layers", 1, "--channels", 8, "--heads", 2, "--time", 32, "--batch", 4, "--steps", 2)
+    shown = screen("label", "train", *given, *small, "--out", "run", width=width)
+    assert re.search(r"precision +recall +F1", shown)
+    assert "next: " in shown
+    shown = screen("label", "predict", "run", "--signal", "signal.npy", "--out", "found.npy", width=width)
+    assert shown.startswith("1,200 samples, 3 classes, after ")
+    assert shown.endswith("  found.npy\n")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bench(width):
+    """Its tables, for figures as wide as they get: what is measured is tests/bench's."""
+    about = {"blas": "NumPy's BLAS, OpenBLAS 0.3.29", "arena_bytes": 1}
+    runners: list[Any] = [
+        SimpleNamespace(name=name, times=[123456.78], about=about, peak_bytes=lambda: 123 << 30)
+        for name in ("ours", *bench.PEERS, "floor")
+    ]
+    row = {"call": "cached_attention.backward", "where": "attn.dqkv[0:2304]", "count": 48, "ms": 12345.678}
+    calls = {"peak_gflops": 1e3, "peak_gbytes": 99.9, "calls": [row | {"flops": 1e13, "bytes": 1233e9}]}
+    work = Work("smollm2-135m", 8, 1024, 128, {})
+    with columns(width), console.capture() as printed:
+        bench._print(work, runners, bench._result(work, runners))
+        bench._print_profile(calls)
+    shown = printed.get()
+    assert max(map(len, shown.splitlines())) <= width
+    assert re.search(r"^ torch-compile +123,456\.78 +66 +1\.00× +123\.0 GiB", shown, re.MULTILINE)
+    assert re.search(r"48 +12345\.678 +100\.0% +810\.0 +99\.9 *$", shown, re.MULTILINE)
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_about_and_help(width, monkeypatch):
+    assert "tapeless" in screen("about", width=width)
+    shown = screen("help", width=width)
+    assert shown.splitlines()[-1].startswith("Read one:")
+    screen("help", "training", width=width)
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", width)
+    commands = [(each.__name__.rstrip("_"),) for each in COMMANDS]
+    for command in ((), *commands, ("label",), ("label", "train"), ("label", "predict"), ("label", "demo")):
+        shown = screen(*command, "--help", width=width)
+        # No line of prose ends where one of the source does: each is as full as the next word lets it be.
+        prose = shown.partition("╭")[0].splitlines()[3:]
+        for line, following in pairwise(prose):
+            if line.strip() and following.strip():
+                assert len(line.rstrip()) + len(following.split()[0]) >= width - 1, (command, line)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -11,6 +11,7 @@ from tapeless.cli.about import about
 from tapeless.cli.attend import attend
 from tapeless.cli.bench import bench
 from tapeless.cli.check import check
+from tapeless.cli.common import with_flowing_help
 from tapeless.cli.compare import compare
 from tapeless.cli.completion import with_completion
 from tapeless.cli.doctor import doctor
@@ -38,7 +39,7 @@ COMMANDS = (
     import_, export, bench, about, help_,
 )  # fmt: skip
 for command in COMMANDS:
-    app.command(command.__name__.rstrip("_"))(with_completion(with_paths(command)))
+    app.command(command.__name__.rstrip("_"))(with_completion(with_paths(with_flowing_help(command))))
 app.add_typer(label_app, name="label")
 
 

@@ -145,7 +145,8 @@ def _print_profile(calls: dict[str, Any]) -> None:
     )
     table = Table(box=None, header_style="dim")
     for column in ("call", "first result", "count", "ms", "share", "GFLOP/s", "GB/s"):
-        table.add_column(column, justify="left" if column in ("call", "first result") else "right")
+        named = column in ("call", "first result")
+        table.add_column(column, justify="left" if named else "right", overflow="fold", no_wrap=not named)
     total = sum(row["ms"] for row in calls["calls"])
     for row in calls["calls"]:
         seconds = row["ms"] / 1000

@@ -76,6 +76,13 @@ PRESET_HELP = {
 }
 
 
+def with_flowing_help(command: Callable[..., None]) -> Callable[..., None]:
+    """Let each paragraph of a command's help be as wide as the terminal is, and not as the source."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    command.__doc__ = "\n\n".join(part if "\n " in part else part.replace("\n", " ") for part in paragraphs)
+    return command
+
+
 def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
     given = [each for part in (Architecture, Layout, Preset) for each in fields(part) if each.name in OVERRIDABLE]
@@ -158,7 +165,8 @@ def compiling_shown(quiet: bool) -> Iterator[None]:
     fresh = [entry for entry in compiled[before:] if not entry.cached]
     if fresh and not quiet:
         seconds = time.perf_counter() - started
-        console.print(f"[dim]compiled {len(fresh)} kernels in {seconds:.1f} s; next time they are read from disk[/]")
+        kernels = "1 kernel" if len(fresh) == 1 else f"{len(fresh)} kernels"
+        console.print(f"[dim]compiled {kernels} in {seconds:.1f} s; next time from disk[/]")
 
 
 def print_json(document: Any) -> None:

@@ -76,12 +76,12 @@ def _print_tries(found: RateFound) -> None:
     table = Table(box=None, header_style="dim", padding=(0, 2))
     for heading in ("learning rate", "updates", "held-out loss"):
         table.add_column(heading, justify="right")
-    table.add_column("")
-    most = max((each.loss for each in found.tries if isfinite(each.loss)), default=1.0)
+    table.add_column("learned")
+    most = found.before - min(each.loss for each in found.tries)
     for each in sorted(found.tries, key=lambda one: (one.updates, one.rate)):
         chosen = each is found.best
         told = f"{each.loss:.4f}" if isfinite(each.loss) else "diverged"
-        bar = "█" * round(FULL * min(each.loss, most) / most) if isfinite(each.loss) else ""
+        bar = "█" * round(FULL * (found.before - each.loss) / most) if isfinite(each.loss) else ""
         style = "bold green" if chosen else "" if isfinite(each.loss) else "red"
         table.add_row(f"{each.rate:.1e}", str(each.updates), told, bar, style=style)
     console.print(table)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, with_default
+from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, with_default, with_flowing_help
 from tapeless.cli.idle import idle, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
@@ -55,6 +55,7 @@ def _option(name: str, text: str, *flags: str) -> Any:
 
 @label_app.command()
 @with_paths
+@with_flowing_help
 def train(
     fasta: Fasta = None,
     gff: Annotated[Path | None, typer.Option(help="Its genes in GFF3.")] = None,
@@ -157,6 +158,7 @@ def _document(session: Session, status: Status, began: float) -> dict[str, Any]:
 
 @label_app.command()
 @with_paths
+@with_flowing_help
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `label train`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Begin of the files' names; of a signal, the .npy file.")],
@@ -190,12 +192,14 @@ def predict(
     else:
         names = {"stretches": plural(str(found.get("feature")))}
         counted = ", ".join(f"{found[name]:,} {names.get(name, name)}" for name in found if type(found[name]) is int)
-        written = " ".join(escape(str(path)) for path in paths)
-        console.print(f"{counted}, after {clock.perf_counter() - began:.1f} s: {written}", soft_wrap=True)
+        console.print(f"{counted}, after {clock.perf_counter() - began:.1f} s:")
+        for path in paths:
+            console.print(f"  {escape(str(path))}", soft_wrap=True)
 
 
 @label_app.command()
 @with_paths
+@with_flowing_help
 def demo(
     bases: Annotated[int, typer.Option(help="Bases in all four chromosomes.")] = 2_000_000,
     steps: Annotated[int, typer.Option(help="Updates.")] = DEMO_STEPS,

@@ -83,9 +83,7 @@ def _print_topics(pages: dict[str, Path], json: bool) -> None:
     for name, what in found.items():
         table.add_row(name, escape(what))
     console.print(table)
-    console.print(
-        "\n[dim]Read one:[/] tapeless help training   [dim]the options of a command:[/] tapeless train --help"
-    )
+    console.print("\n[dim]Read one:[/] tapeless help training   [dim]a command's options:[/] tapeless train --help")
 
 
 def _print_page(name: str, path: Path, json: bool, also_command: bool) -> None:

@@ -22,7 +22,7 @@ class StandardOutput(TextIOWrapper):
     Names of files need not be UTF-8: what is no character is shown by its number.
     """
 
-    given: TextIO
+    given: TextIO  # which would close the buffer when it goes
     failure: OSError | None = None
     patient = False  # a training goes on without being read
 
@@ -48,6 +48,10 @@ class StandardOutput(TextIOWrapper):
             raise OutputError from None
 
 
+# Others may have taken the stream for theirs while it stood in place, and use it until the process ends.
+_kept: list[StandardOutput] = []
+
+
 def install() -> None:
     """Before anything is written. A stream that was closed from the start takes everything and keeps nothing."""
     for name in ("stdout", "stderr"):
@@ -58,7 +62,8 @@ def install() -> None:
         sys.stdout = StandardOutput(
             given.buffer, encoding=given.encoding, errors="backslashreplace", line_buffering=given.line_buffering
         )
-        sys.stdout.given = given  # which would close the buffer when it goes
+        sys.stdout.given = given
+        _kept.append(sys.stdout)
 
 
 def go_on_unread() -> None:
@@ -75,7 +80,6 @@ def closing_status() -> int:
     with suppress(OutputError):
         output.flush()
     sys.stdout = output.given
-    output.detach()  # the buffer is the given stream's, and stays open as long as that
     if output.failure is None:
         return 0
     if output.failure.errno == errno.EPIPE:  # whoever read has read enough

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.errors import TapelessError
+from tapeless.errors import TapelessError, brief
 from tapeless.files.disk import rename, write_file
 from tapeless.labelling.genome.baseline import Baseline
-from tapeless.labelling.genome.dna import STRANDS, StrandSignal
+from tapeless.labelling.genome.dna import STRANDS, StrandSignal, check_bases
 from tapeless.labelling.genome.fasta import read_lengths, read_records
 from tapeless.labelling.genome.output import Cut, output_paths, writing
 from tapeless.labelling.scores import feature_kind, probabilities, read_cut
@@ -123,6 +123,23 @@ def _yes(
     """The probability of class 1."""
     coming = probabilities(model, signal, source.features, lambda here: progress(LABELLING, before + here, total))
     return (piece[:, 1] for piece in coming)
+
+
+def label_given(model: Model, source: Source, given: Any) -> Array:
+    """In memory. Of a signal the probabilities (samples, classes); of DNA, given as text, those of class 1, on either
+    strand: (2, bases), both in the + strand's order."""
+    if source.fasta is None:
+        values = Scaled(checked_signal(given), source.amplitude)
+        return np.concatenate([*probabilities(model, values, source.features)])
+    if not isinstance(given, str):
+        raise TapelessError(f"this run labels DNA, given as text such as 'ACGT', not {brief(given)}.")
+    bases = np.frombuffer(given.encode("latin-1", "replace"), np.uint8)
+    check_bases(bases, "the sequence")
+    plus, minus = (
+        np.concatenate([piece[:, 1] for piece in probabilities(model, StrandSignal(bases, strand), source.features)])
+        for strand in STRANDS
+    )
+    return np.stack([plus, minus[::-1]])
 
 
 def open_signal(source: Source, path: Path) -> Scaled:

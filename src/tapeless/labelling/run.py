@@ -64,7 +64,10 @@ def _open(asked: Asked) -> tuple[LabellingTask, Preset]:
 
 
 def _refuse_text(run: Path, tokenizer: str | Path | None) -> Reader:
-    raise TapelessError(f"{run} labels signals and reads no text: label with it by `tapeless label predict {run}`.")
+    raise TapelessError(
+        f"{run} labels signals and reads no text: label with it by `tapeless label predict {run}`, or in Python by "
+        f"`.label`."
+    )
 
 
 KIND = TaskKind(

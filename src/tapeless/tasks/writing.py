@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from tapeless.errors import TapelessError
+
+
+class Drawn(TypedDict, total=False):
+    """The names of a `Sampling` but for its count, as keywords of a call."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int
+    stop: str | None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def picture(found: RateFound) -> str:
     legend = [(SWEEP, "sweep, training loss"), (SHORT, f"{shortest} updates, held out")]
     legend += [(LONG, f"{longest} updates, held out")] if longest != shortest else []
     for number, (colour, words) in enumerate(legend):
-        x = MARGIN + 200 * number
+        x = MARGIN + 180 * number
         parts.append(f'<circle cx="{x + 5}" cy="{HEIGHT - 10}" r="4" fill="{colour}"/>')
         parts.append(f'<text x="{x + 14}" y="{HEIGHT - 6}">{words}</text>')
     title = f"suggested learning rate {found.rate:.1e}"
