@@ -53,10 +53,9 @@ def test_an_adapted_model_begins_as_its_base_and_moves_its_adapters_alone() -> N
 @pytest.mark.parametrize("targets", [(), ("proj",)])
 def test_the_merged_model_computes_the_same(name: str, targets: tuple[str, ...]) -> None:
     fields = SMALL if name == "gpt2-4x256" else LLAMA | ({"head_width": 6} if name == "qwen3-0.6b" else {})
-    adapted, whole = (
-        Model(name, time=6, backend="reference", **fields, **more)
-        for more in ({"lora": 3, "lora_alpha": 4.0, "lora_targets": targets}, {})
-    )
+    adapters: dict[str, Any] = {"lora": 3, "lora_alpha": 4.0, "lora_targets": targets}
+    adapted = Model(name, time=6, backend="reference", **fields, **adapters)
+    whole = Model(name, time=6, backend="reference", **fields)
     rng = np.random.default_rng(1)
     for weight in adapted.params.values():
         weight[...] = rng.normal(0.2, 0.4, weight.shape)

@@ -110,7 +110,7 @@ def test_gradients_are_those_of_peft(name: str, tmp_path: Path) -> None:
 def test_what_peft_saved_is_read_and_given_back_bit_by_bit(name: str, tmp_path: Path) -> None:
     """Into a run on top of an imported base, sampled like peft's; out again; and merged as peft merges."""
     theirs = adapted(name, tmp_path / "base")
-    theirs.save_pretrained(tmp_path / "adapter")
+    theirs.save_pretrained(str(tmp_path / "adapter"))
     made = import_folder(tmp_path / "base", tmp_path / "run").run
     run = import_adapter(tmp_path / "adapter", made, tmp_path / "adapted").run
     assert open_run(run.folder).preset().lora_targets in (CASES[name][2], _long(CASES[name][2]))
@@ -147,7 +147,7 @@ def test_rank_stabilised_adapters_are_scaled_as_peft_scales_them(tmp_path: Path)
     model.save_pretrained(tmp_path / "base")
     config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=True, target_modules=["q_proj"])
     found = peft.get_peft_model(model, config)
-    found.save_pretrained(tmp_path / "adapter")
+    found.save_pretrained(str(tmp_path / "adapter"))
     read = read_adapter(tmp_path / "adapter", Preset("theirs", read_config(tmp_path / "base")))
     assert read.fields["lora_alpha"] / 4 == pytest.approx(6 / 2)
 

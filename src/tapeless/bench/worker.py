@@ -18,6 +18,8 @@ MODULES = {
     "floor": "tapeless.bench.floor",
     "torch-eager": "tapeless.bench.torch_peer",
     "torch-compile": "tapeless.bench.torch_peer",
+    "peft": "tapeless.bench.peft_peer",
+    "peft-compile": "tapeless.bench.peft_peer",
     "decode-ours": "tapeless.bench.decode",
     "decode-floor": "tapeless.bench.decode",
     "decode-hugging-face": "tapeless.bench.decode",

@@ -19,10 +19,12 @@ from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 
 PEERS = ("torch-eager", "torch-compile")
+PEERS_OF_ADAPTERS = ("peft", "peft-compile")
 UNSEEN = {
     "optimizer": "everyone takes a step of adamw",
     "initialisation": "it takes the same time from any weights",
     "frozen": "its opponent trains every weight",
+    "train": "its opponent trains every weight",
     "norm_eps": "it takes the same time with any",
 }
 
@@ -32,7 +34,13 @@ def bench(
     name: PresetName,
     batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
     time: Time = None,
-    peers: Annotated[str, typer.Option(help="Comma-separated; empty for none.")] = ",".join(PEERS),
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Comma-separated, empty for none; by default {', '.join(PEERS)}, "
+            f"and with --lora {', '.join(PEERS_OF_ADAPTERS)}."
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
     threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
@@ -55,10 +63,11 @@ def bench(
     time = config.context if time is None else time
     check_shape(config, batch, time)
     check_size("steps", steps)
-    chosen = [peer.strip() for peer in peers.split(",") if peer.strip()]
+    there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
+    chosen = list(there) if peers is None else [peer.strip() for peer in peers.split(",") if peer.strip()]
     for peer in chosen:
-        if peer not in PEERS:
-            raise unknown("peer", peer, PEERS)
+        if peer not in there:
+            raise unknown("peer", peer, there)
     work = Work(name, batch, time, blas.checked_threads(threads), changes)
     with contenders(["ours", *chosen, "floor"], work) as runners:
         _run(runners, steps, quiet=json)

@@ -110,7 +110,7 @@ def write_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": preset.architecture.positions != "rotary",  # as GPT-2 stores its matrices
-        "target_modules": _targets(preset),
+        "target_modules": their_targets(preset),
         "modules_to_save": None,
         "inference_mode": True,
     }
@@ -121,7 +121,7 @@ def write_adapter(
             write_json(beside / BASE, {"base_sha256": base})
 
 
-def _targets(preset: Preset) -> list[str]:
+def their_targets(preset: Preset) -> list[str]:
     """As short as they can be: peft adapts every module whose name ends so."""
     chosen = {module.name for module in _columns(preset)}
     everywhere = [module.name for module in modules(preset.architecture)]
