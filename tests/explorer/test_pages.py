@@ -7,7 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from tapeless.explorer.attention import Attending
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story
+from tapeless.explorer.tracing import Tracer
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
@@ -18,8 +22,14 @@ BROWSER = found()
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no browser: install chromium, or name one in TAPELESS_BROWSER, and its pages are tried too"
 )
-VIEWS = ("run", "flow", "memory")
-READY = {"run": "#heat-readout:not(:empty)", "flow": "button.call .value:not(:empty)", "memory": "#memory-total strong"}
+VIEWS = ("run", "flow", "memory", "trace", "attention")
+READY = {
+    "run": "#heat-readout:not(:empty)",
+    "flow": "button.call .value:not(:empty)",
+    "memory": "#memory-total strong",
+    "trace": ".digits",
+    "attention": "#attention-head:not(:empty)",
+}
 FRAME = 8.0  # milliseconds that a page may work for one frame
 
 
@@ -38,11 +48,11 @@ def visit(chromium):
     """Opens an address; whatever the page complains of fails the test."""
     contexts, complaints = [], []
 
-    def open_page(server, width=1280, height=800, scheme="light"):
+    def open_page(server, width=1280, height=800, scheme="light", **how):
         def foreign(url):
             return not url.startswith(f"http://{server.host}/")
 
-        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **how)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
@@ -121,6 +131,98 @@ def test_the_run_view_shows_what_was_measured(server, runs, visit):
     page.locator(".chart tbody tr").first.wait_for()
     assert page.locator(".chart tbody tr").count() > 5
     assert "healthy" in page.locator(".doctor").inner_text() or page.locator(".doctor .verdict").count() == 2
+
+
+def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, visit):
+    told = story(runs[0])
+    first, last = told["moments"][0], told["moments"][-1]
+    with served(runs[0]) as server:
+        page = visit(server)
+        said, at = page.locator("#replay-said"), page.locator("#replay-step")
+        page.locator("#replay-skip").wait_for()
+        page.locator("#replay-step", has_text="0 of 12").wait_for()  # it begins by itself, before the first update
+        page.click("#replay-skip")
+        mark = "✓" if last["right"] else "✗"
+        assert said.inner_text() == f"{told['question']} = {last['said']} {mark}"
+        assert at.inner_text() == "12 of 12"
+        page.locator("#replay-at").focus()
+        page.keyboard.press("Home")
+        assert said.inner_text() == f"{told['question']} = {first['said']} {'✓' if first['right'] else '✗'}"
+        page.locator(".replay summary").click()
+        assert page.locator(".replay table").count() == 3
+        page.fill("#replay-ask", "Min(7,3")
+        page.keyboard.press("Enter")
+        page.locator(".replay [role=alert]", has_text="is no whole expression").wait_for()
+        page.fill("#replay-ask", "Min(7,3,9)")
+        page.keyboard.press("Enter")
+        page.locator("#replay-skip").wait_for()
+        page.click("#replay-skip")
+        assert said.inner_text().startswith("Min(7,3,9) = ")
+        page.click("#replay-play")
+        page.locator("#replay-skip").wait_for()
+        page.context.close()
+        page = visit(server, reduced_motion="reduce")  # who wants no motion sees the end, and moves the slider
+        page.locator("#replay-play").wait_for()
+        assert page.locator("#replay-step").inner_text() == "12 of 12"
+        page.context.close()
+
+
+def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
+    with (runs[1] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "spike", "step": 6, "message": "the loss jumped"}) + "\n")
+    with served(runs[1]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("button", has_text="spike at step 6").click()
+        page.locator("#heat-batch table").wait_for()
+        found = batch_of(runs[1], 6)["rows"][0]
+        said = page.locator("#heat-batch").inner_text()
+        assert f"The costliest was {''.join(found['words'])}, answered {found['said']} for {found['answer']}" in said
+        assert f"place {int(np.argmax(found['sizes'])) + 1}." in said
+        page.locator("#chart-loss").focus()
+        page.keyboard.press("Enter")
+        page.locator("#heat-batch", has_text="Step 8 learned from 200 examples").wait_for()
+        page.context.close()
+
+
+def test_zooming_keeps_to_the_chosen_step_and_takes_the_curves_along(runs, visit):
+    with served(runs[0]) as server:
+        page = visit(server, reduced_motion="reduce")
+        page.locator("canvas[aria-label^='run: gradient'], canvas[aria-label^='one: gradient']").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        page.keyboard.press("+")
+        page.locator("#chart-loss ~ .readout", has_text="at step 11").wait_for()
+        assert page.locator("#heat-readout").inner_text().startswith("one, step 10,")
+        assert page.locator("#zoom-out").is_enabled()
+        page.click("#zoom-out")
+        page.locator("#chart-loss ~ .readout", has_text="at step 12").wait_for()
+        page.context.close()
+
+
+def test_twelve_layers_are_painted_within_a_second(tmp_path, visit):
+    """Processor time of the page's thread until everything is there, so that what else runs is not held against it."""
+    run = trained(tmp_path / "run", steps=4, layers=12)
+    with served(run) as server:
+        page = visit(server, reduced_motion="reduce")
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.reload()
+        page.locator(READY["run"]).first.wait_for(state="attached")
+        listed = session.send("Performance.getMetrics")["metrics"]
+        spent = next(each["value"] for each in listed if each["name"] == "TaskDuration")
+        assert 0 < spent < 1.0, spent
+        page.context.close()
+
+
+def test_the_replay_comes_to_its_end_by_itself(runs, visit):
+    with served(runs[1]) as server:
+        page = visit(server)
+        page.locator("#replay-said").wait_for()
+        page.evaluate("() => { const now = performance.now.bind(performance); performance.now = () => now() + 1e6; }")
+        page.locator(".replay-happens", has_text="click any bright cell").wait_for()
+        assert page.locator("#replay-step").inner_text() == "8 of 8"
+        page.context.close()
 
 
 def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs, visit):
@@ -208,6 +310,71 @@ def test_the_memory_view_is_the_plan(server, runs, visit):
     page.locator("#memory-precision option", has_text="float64").wait_for(state="attached")
 
 
+def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
+    page = visit(server)
+    go(page, "trace")
+    traced = Tracer(runs[0])
+    overview = traced.overview(None)
+    at = overview["largest"]["update"]
+    found = traced.element(None, **at)
+    assert found["name"] in page.locator("#trace-headline").inner_text()
+    assert page.locator("#trace-total").inner_text() == page.locator("#trace-gradient").inner_text()
+    for what, number in (("total", found["gradient"]), ("after", found["after"])):
+        assert float(page.locator(f"#trace-{what}").inner_text().replace("−", "-")) == pytest.approx(number, rel=1e-5)
+    proven = page.locator(".digits tr").nth(1).inner_text()
+    assert "all" in proven or int(re.findall(r"(\d+) digits", proven)[0]) >= 10, proven
+    page.locator("#trace-sum").focus()
+    page.keyboard.press("ArrowRight")
+    second = overview["words"][found["terms"][1]["sequence"]]
+    assert page.locator("#trace-term").inner_text().startswith("2. ")
+    assert "".join(second) in page.locator("#trace-term").inner_text()
+    page.locator("#trace-picture[aria-label*='arrow keys']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    shape = overview["weights"][at["weight"]]["shape"]
+    place = [min(at["row"] + 1, shape[0] - 1), min(at["column"] + 1, shape[1] - 1)]
+    page.locator("#trace-headline code", has_text=f"[{place[0]}, {place[1]}]").wait_for()
+    page.select_option("#trace-weight", label="blocks.0.norm1.weight 8")
+    page.locator("#trace-headline code", has_text="blocks.0.norm1.weight[").wait_for()
+    page.locator("summary", has_text="every contribution").click()
+    assert page.locator("#trace-result tbody tr").count() > 20
+    page.select_option("#trace-step", "0")
+    page.locator("#trace-said", has_text="Update 1 made again").wait_for()
+
+
+def test_heads_are_seen_beside_their_gradients_over_training(server, runs, visit):
+    page = visit(server)
+    go(page, "attention")
+    attending = Attending(runs[0])
+    steps = attending.examples()["steps"]
+    head, values = attending.maps(steps[-1], 0, "")
+    told = page.locator("#attention-cell")
+    block, square = head["blocks"][0], 8 * 8
+    page.locator("#attention-all").focus()
+    for key in ("ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    page.locator("#attention-head", has_text="blocks.0, head 0").wait_for()
+    page.locator("#attention-weights").focus()
+    for key in ("ArrowLeft", "ArrowUp") * 8:
+        page.keyboard.press(key)
+    gradient = values[block["heads"] * square]
+    assert f"gradient of that score is {short(float(np.float32(gradient)))}:" in told.inner_text()
+    assert f"with {100 * values[0]:.0f} %" in told.inner_text() or values[0] < 0.1
+    page.keyboard.press("ArrowRight")
+    assert f"“{head['words'][0]}” looks at “{head['words'][1]}”" in told.inner_text()
+    page.locator("#attention-step").focus()
+    for _ in steps:
+        page.keyboard.press("ArrowLeft")
+    page.locator("#attention-at", has_text=f"0, loss {short(attending.maps(0, 0, '')[0]['loss'])}").wait_for()
+    page.fill("#attention-text", "Max(1,6,2)")
+    page.keyboard.press("Enter")
+    page.locator("#attention-answer", has_text="Max(1,6,2)").wait_for()
+    page.click("#attention-play")
+    page.locator("#attention-at", has_text=f"{steps[-1]}, loss").wait_for()
+    page.locator("summary", has_text="this head as a table").click()
+    assert page.locator("#attention-result tbody tr").count() >= 3
+
+
 def test_a_run_is_seen_while_it_trains(tmp_path, visit):
     run = trained(tmp_path / "run", steps=4)
     with served(run) as server:
@@ -226,7 +393,7 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
 def test_damaged_runs_are_told_and_not_run(tmp_path, runs, visit, damage):
     run = tmp_path / ("<img src=x onerror=alert(1)>" if damage == "hostile" else "run")
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32") if damage != "empty" else ():
+    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32") if damage != "empty" else ():
         content = (runs[0] / name).read_bytes()
         if damage == "half":
             content = content[: len(content) // 2]

@@ -3,17 +3,28 @@
 import json
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tapeless import Model
+from tapeless.errors import TapelessError
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import HEADERS, refusal
+from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
 from tapeless.train.metrics import read_metrics
+from tapeless.train.moments import read_moments
 from tapeless.train.records import flow, read_record
 from tapeless.train.run import open_run
+from tapeless.train.session import start
+from tapeless.train.settings import Request, Settings
 from tests.explorer.serving import TOKEN, served, trained
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
+ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
+ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture", "examples", "attention")]
+FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
 
@@ -78,6 +89,83 @@ def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
     status, _, body = server.ask("/api/runs/0/plan?precision=bfloat16&backend=nobody", WITH_TOKEN)
     assert (status, b"unknown backend" in body) == (422, True)
     assert "error" in server.get("/api/runs/0/plan?precision=complex128&backend=cpu")
+
+
+def test_the_story_is_what_the_runs_own_weights_answer(server, runs):
+    story = server.get("/api/runs/0/story?ask=Min(7,3,9)")
+    assert (story["question"], story["answer"]) == ("Min(7,3,9)", "3")
+    kept = read_moments(runs[0] / "moments.f32")
+    assert [each["step"] for each in story["moments"]] == kept.steps
+    tokens = ExpressionReader().expressions("Min(7,3,9)").tokens
+    model = open_run(runs[0]).model("newest", backend="reference")[0]
+    scores = model.logits(tokens)[0]
+    last = story["moments"][-1]
+    assert last["said"] == WORDS[int(scores.argmax())]
+    assert last["likely"] == pytest.approx(np.exp(scores) / np.exp(scores).sum(), abs=1e-6)
+    assert np.allclose(last["attention"]["blocks.0"], model.attention(tokens)["blocks.0"][0], atol=1e-4)
+    assert story["moments"][0]["loss"] != last["loss"]
+    assert story["held_out"] == ("Min(7,3,9)" in [spell(each) for each in split(0)[1].tokens])
+
+
+@pytest.mark.parametrize(
+    "asked", ["%3Cscript%3E", "Max(1,6,2)Min(1,2,3)", "Max(1,6", "%00", "..%2f..%2fetc%2fpasswd", "Max(%D9%A1,6,2)"]
+)
+def test_what_is_no_expression_is_answered_with_a_sentence(server, asked):
+    answer = server.get(f"/api/runs/0/story?ask={asked}")
+    assert list(answer) == ["error"]
+    assert len(answer["error"]) < 300
+
+
+def test_the_batch_of_a_step_is_drawn_again(tmp_path):
+    session = start(
+        Request("ops-102k", FIELDS, Settings(data="operations", batch=16, steps=3, accumulate=2)), tmp_path / "run"
+    )
+    for _ in session.walk(lambda: None):
+        pass
+    stream = session.trainer.task.batches(16)
+    seen = [next(stream) for _ in range(6)]
+    found = batch_of(tmp_path / "run", 3)
+    assert (found["step"], found["weights_of"]) == (3, 2)
+    learned = sorted(spell(each) for inputs, _ in seen[4:] for each in inputs)
+    assert sorted("".join(row["words"]) for row in found["rows"]) == learned
+    assert [row["loss"] for row in found["rows"]] == sorted((row["loss"] for row in found["rows"]), reverse=True)
+    model = Model("ops-102k", batch=32, backend="reference", optimizer=None, **FIELDS)
+    for name, values in read_moments(tmp_path / "run" / "moments.f32").weights(2).items():
+        model.write(name, values)
+    inputs, targets = (np.concatenate(each) for each in zip(*seen[4:], strict=True))
+    assert np.mean([row["loss"] for row in found["rows"]]) == pytest.approx(model.loss(inputs, targets))
+    with pytest.raises(TapelessError, match="nothing was learned from"):
+        batch_of(tmp_path / "run", 0)
+
+
+def test_a_heatmap_is_cut_to_the_steps_that_are_asked_for(server, runs):
+    record = read_record(runs[0] / "records.f32")
+    _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64&from=4&to=6", WITH_TOKEN)
+    head, table = numbers(body, "<f8")
+    table = table.reshape(head["bins"], -1)
+    assert table[:, 0].tolist() == [4, 5, 6]
+    assert table[:, 1].tolist() == [3, 4, 5]
+    column = record.header.column(flow(record.header)["blocks.1"], "size")
+    assert table[:, 2 + head["lines"].index("blocks.1")].tolist() == record.rows[3:6, column].astype(float).tolist()
+    _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64&from=100&to=200", WITH_TOKEN)
+    assert numbers(body, "<f8")[0]["bins"] == 0
+
+
+def test_a_run_that_kept_nothing_has_no_story(tmp_path):
+    trained(tmp_path / "run", steps=2)
+    (tmp_path / "run" / "moments.f32").unlink()
+    with served(tmp_path / "run") as server:
+        assert "kept none of its weights" in server.get("/api/runs/0/story")["error"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_weights_that_are_no_numbers_are_a_sentence(tmp_path, value):
+    run = trained(tmp_path / "run", steps=2)
+    content = bytearray((run / "moments.f32").read_bytes())
+    content[-400:] = np.full(100, value, "<f4").tobytes()
+    (run / "moments.f32").write_bytes(content)
+    with served(run) as server:
+        assert "nothing can be computed with" in server.get("/api/runs/0/story")["error"]
 
 
 def test_the_doctor_speaks(server):
@@ -218,8 +306,8 @@ def hostile(port):
     ]
     steps += ["%uff0e%uff0e/", ".%2e/", "%2e./", "/", "./"]
     for step in steps:
-        for start in ("/", "/api/", "/api/runs/", "/api/runs/0/"):
-            yield f"traversal {start}{step}", plain(f"{start}{step * 6}etc/passwd")
+        for begun in ("/", "/api/", "/api/runs/", "/api/runs/0/"):
+            yield f"traversal {begun}{step}", plain(f"{begun}{step * 6}etc/passwd")
     siblings = ["one", "one-more", "one-more/config.toml", "../one-more/config.toml", "0-more", "0/../1/plan", "00/x"]
     siblings += [
         "0/config.toml",
@@ -285,6 +373,26 @@ def hostile(port):
     for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
                   "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
+    for query in ("step=0", "step=-1", "step=nan", "step=1&step=2", "step=99999999999", "of=3", "step=1;step=2"):
+        yield f"batch {query}", plain(f"/api/runs/0/batch?{query}")
+    for query in ("from=-1", "to=x", "from=1&from=2", "to=99999999999999"):
+        yield f"heat {query}", plain(f"/api/runs/0/heat?what=flow&{query}")
+    for query in ("ask=Max(1,6,2)&ask=Max(1,6,2)", "question=Max(1,6,2)", "ask=" + "Max(1,6,2)" * 101, "ask[]=x"):
+        yield f"story {query[:40]}", plain(f"/api/runs/0/story?{query}")
+    elements = ["weight=999", "row=99999", "column=99999", "weight=-1", "row=1e3", "step=-1", "what=update"]
+    elements += ["weight=0&weight=1"]
+    elements += ["step=99999999999999", "weight=../0", "row=%00", "column=<script>", "weight=NaN", "step=\u0663"]
+    for query in elements:
+        for path in ("element", "digits", "trace"):
+            yield f"{path} {query}", plain(f"/api/runs/0/{path}?{query}".encode().decode("latin-1"))
+    attention = ["example=99", "step=99", "text=nothing+known", "example=-1", "text=" + "x" * 990, "text=%ff"]
+    attention += ["text=%00"]
+    attention += ["text=Max(1,6,2)Max(1,6,", "step=1e9", "example=0&example=1", "head=1", "text=../../etc/passwd"]
+    for query in attention:
+        yield f"attention {query[:20]}", plain(f"/api/runs/0/attention?{query}")
+    yield "examples with a query", plain("/api/runs/0/examples?step=1")
+    for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
+        yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")
     yield "a body", plain(good, "Content-Length: 5") + b"hello"
     yield "a chunked body", plain(good, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     yield "both lengths", plain(good, "Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
@@ -340,10 +448,10 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
     secret.write_text("root: a secret\n")
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32", "lock"):
+    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32", "lock"):
         (run / name).symlink_to(secret)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows"):
+        for path in ("", *ENDPOINTS):
             _, _, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert b"a secret" not in body, path
 
@@ -351,7 +459,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
 @pytest.mark.parametrize("damage", ["empty", "no folder", "half", "noise", "pipes", "folders", "text"])
 def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
     run = tmp_path / "run"
-    names = ("config.toml", "metrics.jsonl", "records.f32")
+    names = ("config.toml", "metrics.jsonl", "records.f32", "moments.f32")
     if damage != "no folder":
         run.mkdir()
     for name in names if damage not in ("no folder", "empty") else ():
@@ -367,7 +475,7 @@ def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
         else:
             (run / name).write_text("<script>alert(1)</script>\n" * 3)
     with served(run) as server:
-        for path in ("", "/0/curves", "/0/doctor", "/0/record", "/0/plan", "/0/heat", "/0/rows?from=0&to=9"):
+        for path in ("", *ENDPOINTS):
             status, head, body = server.ask(f"/api/runs{path}", WITH_TOKEN)
             assert status in (200, 422), (path, body)
             assert b"text/html" not in head

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.ops import OPS
+from tapeless.ops.attention.reference import weights
 from tapeless.ops.contract import Array
 from tapeless.ops.positions.reference import sinusoid
 from tests.random_cases import cases
@@ -231,6 +232,16 @@ def test_attention_against_loops(causal: bool, queries: int, keys: int) -> None:
     wanted_y, wanted_lse = looped_attention(q, k, v, 3, causal)
     close(y, wanted_y)
     close(lse, wanted_lse)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_weights_that_attention_shows_are_those_it_computes_with(causal: bool) -> None:
+    rng = rng_of(2)
+    q, k, v = (rng.normal(size=(2, n, 6)) for n in (2, 5, 5))
+    shown = weights(q, k, 3, None, causal, 0)
+    assert shown.shape == (2, 3, 2, 5)
+    together = shown @ v.reshape(2, 5, 3, 2).swapaxes(1, 2)
+    close(together.swapaxes(1, 2).reshape(q.shape), looped_attention(q, k, v, 3, causal)[0])
 
 
 def test_attention_more_queries_than_keys() -> None:
@@ -573,6 +584,13 @@ def test_cached_attention_of_scores_that_no_exp_can_hold() -> None:
         y = empty(1, 1, 1)
         OPS["cached_attention"].forward(y, np.full((1, 1, 1), sign), keys, values, np.array([1]), 0)
         close(y, np.full((1, 1, 1), wanted))
+
+
+def test_count_draws_counts() -> None:
+    draws = np.array([4])
+    OPS["count_draws"].forward(draws)
+    OPS["count_draws"].forward(draws)
+    assert draws.tolist() == [6]
 
 
 def test_zero() -> None:

@@ -31,15 +31,29 @@ TWIN = [
 RUNS = {
     "post-norm": (*TWIN, "--placement", "post"),
     "pre-norm": (*TWIN, "--placement", "pre"),
-    "teaching": ("ops-102k",),
+    "teaching": ("ops-102k", "--keep", "12"),
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
+    ("replay", "replay", ("teaching",), 1280, 800, "light"),
     ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
     ("flow", "flow", ("teaching",), 1280, 800, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
+    ("learn", "learn", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
+    ("attention", "attention", ("teaching",), 1280, 1100, "light"),
+    ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
+    ("trace", "trace", ("teaching",), 1280, 1580, "light"),
+    ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
 )
-READY = {"run": "#heat-readout:not(:empty)", "flow": "button.call .value:not(:empty)", "memory": "#memory-total strong"}
+READY = {
+    "replay": "#replay-skip:visible",
+    "run": "#heat-readout:not(:empty)",
+    "flow": "button.call .value:not(:empty)",
+    "memory": "#memory-total strong",
+    "trace": ".digits",
+    "attention": "#attention-head:not(:empty)",
+    "learn": "#lesson h2",
+}
 
 
 def main() -> int:
@@ -81,16 +95,29 @@ def take_pictures(parent: Path) -> None:
                 page = context.new_page()
                 page.goto(server.address)
                 page.wait_for_selector("html[data-ready]")
-                page.click(f"#to-{view}")
+                if view != "replay":
+                    page.click(f"#to-{view}")
                 page.locator(READY[view]).first.wait_for(state="attached")
-                if view == "memory":
+                if view == "replay":
+                    page.wait_for_timeout(2800)  # in the middle of the way back
+                elif view == "learn":
+                    page.click("[data-chapter=path]")
+                    page.locator("#lesson figure").first.wait_for(timeout=300_000)
+                elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):
                         page.keyboard.press("ArrowRight")
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
                     page.evaluate("() => scrollTo(0, 0)")
-                else:
+                elif view == "attention":
+                    steps = int(page.locator("#attention-step").get_attribute("max") or 0)
+                    last = page.locator("#attention-at").inner_text()
+                    page.locator("#attention-step").fill(str(steps * 3 // 4))  # while it learns
+                    page.wait_for_function(
+                        "was => document.getElementById('attention-at').textContent !== was", arg=last
+                    )
+                elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
                     canvas.click(position={"x": 500, "y": 120})
                 page.screenshot(path=PICTURES / f"{name}.png")

@@ -17,7 +17,7 @@ from tapeless.program.explanation import Explanation
 from tapeless.tasks.writing import Writing
 from tapeless.train.doctor import Diagnosis, Observation
 
-PUBLIC = ("tapeless", "tapeless.check", "tapeless.labelling.signal")
+PUBLIC = ("tapeless", "tapeless.check", "tapeless.tracing", "tapeless.labelling.signal")
 # What nobody makes and everybody is given.
 GIVEN = (Call, Program, Plan, Explanation, Stepped, Writing, Diagnosis, Observation)
 

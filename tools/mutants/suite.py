@@ -39,6 +39,7 @@ REFERENCE: Rounds = (
     ("test_every_op.py", "[{op}"),
     ("test_complex_step.py", "test_every_op_is_proven", "[{op}"),
     ("tests/ops/test_ops.py", "{op}"),
+    ("tests/ops/test_{op}.py",),
     ("test_every_op.py", "test_{op}"),
     ("tests/ops/test_contract.py", "[{op}"),
     ("tests/ops/test_ops.py",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -23,19 +24,25 @@ def explore(
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any port that is free.")] = 8437,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Save the pages as one file that needs no server, and end.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """See a run in the browser, while it trains or afterwards: curves, gradients by depth and step, memory, every call.
 
     The page comes from this machine and is seen on this machine alone. Ctrl-C ends it.
 
-    Example: tapeless explore runs/ops-102k-001 runs/ops-102k-002
+    Example: tapeless explore runs/ops-102k-001 --export report.html
     """
     folders = [_checked(folder) for folder in runs or [newest(RUNS)]]
     try:
         from tapeless.explorer.server import address, new_token, open_socket, serve
     except ModuleNotFoundError as missing:
         raise TapelessError(f"the explorer needs {missing.name}: pip install 'tapeless[explore]'.") from None
+    if export is not None:
+        _save(folders, export, json)
+        return
     listening, token = open_socket(port), new_token()
     link = address(listening, token)
     if json:
@@ -48,6 +55,18 @@ def explore(
     if browser:
         webbrowser.open(link)
     serve(folders, listening, token)
+
+
+def _save(folders: list[Path], path: Path, json: bool) -> None:
+    from tapeless.explorer.export import save_report
+
+    with console.status("computing what the pages show …") if console.is_terminal and not json else nullcontext():
+        size = save_report(folders, path)
+    if json:
+        print_json({"report": str(path), "bytes": size, "runs": [str(folder) for folder in folders]})
+        return
+    console.print(f"[bold]{escape(path.resolve().as_uri())}[/]", soft_wrap=True)
+    console.print(f"[dim]{size / 1e6:.1f} MB, one file: it can be sent, and opens without a server or a network[/]")
 
 
 def newest(parent: Path) -> Path:

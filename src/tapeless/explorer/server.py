@@ -23,9 +23,14 @@ from starlette.routing import Route
 
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
+from tapeless.explorer.attention import Attending
+from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
+from tapeless.explorer.pupil import story as told_by
+from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
+from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -65,19 +70,29 @@ class Query:
             raise unknown(name, given, known)
         return given
 
+    def optional(self, name: str) -> int | None:
+        return self.number(name, 0) if name in self._given else None
+
     def count(self, name: str) -> int | None:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
 
-def make_app(folders: list[Path], token: str, port: int) -> App:
-    sources = [RunSource(folder) for folder in folders]
+def make_app(folders: list[Path], token: str, port: int, most: int | None = None) -> App:
+    """`most`: bytes of each run's record that are shown."""
+    sources = [RunSource(folder, most) for folder in folders]
+    school = School(folders)
+    tracers = [Tracer(folder) for folder in folders]
+    attending = [Attending(folder) for folder in folders]
     streams = 0
 
-    def run_of(request: Request) -> RunSource:
+    def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
         if not 0 <= number < len(sources):
             raise TapelessError(f"there is no run {number}: there are {len(sources)}.")
-        return sources[number]
+        return number
+
+    def run_of(request: Request) -> RunSource:
+        return sources[number_of(request)]
 
     def runs(request: Request) -> Response:
         Query(request)
@@ -102,9 +117,10 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         return JSONResponse(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
-        query = Query(request, "what", "bins")
+        query = Query(request, "what", "bins", "from", "to")
         generation, found = run_of(request).record()
-        names, table = heat(found, query.text("what", "flow"), query.number("bins", 512, 1, MOST_BINS))
+        bins, last = query.number("bins", 512, 1, MOST_BINS), query.optional("to")
+        names, table = heat(found, query.text("what", "flow"), bins, query.number("from", 0), last)
         said = json.dumps({"generation": generation, "lines": names, "bins": len(table)}).encode()
         return _binary(said, table.astype("<f8").tobytes())
 
@@ -126,6 +142,61 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
         )  # fmt: skip
         folder = run_of(request).folder
         return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
+
+    def story(request: Request) -> Response:
+        asked = Query(request, "ask").text("ask")
+        folder = run_of(request).folder
+        return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+
+    def batch(request: Request) -> Response:
+        folder, step = run_of(request).folder, Query(request, "step").number("step", 1, 1)
+        return JSONResponse(_or_why_not(lambda: batch_of(folder, step)))
+
+    def lesson(request: Request) -> Response:
+        query = Query(request, "at", "ask")
+        at, asked = query.number("at", 0, 0, MOST_MOMENTS), query.text("ask")
+        return JSONResponse(_or_why_not(lambda: school.lesson(at, asked)))
+
+    def planted(request: Request) -> Response:
+        number = Query(request, "number").number("number", 0, 0, MOST_MOMENTS)
+        return JSONResponse(_or_why_not(lambda: school.planted(number)))
+
+    def taught(ask: Callable[[], dict[str, Any]]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            Query(request)
+            return JSONResponse(_or_why_not(ask))
+
+        return answer
+
+    def trace(request: Request) -> Response:
+        query = Query(request, "step")
+        tracer, step = tracers[number_of(request)], query.optional("step")
+        return JSONResponse(_or_why_not(lambda: tracer.overview(step)))
+
+    def element(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].element(*_element(query)))
+
+    def digits(request: Request) -> Response:
+        query = Query(request, "step", "weight", "row", "column")
+        return JSONResponse(tracers[number_of(request)].digits(*_element(query)))
+
+    def picture(request: Request) -> Response:
+        query = Query(request, "step", "weight", "what")
+        what = query.one_of("what", ("update", "gradient")) or "update"
+        tracer = tracers[number_of(request)]
+        head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
+
+    def examples(request: Request) -> Response:
+        Query(request)
+        return JSONResponse(_or_why_not(attending[number_of(request)].examples))
+
+    def attention(request: Request) -> Response:
+        query = Query(request, "step", "example", "text")
+        asked = query.number("step", 0), query.number("example", 0), query.text("text")
+        head, values = attending[number_of(request)].maps(*asked)
+        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f4").tobytes())
 
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
@@ -159,8 +230,15 @@ def make_app(folders: list[Path], token: str, port: int) -> App:
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+                "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
+                "picture": picture, "examples": examples, "attention": attention,
             }.items()
         ),
+        Route("/api/learn/lesson", lesson),
+        Route("/api/learn/planted", planted),
+        Route("/api/learn/exercises", taught(school.exercises)),
+        Route("/api/learn/landscape", taught(school.landscape)),
+        Route("/api/learn/pathologies", taught(school.pathologies)),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={TapelessError: _sentence, 404: _missing, 405: _missing})
@@ -180,6 +258,11 @@ def pages() -> dict[str, tuple[str, bytes]]:
 
 def _page(kind: str, content: bytes) -> Callable[[Request], Response]:
     return lambda request: Response(content, media_type=kind)
+
+
+def _element(query: Query) -> tuple[int | None, int, int, int]:
+    """Which update, which weight, which row and column of it."""
+    return query.optional("step"), query.number("weight", 0), query.number("row", 0), query.number("column", 0)
 
 
 def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,7 @@ from tapeless.train import metrics
 from tapeless.train.believed import is_line
 from tapeless.train.doctor import diagnose, read_setup
 from tapeless.train.records import FILE as RECORD
-from tapeless.train.records import Header, Record, flow, min_max, read_record, together, weight_gradients
+from tapeless.train.records import LEAD, Header, Record, flow, min_max, read_record, together, weight_gradients
 from tapeless.train.run import CONFIGURATION, open_run
 
 CURVES = ("step", "loss", "lr", "gradient_norm", "update_ratio", "tokens_per_second")
@@ -38,10 +39,11 @@ Signature = tuple[int, int, int]  # which file it is, its size, when it was chan
 
 
 class RunSource:
-    """One run folder."""
+    """One run folder. `most`: bytes of a record that are shown, of each stretch of rows the one with the largest
+    gradient."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, most: int | None = None) -> None:
+        self.folder, self._most = folder, most
         self._lock = Lock()  # requests come on several threads
         self._metrics = _Metrics(folder / metrics.FILE)
         self._record: tuple[Signature, Record] | None = None
@@ -103,8 +105,18 @@ class RunSource:
                 check_no_link(path)
                 if self._record is None or self._record[0][0] != now[0]:
                     self._generation += 1
-                self._record = now, read_record(path)
+                self._record = now, thinned(read_record(path), self._most)
             return self._generation, self._record[1]
+
+
+def thinned(record: Record, most: int | None) -> Record:
+    rows = record.rows
+    if most is None or rows.nbytes <= most:
+        return record
+    starts = np.linspace(0, len(rows), max(2, most // (4 * record.header.width)) + 1).astype(np.int64)
+    norms = np.nan_to_num(rows[:, LEAD.index("gradient norm")], nan=np.inf)
+    kept = [low + int(norms[low:high].argmax()) for low, high in pairwise(starts.tolist()) if high > low]
+    return replace(record, rows=rows[sorted({0, *kept, len(rows) - 1})])
 
 
 def described(record: Record, generation: int) -> dict[str, Any]:
@@ -128,9 +140,13 @@ def sections(header: Header) -> list[str]:
     return list(dict.fromkeys(call["section"] for call in header.calls if call["section"]))
 
 
-def heat(record: Record, what: str, bins: int) -> tuple[list[str], Array]:
-    """A table for a heatmap: of each bin its first step and index, then for every line its least and greatest value."""
-    header, rows = record.header, record.rows
+def heat(record: Record, what: str, bins: int, first: int = 0, last: int | None = None) -> tuple[list[str], Array]:
+    """A table for a heatmap: of each bin its first step and index, then for every line its least and greatest value.
+    `first` and `last`: the steps it is cut to."""
+    header, steps = record.header, record.steps
+    start = int(np.searchsorted(steps, first))
+    stop = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
+    rows = record.rows[start:stop]
     if what == "flow":
         lines = flow(header)
         columns = rows[:, [header.column(index, "size") for index in lines.values()]]
@@ -147,7 +163,8 @@ def heat(record: Record, what: str, bins: int) -> tuple[list[str], Array]:
     names = list(lines)
     columns = columns.reshape(len(rows), len(names)).astype(np.float64)
     starts, low, high = min_max(columns, max(1, min(bins, MOST_CELLS // max(1, 2 * len(names)))))
-    table = np.concatenate([record.steps[starts][:, None], starts[:, None], low, high], axis=1)
+    starts = starts + start
+    table = np.concatenate([steps[starts][:, None], starts[:, None], low, high], axis=1)
     return names, table
 
 

@@ -44,7 +44,7 @@ def read_prompt(opened: Run, prompt: str) -> Words:
     tokens = reader.encode(prompt)
     if spec is not None and (lost := lost_in(prompt, tokens, load_tokenizer(spec))):
         raise TapelessError(f"the tokenizer of {opened.folder} loses part of this prompt, {lost}: leave that out.")
-    shown = [_visible(reader.decode([token]), token) for token in tokens]
+    shown = [visible(reader.decode([token]), token) for token in tokens]
     window = opened.window()
     if not tokens:
         raise TapelessError("the prompt is empty, so there is nothing to look at: give some words.")
@@ -53,7 +53,8 @@ def read_prompt(opened: Run, prompt: str) -> Words:
     return Words(tokens, shown)
 
 
-def _visible(text: str, token: int) -> str:
+def visible(text: str, token: int) -> str:
+    """What a token stands for, so that it can be seen; its number where that is nothing by itself."""
     shown = "".join(VISIBLE.get(each, each if each.isprintable() else f"\\x{ord(each):x}") for each in text)
     return shown.replace("\N{REPLACEMENT CHARACTER}", "") or f"‹{token}›"
 

@@ -79,6 +79,16 @@ class Finished:
 Event = Step | Logged | Evaluated | Spiked | SaveDue | Finished
 
 
+@dataclass(frozen=True)
+class Upcoming:
+    """All that an update will be made of, besides the model."""
+
+    batches: list[tuple[Array, Array]]
+    count: float  # what the loss is divided by, over all of them
+    lr: float
+    clip: float | None
+
+
 class Trainer:
     """A model, what it learns from, and how far it has come."""
 
@@ -136,6 +146,8 @@ class Trainer:
         if not made.finite:
             raise self._stopped(made.refusal, range(len(self._drawn)))
         self.step += 1
+        if self.recording:
+            self.recording.moments.take(self.step, last=self.step == self.steps)
         done = Step(self.step, self.loss, lr, made.norm)
         self.added, self.loss = 0, 0.0
         return done
@@ -155,6 +167,14 @@ class Trainer:
             self._drawn_from, self._draws_from = self.batches.state(), self.model.draws - self.added
             self._drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
             self._count = sum(self.model.weigh(targets) for _, targets in self._drawn)
+
+    def upcoming(self) -> Upcoming:
+        """What the next update will be made of, if none of its batches were added up yet. The stream of batches is
+        where it was."""
+        before = self.batches.state()
+        self._draw()
+        self.batches.restore(before)
+        return Upcoming(self._drawn, self._count, self.schedule.at(self.step), self.settings.clip or None)
 
     def _stopped(self, what: str, numbers: Iterable[int]) -> NonFiniteError:
         """Back to before this update, of which no weight has seen anything; then find who began it."""

@@ -24,10 +24,11 @@ from tapeless.kernels.native import Native
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
+from tapeless.train.moments import Moments
 from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, header_of, read_record, steps_of
 
 COST = 0.015  # of the time; what is not counted (writing, caches that the next step finds cold) comes on top
-MOST_BYTES = 20_000_000  # of a run's record
+MOST_BYTES = 10_000_000  # of a run's record; its moments may have as many
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
 USUAL = 15  # steps over which it is seen what one takes
 
@@ -41,6 +42,7 @@ class Recording:
     ) -> None:  # fmt: skip
         """`every`: record every so many steps; None: as many as cost 1.5 % of the time."""
         self._file, self._clock, self._asked = Growing(folder / FILE), clock, every
+        self.moments = Moments(folder, model)
         self.header = header_of(model.program)
         self._row = np.zeros(self.header.width, np.float32)
         self._watched = _bind(model, self.header.results, self._row[len(LEAD) :].reshape(-1, len(STATISTICS)))
@@ -99,9 +101,12 @@ class Recording:
     def write(self, now: bool = False) -> None:
         """What was noted, unless something was written a moment ago. Where it does not reach the disk it is kept, and
         can be tried again."""
-        if not self._waiting or (not now and self._clock() - self._written_at < PAUSE):
+        if not now and self._clock() - self._written_at < PAUSE:
             return
         self._written_at = self._clock()
+        self.moments.write()
+        if not self._waiting:
+            return
         try:
             if self._kept + len(self._waiting) > self._capacity:
                 self._thin()
@@ -134,6 +139,7 @@ class Recording:
     def cut_after(self, step: int) -> list[str]:
         """Go on with the record that is there, without what lies beyond a step. One of another list of calls, or one
         that cannot be read, is laid aside; that is said."""
+        self.moments.cut_after(step)
         if not self.path.exists():
             return []
         try:

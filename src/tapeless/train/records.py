@@ -140,12 +140,12 @@ def read_record(path: Path) -> Record:
     return Record(header, whole_rows(content, len(line) + 1, header.width), len(line) + 1)
 
 
-def whole_rows(content: bytes, start: int, width: int) -> Array:
-    """The rows that are whole, up to the first that is not later than the one before it."""
+def whole_rows(content: bytes, start: int, width: int, first: int = 1) -> Array:
+    """The rows that are whole, up to the first that is not later than the one before it. `first`: the least step."""
     count = (len(content) - start) // (4 * width)
     rows = np.frombuffer(content, "<f4", count * width, start).reshape(count, width)
     steps = steps_of(rows)
-    sound = np.isfinite(steps) & (steps >= 1) & (steps == np.floor(steps))
+    sound = np.isfinite(steps) & (steps >= first) & (steps == np.floor(steps))
     sound[1:] &= steps[1:] > steps[:-1]
     return rows if sound.all() else rows[: int(sound.argmin())]
 

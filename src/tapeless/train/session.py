@@ -81,6 +81,8 @@ class Session:
         trainer = self.trainer
         if trainer.step == 0 and not trainer.added:
             self.recorder.note("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
+            if trainer.recording:
+                trainer.recording.moments.take(0)
         events = train(trainer)
         while (event := self._next(events)) is not ENDED:
             if event is None:

@@ -1,13 +1,23 @@
 // The page: which runs, which view. Every view is render({ model, el }) and gives back how to take it away.
 
-import { firstView, json, remember } from "./api.js";
+import { firstView, json, remember, sealed } from "./api.js";
 import { h } from "./dom.js";
 import { Model, Run } from "./model.js";
+import { render as attention } from "./attention.js";
 import { render as flow } from "./flow.js";
+import { render as learn } from "./learn.js";
 import { render as memory } from "./memory.js";
 import { render as run } from "./run.js";
+import { render as trace } from "./trace.js";
 
-const VIEWS = { run: ["Run", run], flow: ["Flow", flow], memory: ["Memory", memory] };
+const VIEWS = {
+  run: ["Run", run],
+  flow: ["Flow", flow],
+  attention: ["Attention", attention],
+  memory: ["Memory", memory],
+  trace: ["Trace a weight", trace],
+  learn: ["Learn", learn],
+};
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 let leave = null;
@@ -66,7 +76,8 @@ async function begin() {
     navigation(model);
     await model.load();
     model.open(VIEWS[firstView] ? firstView : "run");
-    model.follow((text) => { live.textContent = text; });
+    if (sealed) live.textContent = "saved as one file";
+    else model.follow((text) => { live.textContent = text; });
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
     main.replaceChildren(h("p", { className: "error", role: "alert" }, error.message));

@@ -14,6 +14,16 @@ export function scale(share) {
 }
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
+export const faint = ([red, green, blue]) => `rgb(${red} ${green} ${blue} / .5)`;
+
+// What takes away and what adds: blue and orange, from nearly nothing to full.
+export const SIGNS = [[0, 114, 178], [213, 94, 0]];
+const NOTHING = [28, 34, 38];
+
+export function sided(value) {
+  const end = value < 0 ? [86, 180, 233] : [255, 150, 40], share = Math.sqrt(Math.min(1, Math.abs(value)));
+  return NOTHING.map((low, part) => Math.round(low + share * (end[part] - low)));
+}
 
 // Where a size lies between the least and the greatest, in orders of magnitude.
 export function logShare(value, low, high) {

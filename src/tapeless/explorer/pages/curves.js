@@ -26,13 +26,14 @@ function differenceOf(first, second) {
   return found;
 }
 
-export function chart({ model, name, title, what, log, difference }) {
+export function chart({ model, name, title, what, log, difference, pick }) {
   const canvas = h("canvas", { tabIndex: 0, role: "img", id: `chart-${name}` });
   const readout = h("p", { className: "readout", ariaLive: "polite" });
   let drawn = [], span = [1, 1], cursor = null;
 
   const gather = () => {
-    const shown = model.shown.map((run) => ({ run, ...seriesOf(run, name) }));
+    const inside = (points) => (model.span ? points.filter(([step]) => step >= model.span[0] && step <= model.span[1]) : points);
+    const shown = model.shown.map((run) => ({ run, ...seriesOf(run, name) })).map((each) => ({ run: each.run, line: inside(each.line), dots: inside(each.dots), rings: inside(each.rings) }));
     if (!difference.checked || shown.length < 2) return shown;
     const [first, second] = shown;
     return [{ run: first.run, label: `${first.run.name} − ${second.run.name}`, line: differenceOf(first.line, second.line),
@@ -50,7 +51,7 @@ export function chart({ model, name, title, what, log, difference }) {
     const painted = prepare(canvas), { context, width, height, ink } = painted;
     const plot = { left: PLOT.left, top: PLOT.top, width: width - PLOT.left - PLOT.right, height: height - PLOT.top - PLOT.bottom };
     const all = drawn.flatMap(({ line, dots, rings }) => [...line, ...dots, ...rings]);
-    canvas.setAttribute("aria-label", `${title}: ${all.length} points of ${drawn.length} runs; arrow keys move a cursor`);
+    canvas.setAttribute("aria-label", `${title}: ${all.length} points of ${drawn.length} runs; arrow keys move a cursor, Enter shows the batch of its step`);
     if (!all.length) {
       context.fillStyle = ink("soft");
       context.fillText("nothing recorded yet", plot.left, height / 2);
@@ -100,8 +101,12 @@ export function chart({ model, name, title, what, log, difference }) {
     cursor = span[0] + Math.min(1, Math.max(0, share)) * (span[1] - span[0]);
     draw();
   });
+  canvas.addEventListener("click", () => point());
   canvas.addEventListener("pointerleave", () => { cursor = null; draw(); });
+  // The point of the first run under the cursor: whose step it was is shown with the heatmap.
+  const point = () => { const { run, line } = drawn[0] ?? {}; if (line?.length) pick?.(run, line[nearest(line, cursor ?? span[1])][0]); };
   canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") { point(); return; }
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();

@@ -90,13 +90,15 @@ export function render({ model, el }) {
     at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
     const statistic = by.value;
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
-    for (const [call, { made, colour, value: text, results, back }] of cells) {
-      if (!made.closest("details").open) continue; // what is folded is painted when it is opened
+    for (const [call, cell] of cells) {
+      const { made, colour, value: text, results, back } = cell;
+      cell.folder ??= made.closest("details");
+      if (!cell.folder.open) continue; // what is folded is painted when it is opened
       const pressed = String(call === chosen);
       if (made.getAttribute("aria-pressed") !== pressed) made.setAttribute("aria-pressed", pressed);
       if (!results.length) continue;
       const first = value(results[0][1], statistic), wrong = results.some(([, index]) => value(index, "not finite") > 0);
-      colour.style.background = css(scale(statistic === "zeros" ? first : logShare(first, ...ranges[back ? "backward" : "forward"])));
+      colour.style.backgroundColor = css(scale(statistic === "zeros" ? first : logShare(first, ...ranges[back ? "backward" : "forward"])));
       const said = wrong ? "not finite" : statistic === "zeros" ? percent(first) : short(first);
       if (text.firstChild.data !== said) text.firstChild.data = said;
       text.classList.toggle("wrong", wrong);

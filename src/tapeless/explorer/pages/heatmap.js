@@ -1,6 +1,7 @@
 // Depth × step of gradient size per element, in log colours: the whole run in one picture. Each cell shows the greatest
 // value of its steps, because a mean hides the spike that is looked for.
 
+import { batchOf } from "./batch.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare, stepAxis } from "./draw.js";
@@ -16,22 +17,27 @@ export function heatmap({ model }) {
   const pictures = h("div");
   const readout = h("p", { className: "readout", id: "heat-readout", ariaLive: "polite" });
   const toFlow = h("button", { type: "button", id: "heat-to-flow", hidden: true, onclick: () => { model.at = pointed(); model.open("flow"); } }, "see this step call by call");
+  const who = h("button", { type: "button", id: "heat-to-batch", hidden: true, onclick: () => showBatch() }, "whose gradient was it?");
+  const batch = h("div", { id: "heat-batch", role: "status" });
+  const zoomIn = h("button", { type: "button", id: "zoom-in", onclick: () => zoom(0.25) }, "zoom in"), zoomOut = h("button", { type: "button", id: "zoom-out", disabled: true, onclick: () => zoom(4) }, "zoom out");
   const low = h("span"), high = h("span"), bar = h("canvas", { role: "img", ariaLabel: "colours from small to large" });
   const beside = tableBeside("as a table", asTable);
   const el = h("section", { className: "card", ariaLabel: "Gradient size by depth and step" },
     h("h2", {}, "Gradient size by depth and step"),
     h("p", { className: "soft" }, "The loss is at the top, the input at the bottom; a gradient flows down. Dark is small, bright is large, per element. Click a cell."),
-    h("div", { className: "controls" }, h("label", {}, "show the", kind), h("span", { className: "scale" }, low, bar, high)),
-    pictures, h("div", { className: "controls" }, readout, toFlow), beside);
-  let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [];
+    h("div", { className: "controls" }, h("label", {}, "show the", kind), h("span", { className: "scale" }, low, bar, high), zoomIn, zoomOut),
+    pictures, h("div", { className: "controls" }, readout, toFlow, who), batch, beside);
+  let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [], until = Infinity;
 
   async function update() {
     const mine = (asked += 1), what = kind.value;
     const runs = model.shown.slice(0, MOST_RUNS);
-    const found = await Promise.all(runs.map((run) => (run.record ? run.heat(what, BINS).catch((error) => ({ error: error.message })) : { error: run.recordError })));
+    const found = await Promise.all(runs.map((run) => (run.record ? run.zoomed(what, BINS, model.span).catch((error) => ({ error: error.message })) : { error: run.recordError })));
     if (mine !== asked) return;
+    const step = chosenStep();
     const before = new Map(drawn.map((each) => [each.run, each.canvas]));
     drawn = runs.map((run, index) => ({ run, heat: found[index], canvas: before.get(run) ?? made(run) }));
+    if (step !== null) chosen = chooseIn(drawn.find(({ run }) => run === chosen.run), step, chosen.line);
     range = extent(drawn.filter(({ heat }) => heat.bins).map(({ heat }) => heat));
     [low.textContent, high.textContent] = range.map(short);
     const kept = [...pictures.children].map((child) => child.dataset.run).join();
@@ -55,8 +61,10 @@ export function heatmap({ model }) {
       const line = Math.floor(((event.clientY - box.top) / (box.height - BOTTOM)) * heat.lines.length);
       return { run, bin: binAt(heat, step), line: Math.min(heat.lines.length - 1, Math.max(0, line)) };
     };
-    canvas.addEventListener("click", (event) => { chosen = find(event); draw(); });
+    canvas.addEventListener("click", (event) => { chosen = find(event); batch.replaceChildren(); draw(); });
+    canvas.addEventListener("dblclick", () => zoom(0.25));
     canvas.addEventListener("keydown", (event) => {
+      if (event.key === "+" || event.key === "-") { event.preventDefault(); zoom(event.key === "+" ? 0.25 : 4); return; }
       const [across, down] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [];
       if (across === undefined) return;
       event.preventDefault();
@@ -68,11 +76,40 @@ export function heatmap({ model }) {
     return canvas;
   }
 
+  const chosenStep = () => { const item = chosen && drawn.find(({ run }) => run === chosen.run); return item?.heat.bins > chosen?.bin ? item.heat.steps[chosen.bin] : null; };
+  const chooseIn = (item, step, line) => (item?.heat.bins ? { run: item.run, bin: binAt(item.heat, step), line: Math.min(line, item.heat.lines.length - 1) } : null);
+
+  // Around the chosen step, or the middle; all runs and all curves together.
+  function zoom(factor) {
+    const steps = drawn.filter(({ heat }) => heat.bins).flatMap(({ heat }) => [heat.steps[0], heat.steps[heat.bins - 1]]);
+    if (!steps.length) return;
+    const [first, last] = model.span ?? [Math.min(...steps), Math.max(...steps)], wide = (last - first) * factor;
+    const middle = chosenStep() ?? (first + last) / 2, all = model.shown.flatMap((run) => [...(run.curves.steps.step ?? [])]), end = Math.max(last, ...all.slice(-1));
+    const from = Math.max(1, Math.round(middle - wide / 2)), to = Math.round(middle + wide / 2);
+    model.span = to - from < 2 ? model.span : from <= 1 && to >= end ? null : [from, to];
+    zoomOut.disabled = !model.span;
+    model.tell("zoom");
+  }
+
+  // A step that was pointed at elsewhere: a spike of a curve.
+  function choose(run, step) {
+    const item = drawn.find((each) => each.run === run && each.heat.bins);
+    if (!item) return;
+    chosen = chooseIn(item, step, 0);
+    draw();
+    showBatch(step);
+  }
+
+  async function showBatch(step = chosenStep()) {
+    batch.replaceChildren(h("p", { className: "soft" }, "drawing the batch again …"));
+    batch.replaceChildren(await batchOf(chosen.run, step).catch((error) => h("p", { className: "soft" }, error.message)));
+  }
+
   function draw() {
     paintBar();
     for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas);
     const item = chosen && drawn.find(({ run, heat }) => run === chosen.run && heat.bins > chosen.bin);
-    toFlow.hidden = !item;
+    toFlow.hidden = who.hidden = !item;
     readout.textContent = item ? told(item) : drawn.some(({ heat }) => heat.bins) ? "no cell is chosen" : "";
     beside.refresh();
   }
@@ -94,6 +131,11 @@ export function heatmap({ model }) {
     small.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, plot.left, plot.top, plot.width, plot.height);
+    if (until < heat.steps[heat.bins - 1]) {
+      const from = plot.width * Math.min(1, Math.max(0, shareAt(heat, until)));
+      context.fillStyle = ink("empty");
+      context.fillRect(plot.left + from, plot.top, plot.width - from, plot.height);
+    }
     context.fillStyle = ink("soft");
     context.textAlign = "right";
     context.textBaseline = "middle";
@@ -108,7 +150,7 @@ export function heatmap({ model }) {
       context.lineWidth = 2;
       context.strokeRect(x - 4, (chosen.line * plot.height) / lines + 1, 8, plot.height / lines - 2);
     }
-    canvas.setAttribute("aria-label", `${run.name}: ${KINDS[kind.value]}, ${lines} lines, ${heat.bins} columns; arrow keys choose a cell`);
+    canvas.setAttribute("aria-label", `${run.name}: ${KINDS[kind.value]}, ${lines} lines, ${heat.bins} columns; arrow keys choose a cell, + and − zoom`);
   }
 
   function paintBar() {
@@ -145,7 +187,9 @@ export function heatmap({ model }) {
     return table(`Size per element: ${KINDS[kind.value]}`, ["run", "where", "first", "middle", "last", "greatest", "at step"], rows);
   }
 
-  return { el, update, leave: () => leaving.forEach((each) => each()) };
+  // What lies beyond a step is covered: a replay uncovers it.
+  const reveal = (step) => { if (step !== until) { until = step; for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas); } };
+  return { el, update, reveal, choose, leave: () => leaving.forEach((each) => each()) };
 }
 
 const shareAt = (heat, step) => (step - heat.steps[0] + 0.5) / (heat.steps[heat.bins - 1] - heat.steps[0] + 1);

@@ -39,10 +39,10 @@ export class Run {
     this.recordError = found.error ?? "";
   }
 
-  heat(what, bins) {
-    const key = `${what} ${bins}`;
+  heat(what, bins, span = null) {
+    const key = `${what} ${bins} ${span}`;
     if (!this.heats.has(key)) {
-      const made = numbers(this.path(`heat?what=${what}&bins=${bins}`), Float64Array).then(([head, values]) => {
+      const made = numbers(this.path(`heat?what=${what}&bins=${bins}${span ? `&from=${span[0]}&to=${span[1]}` : ""}`), Float64Array).then(([head, values]) => {
         const lines = head.lines.length, wide = 2 + 2 * lines;
         const column = (at) => Float64Array.from({ length: head.bins }, (_, bin) => values[bin * wide + at]);
         return { ...head, values, wide, steps: column(0), rows: column(1),
@@ -52,6 +52,19 @@ export class Run {
       made.catch(() => this.heats.delete(key));
     }
     return this.heats.get(key);
+  }
+
+  // The steps from one to another: asked for anew where several steps stand in one bin, else cut out of the whole.
+  async zoomed(what, bins, span) {
+    const whole = await this.heat(what, bins);
+    if (!span) return whole;
+    if (whole.bins < this.record.rows) {
+      const found = await this.heat(what, bins, span).catch(() => null); // a page that was saved has the whole alone
+      if (found?.bins) return found;
+    }
+    const inside = [...whole.steps].flatMap((step, bin) => (step >= span[0] && step <= span[1] ? [bin] : [])), first = inside[0] ?? 0;
+    return { ...whole, bins: inside.length, steps: whole.steps.slice(first, first + inside.length), rows: whole.rows.slice(first, first + inside.length),
+      low: (bin, line) => whole.low(bin + first, line), high: (bin, line) => whole.high(bin + first, line) };
   }
 
   // One row of the record; rows come in chunks, so that a slider does not wait for each.
@@ -72,6 +85,7 @@ export class Model {
   constructor(runs) {
     this.runs = runs;
     this.listeners = new Set();
+    this.span = null; // the steps that are looked at, where it is not all of them
     this.at = null; // a recorded row and call that another view points to
     this.states = new Map();
   }

@@ -1,8 +1,9 @@
 // A run as a whole: gradients by depth and step, the doctor's words, the curves of every run that is shown.
 
 import { chart } from "./curves.js";
-import { h } from "./dom.js";
+import { h, whole } from "./dom.js";
 import { heatmap } from "./heatmap.js";
+import { replay } from "./replay.js";
 
 const MARKS = { fine: "✓", look: "!", bad: "✗" };
 const CHARTS = [
@@ -15,14 +16,16 @@ const CHARTS = [
 ];
 
 export function render({ model, el }) {
-  const heat = heatmap({ model });
+  const heat = heatmap({ model }), told = replay({ model, heat });
   const doctor = h("div", { className: "doctor" });
   const difference = h("input", { type: "checkbox", id: "difference" });
-  const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, difference }));
+  const pick = (run, step) => { heat.choose(run, step); heat.el.scrollIntoView({ block: "start" }); };
+  const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, difference, pick }));
+  const spikes = h("div", { className: "choices" });
   const hint = h("span", { className: "soft" });
   difference.addEventListener("change", () => charts.forEach((each) => each.draw()));
   el.append(heat.el, h("section", { className: "card", ariaLabel: "Doctor" }, h("h2", {}, "What the doctor says"), doctor),
-    h("section", { className: "card", ariaLabel: "Curves" }, h("h2", {}, "Curves"),
+    h("section", { className: "card", ariaLabel: "Curves" }, h("h2", {}, "Curves"), h("p", { className: "soft" }, "Click a spike to see whose gradient it was. Zooming the picture above zooms these."), spikes,
       h("div", { className: "controls" }, h("label", {}, difference, "difference of the first two runs"), hint),
       h("div", { className: "charts" }, charts.map((each) => each.el))));
   const update = () => {
@@ -30,9 +33,12 @@ export function render({ model, el }) {
     if (difference.disabled) difference.checked = false;
     const [first, second] = model.shown;
     hint.textContent = second ? `${first.name} − ${second.name}` : "give two runs to see how they differ";
+    spikes.replaceChildren(...model.shown.flatMap((run) => run.curves.events.filter((each) => each.kind === "spike").slice(-6).map((each) =>
+      h("button", { type: "button", title: each.text, onclick: () => pick(run, each.step) }, `${model.shown.length > 1 ? `${run.name}: ` : ""}spike at step ${whole(each.step)}`))));
     doctor.replaceChildren(...model.shown.map(said));
     heat.update();
     charts.forEach((each) => each.draw());
+    told.begin();
   };
   model.listeners.add(update);
   addEventListener("theme", update);
@@ -40,6 +46,7 @@ export function render({ model, el }) {
   return () => {
     model.listeners.delete(update);
     removeEventListener("theme", update);
+    told.leave();
     heat.leave();
     charts.forEach((each) => each.leave());
   };

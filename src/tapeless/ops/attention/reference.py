@@ -164,6 +164,17 @@ def weights(q: Array, k: Array, heads: int, starts: Array | None, causal: bool, 
     return _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal, window, starts))[0]  # (1) (2)
 
 
+def pulls(
+    dy: Array, q: Array, k: Array, v: Array, heads: int, starts: Array | None, causal: bool, window: int
+) -> tuple[Array, Array]:
+    """p and ds, (B H T S), for whoever wants to see them: the gradient of every score, which nothing keeps either."""
+    dy = _split(dy, heads)
+    q, k, v = _by_head(q, k, v, heads)
+    p, _ = _softmax(_scores(q, k), _visible(q.shape[2], k.shape[2], causal, window, starts))  # (1) (2)
+    dp = dy @ v.swapaxes(2, 3)
+    return p, p * (dp - (p * dp).sum(axis=-1, keepdims=True))  # (5)
+
+
 def pairs(dims: Dims, causal: bool, window: int) -> int:
     """How many (query, key) pairs one head of one sequence looks at, where it is one document."""
     queries, keys = dims["T"], dims["S"]

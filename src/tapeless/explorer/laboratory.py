@@ -1,0 +1,180 @@
+"""What takes the lessons seconds: the loss around a training's path, gradients that go wrong, planted bugs.
+
+`python -m tapeless.explorer.laboratory NAME [ARGUMENT]` prints one as JSON. It runs in a process of its own
+(`apart`): a planted bug is in every model of its process, and products on one thread are not slowed by what else runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapeless.check.bugs.catalogue import BUGS
+from tapeless.check.complex_step import relative_error
+from tapeless.explorer.pupil import Pupil
+from tapeless.model import Model
+from tapeless.models.presets import preset
+from tapeless.ops.contract import Array
+from tapeless.program.listing import describe
+from tapeless.tasks.operations import LENGTH, Expressions, split, targets_for
+
+ACROSS, ALONG = 15, 21  # points of the landscape's grid
+EXAMPLES = 32  # expressions whose mean loss a point is
+MARGIN = 0.25  # of the path's length, beyond its ends
+DEEP: dict[str, Any] = {"layers": 24, "channels": 32, "heads": 4}
+UPDATES = 8
+PLANTED = (  # bugs of the backward that show in the teaching model, the plainest first
+    "relu-passes-all", "repeated-tokens-set", "bias-averaged", "weight-gradient-of-half-the-batch", "head-lost",
+    "layernorm-mean-term-dropped", "softmax-row-sum-dropped", "attention-scale-lost-in-backward",
+    "layernorm-dweight-of-x", "layernorm-last-row-lost", "relu-mask-of-gradient", "layernorm-variance-term-dropped",
+)  # fmt: skip
+
+
+def landscape(folder: str) -> dict[str, Any]:
+    """The mean loss over a plane through the path of a run's weights: along it from the first moment to the last, and
+    across it in the direction in which the path bends the most."""
+    pupil = Pupil.of(Path(folder))
+    rows = pupil.kept.rows[:, 2:].astype(np.float64)
+    start, along = rows[0], rows[-1] - rows[0]
+    length = float(np.linalg.norm(along)) or 1.0
+    along = along / length
+    beside = rows - start
+    beside -= np.outer(beside @ along, along)
+    _, vectors = np.linalg.eigh(beside @ beside.T)
+    across = vectors[:, -1] @ beside
+    across /= float(np.linalg.norm(across)) or 1.0
+    path = np.stack([(rows - start) @ along, (rows - start) @ across], axis=1)
+    low, high = path.min(axis=0) - MARGIN * length, path.max(axis=0) + MARGIN * length
+    xs, ys = np.linspace(low[0], high[0], ALONG), np.linspace(low[1], high[1], ACROSS)
+    model = Model(
+        pupil.model.preset, batch=EXAMPLES, time=LENGTH, backend="reference", precision="float32", optimizer=None
+    )
+    held = split(pupil.seed)[1]
+    batch = Expressions(held.tokens[:EXAMPLES], held.answers[:EXAMPLES])
+    losses = [[_loss(model, pupil, start + x * along + y * across, batch) for x in xs] for y in ys]
+    return {
+        "x": xs.tolist(), "y": ys.tolist(), "losses": losses, "path": path.tolist(), "steps": pupil.steps,
+        "on_path": [_loss(model, pupil, row, batch) for row in rows], "examples": EXAMPLES,
+        "parameters": pupil.model.parameters,
+    }  # fmt: skip
+
+
+def _loss(model: Model, pupil: Pupil, weights: Array, batch: Expressions) -> float:
+    at = 0
+    for name, shape in pupil.kept.shapes.items():
+        size = int(np.prod(shape))
+        model.write(name, weights[at : at + size].reshape(shape))
+        at += size
+    return float(min(model.loss(batch.tokens, targets_for(model.config, batch.answers)), 1e30))
+
+
+def pathologies() -> dict[str, Any]:
+    """Gradients that vanish, explode or die, each beside a model in which they do not: their size by block."""
+    training = split(0)[0]
+    post, pre = (_after_updates(placement, training) for placement in ("post", "pre"))
+    healthy, large = (_at_first(factor, training) for factor in (1.0, 8.0))
+    return {
+        "vanishing": {"post-norm, after 8 updates without warm-up": post, "pre-norm, after the same": pre},
+        "exploding": {"weights as they should begin": healthy, "weights eight times as large": large},
+        "dead": _dead(training),
+    }
+
+
+def _after_updates(placement: str, training: Expressions) -> list[float]:
+    model = Model("ops-102k", batch=16, backend="reference", precision="float32", placement=placement, **DEEP)
+    for number in range(UPDATES):
+        chosen = slice(16 * number, 16 * number + 16)
+        model.step(training.tokens[chosen], training.answers[chosen], lr=1e-3)
+    return _by_block(model)
+
+
+def _at_first(factor: float, training: Expressions) -> list[float]:
+    fields = {**DEEP, "layers": 12}
+    model = Model(
+        "ops-102k", batch=16, backend="reference", precision="float32", placement="pre", optimizer=None, **fields
+    )
+    for name, values in model.params.items():
+        if values.ndim == 2:
+            model.write(name, values * factor)
+    model.forward_backward(training.tokens[:16], training.answers[:16])
+    return _by_block(model)
+
+
+def _by_block(model: Model) -> list[float]:
+    return [norm for section, norm in model.gradient_norms.items() if section.startswith("blocks.")]
+
+
+def _dead(training: Expressions) -> dict[str, Any]:
+    """Units of the first block whose bias is so low that no example wakes them."""
+    model = Model("ops-102k", batch=16, backend="reference", optimizer=None)
+    bias = model.params["blocks.0.mlp.up.bias"].copy()
+    bias[:64] = -100.0
+    model.write("blocks.0.mlp.up.bias", bias)
+    model.forward_backward(training.tokens[:16], training.answers[:16])
+    gradient = np.sqrt(np.mean(np.square(model.grads["blocks.0.mlp.up.weight"]), axis=0))
+    return {"units": gradient.tolist(), "dead": 64}
+
+
+def planted(number: str) -> dict[str, Any]:
+    """One of the bugs in the teaching model: what every backward call writes, and how far it is from what is right."""
+    names = {bug.name: bug for bug in BUGS}
+    bug = names[PLANTED[int(number) % len(PLANTED)]]
+    right = _right()
+    with bug.plant(), np.errstate(all="ignore"):
+        wrong = _walked()
+    others = [names[name].what for name in PLANTED if names[name].where != bug.where]
+    chosen = np.random.default_rng(int(number)).permutation(len(others))[:3]
+    choices = [bug.what, *(others[index] for index in chosen)]
+    order = np.random.default_rng(int(number) + 1).permutation(len(choices)).tolist()
+    calls = [
+        {
+            **{name: value for name, value in after.items() if name != "values"},
+            "error": _error(before["values"], after["values"]),
+        }
+        for before, after in zip(right, wrong, strict=True)
+    ]
+    begins = next(call["call"] for call in calls if call["error"] > 1e-9)
+    return {
+        "number": int(number) % len(PLANTED), "count": len(PLANTED), "calls": calls, "begins": begins,
+        "choices": [choices[index] for index in order], "right": order.index(0), "name": bug.name,
+        "seen": bug.seen, "public": bug.public,
+    }  # fmt: skip
+
+
+@cache
+def _right() -> list[dict[str, Any]]:
+    return _walked()
+
+
+def _walked() -> list[dict[str, Any]]:
+    model = Model(preset("ops-102k"), batch=8, backend="reference", optimizer=None)
+    training, found = split(0)[0], []
+    for number, (call, values) in enumerate(model.trace(training.tokens[:8], training.answers[:8])):
+        if call.phase != "backward":
+            continue
+        said = describe(model.program, number)["results"]
+        kept = {each["argument"]: values[each["argument"]].copy() for each in said if each["argument"][0] == "d"}
+        size = float(np.sqrt(np.mean(np.square(next(iter(kept.values()))))))
+        found.append({"call": number, "op": call.op, "section": call.section, "size": size, "values": kept})
+    return found
+
+
+def _error(right: dict[str, Array], wrong: dict[str, Array]) -> float:
+    return float(max(relative_error(wrong[name], values) for name, values in right.items()))
+
+
+TOPICS: dict[str, Callable[..., dict[str, Any]]] = {
+    "landscape": landscape,
+    "pathologies": pathologies,
+    "planted": planted,
+}
+
+if __name__ == "__main__":
+    name, *given = sys.argv[1:]
+    json.dump(TOPICS[name](*given), sys.stdout)

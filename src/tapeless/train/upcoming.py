@@ -1,0 +1,93 @@
+"""The update that a run made right after a checkpoint, ready to be made again: its model, its batches, its rate.
+
+Of a run folder that somebody else may have written: nothing is written, and what is not in it is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tapeless.errors import TapelessError
+from tapeless.model import Model
+from tapeless.ops.contract import Array
+from tapeless.tasks import operations
+from tapeless.tasks.data.tokens import open_data
+from tapeless.tasks.kinds import kind_of
+from tapeless.tasks.task import Reader, Task, TaskKind
+from tapeless.tasks.text import Text
+from tapeless.train import checkpoint
+from tapeless.train.loop import Trainer, Upcoming
+from tapeless.train.run import Run
+from tapeless.train.session import make_model
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run as it stood after so many updates."""
+
+    step: int
+    model: Model
+    reader: Reader  # of what its tokens stand for
+    upcoming: Upcoming
+
+
+def kept_steps(opened: Run) -> list[int]:
+    """Where a run can be taken up again: at its first weights, which its seed gives again, and at its checkpoints."""
+    return sorted({*_made_from_seed(opened), *checkpoint.steps(opened.checkpoints)})
+
+
+def standing_at(opened: Run, step: int) -> Standing:
+    """The run after `step` updates. 0: as it began, where it did not begin from another run's weights."""
+    request, preset = opened.request(), opened.preset()
+    kind = kind_of(request.settings.data, opened.folder)
+    task = _kept_task(opened, kind)
+    found = checkpoint.at(opened.checkpoints, step)
+    if found is None and step not in _made_from_seed(opened):
+        kept = ", ".join(f"{each:,}" for each in kept_steps(opened)) or "none"
+        raise TapelessError(f"{opened.folder} keeps no weights of step {step}: those of steps {kept}.")
+    if found is not None and "data" not in found.state:
+        raise TapelessError(f"{opened.folder} holds weights without a training, so there is no update to look at.")
+    trainer = Trainer(make_model(request, preset, kind), task, request.settings)
+    if found is not None:
+        trainer.restore(found)
+        if trainer.added:
+            raise TapelessError(f"the checkpoint of step {step} was made in the middle of an update: take another.")
+    return Standing(step, trainer.model, kind.reader(opened.folder, opened.tokenizer_spec()), trainer.upcoming())
+
+
+def held_out(opened: Run, count: int, length: int) -> list[tuple[Array, Array]]:
+    """Some of what was held out, each as tokens and targets of a batch of one, of at most so many tokens."""
+    kind = kind_of(opened.request().settings.data, opened.folder)
+    task, config = _kept_task(opened, kind), opened.preset().architecture
+    if isinstance(task, operations.Operations):
+        chosen = task.validation
+        targets = operations.targets_for(config, chosen.answers[:count])
+        return [(chosen.tokens[n : n + 1], targets[n : n + 1]) for n in range(min(count, len(chosen)))]
+    assert isinstance(task, Text)
+    tokens = task.data.validation
+    taken = min(length, task.time, len(tokens) - 1)
+    if taken < 1:
+        return []
+    stride = max(1, (len(tokens) - taken - 1) // count)
+    starts = range(0, max(1, len(tokens) - taken - 1), stride)[:count]
+    windows = [tokens.window(start, taken + 1) for start in starts]
+    return [(window[None, :-1], window[None, 1:]) for window in windows]
+
+
+def _made_from_seed(opened: Run) -> set[int]:
+    """Weights that came from elsewhere were saved as the checkpoint of step 0; all others a seed gives again."""
+    return {0} if checkpoint.steps(opened.checkpoints) else set()
+
+
+def _kept_task(opened: Run, kind: TaskKind) -> Task:
+    """The task with data from the run's own folder alone."""
+    settings, config = opened.request().settings, opened.preset().architecture
+    if config.features:
+        raise TapelessError(f"{opened.folder.name} reads features, not words: there are no tokens to show.")
+    if kind is operations.KIND:
+        return operations.Operations(config, settings.seed)
+    if not opened.data.is_dir():
+        raise TapelessError(
+            f"the tokens that {opened.folder.name} learned from are not in its folder, and nothing else is read here."
+        )
+    return Text(open_data(opened.data), settings.time or config.context, settings.seed)

@@ -1,0 +1,107 @@
+"""A report: one file that opens without a server, asks nothing of anybody, and runs nothing that a run folder says."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tapeless.errors import TapelessError
+from tapeless.explorer.export import EXPORT, bundled, report, save_report
+from tapeless.explorer.server import pages
+from tapeless.explorer.source import thinned
+from tapeless.train.metrics import read_metrics
+from tapeless.train.records import LEAD, read_record
+from tests.explorer.serving import trained
+from tests.explorer.test_pages import BROWSER, chromium, short  # noqa: F401 (a fixture)
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium, or name one in TAPELESS_BROWSER")
+def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):  # noqa: F811
+    other = tmp_path / EVIL
+    shutil.copytree(run, other)
+    with (other / "metrics.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"kind": "stop", "step": 12, "reason": f"</script><script>alert(1)</script>{EVIL}"}) + "\n"
+        )
+    size = save_report([run, other], tmp_path / "report.html")
+    assert size == (tmp_path / "report.html").stat().st_size < 5_000_000
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    page, complaints, asked = context.new_page(), [], []
+    page.on("console", lambda said: complaints.append(said.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    last = [line for line in read_metrics(run) if line["kind"] == "step"][-1]
+    assert f"run: {short(last['loss'])} at step 12" in page.locator("#chart-loss ~ .readout").inner_text()
+    page.locator("canvas[aria-label^='run: gradient that leaves']").wait_for()
+    page.click("#replay-play")
+    page.click("#replay-skip")
+    assert " = " in page.locator("#replay-said").inner_text()
+    assert not page.locator("#replay-ask").is_visible()
+    page.click("#to-flow")
+    page.locator("button.call .value:not(:empty)").first.wait_for(state="attached")
+    page.click("#to-memory")
+    page.locator("#memory-total strong").wait_for()
+    page.fill("#memory-batch", "400")
+    page.keyboard.press("Enter")
+    page.get_by_text("This page was saved as one file").wait_for()
+    page.click("#to-learn")
+    page.locator("#lesson h2", has_text="1. ").wait_for()
+    page.select_option("#learn-at", "3")
+    page.locator("#lesson", has_text="after 3 updates").wait_for()
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert EVIL in page.locator("#runs").inner_text()
+    assert (complaints, len(asked)) == ([], 1)
+    context.close()
+
+
+def test_nothing_is_written_over_and_nothing_half(tmp_path, run):
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(TapelessError, match=r"report.html exists already: choose another name"):
+        save_report([run], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text() == "mine"
+    (tmp_path / "link.html").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TapelessError, match=r"exists already"):
+        save_report([run], tmp_path / "link.html")
+    with pytest.raises(TapelessError, match=r"is not a folder"):
+        save_report([run], tmp_path / "no" / "report.html")
+
+
+def test_a_report_of_a_run_that_is_damaged_says_so(tmp_path):
+    (tmp_path / "run").mkdir()
+    made = report([tmp_path / "run"])
+    assert "it has no config.toml" in made
+    assert "default-src 'none'" in made
+
+
+def test_the_modules_are_one_script(run):
+    known = {address.removeprefix("/"): content.decode() for address, (_, content) in pages().items()}
+    script = bundled(known)
+    assert not [line for line in script.splitlines() if line.startswith(("import ", "export "))]
+    assert set(EXPORT.findall(known["api.js"])) == set(EXPORT.findall(known["sealed.js"]))
+    unused = [name for name in known if name.endswith(".js") and f"const {name[:-3]}_module" not in script]
+    assert unused == ["sealed.js"]  # it is in it under the name of api.js
+
+
+def test_of_a_long_record_the_spikes_stay(run):
+    record = read_record(run / "records.f32")
+    rows = np.tile(record.rows[:1], (1000, 1))
+    rows[:, 0] = np.arange(1, 1001)
+    rows[637, LEAD.index("gradient norm")] = 9e9
+    rows[638, LEAD.index("gradient norm")] = np.nan
+    from dataclasses import replace
+
+    few = thinned(replace(record, rows=rows), 50 * 4 * record.header.width)
+    assert len(few.rows) <= 52
+    assert {1, 639, 1000} <= set(few.steps.tolist())
+    assert thinned(record, None) is record

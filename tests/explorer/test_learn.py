@@ -1,0 +1,180 @@
+"""The lessons: their numbers are the engine's, their page asks before it tells, and what was done is remembered."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.check.bugs.catalogue import BUGS
+from tapeless.explorer.laboratory import PLANTED, landscape, pathologies, planted
+from tapeless.explorer.lesson import exercises, lesson, moved
+from tapeless.explorer.pupil import Pupil
+from tapeless.explorer.school import School
+from tapeless.tasks.operations import ExpressionReader
+from tests.explorer.serving import served, trained
+from tests.explorer.test_pages import chromium, pytestmark, visit  # noqa: F401 (fixtures)
+from tests.explorer.test_server import WITH_TOKEN
+
+CHAPTERS = {"begins": 1, "output": 2, "blocks": 3, "words": 4, "update": 5, "path": 6, "practice": 8, "questions": 10}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def server(run):
+    with served(run) as found:
+        yield found
+
+
+def test_a_lesson_is_what_the_engine_computes(run):
+    found = lesson(Pupil.of(run), 2, "Max(1,6,2)")
+    assert found["steps"][2] == 2
+    model = Model("ops-102k", batch=1, backend="reference", layers=2, channels=8, heads=2, optimizer=None)
+    for name, values in Pupil.of(run).kept.weights(2).items():
+        model.write(name, values)
+    expression = ExpressionReader().expressions("Max(1,6,2)")
+    assert found["loss"] == model.forward_backward(expression.tokens, expression.answers)
+    slope = np.array(found["likely"])
+    slope[found["target"]] -= 1
+    assert found["slope"] == pytest.approx(slope, abs=1e-15)
+    assert found["head"]["dweight"] == pytest.approx(model.grads["head.weight"][8, :6], abs=1e-15)
+    assert sum(found["head"]["terms"]) == pytest.approx(found["head"]["dx"][0], abs=1e-15)
+    assert found["repeated"]["word"] == ","
+    assert np.sum(found["repeated"]["parts"], axis=0) == pytest.approx(model.grads["tokens.weight"][19, :6], abs=1e-15)
+    assert found["check"]["complex_step"] == pytest.approx(found["check"]["backward"], rel=1e-12)
+    assert min(found["check"]["errors"]["float64"]) < 1e-8 < max(found["check"]["errors"]["float64"])
+    update = found["update"]
+    assert update["sgd"]["value"] == update["value"] - update["lr"] * update["gradient"]
+    assert abs(update["adam"]["value"] - update["value"]) == pytest.approx(update["lr"], rel=1e-6)
+
+
+def test_without_a_run_the_untrained_model_teaches(tmp_path):
+    found = School([tmp_path]).lesson(7, "")
+    assert (found["steps"], found["at"], found["question"]) == ([0], 0, "Max(1,6,2)")
+    assert found["parameters"] == 102_016
+
+
+def test_the_exercises_are_worked_out():
+    found = exercises()
+    worked = {each["name"]: each["rows"] for each in found["hand"]}
+    assert worked["∂loss/∂y"] == [[pytest.approx(-0.52)]]
+    assert worked["∂loss/∂W₁"] == [[pytest.approx(-0.624), 0], [pytest.approx(-0.312), 0]]
+    assert found["optimizers"]["momentum"][-1] == pytest.approx(0.5129083)
+    assert found["optimizers"]["adamw"][-1] == pytest.approx(0.549685368077207409, rel=1e-14)
+    assert found["quadratic"]["2.1"][-1] == pytest.approx(-4.7812273803)
+    assert moved("sgd", 1.0, (0.5,), 0.1)[0]["value"] == 0.95
+
+
+def test_the_landscape_holds_the_path(run):
+    found = landscape(str(run))
+    assert found["path"][0] == [pytest.approx(0), pytest.approx(0)]
+    assert found["path"][-1][1] == pytest.approx(0, abs=1e-9)
+    x, y = found["x"], found["y"]
+    assert all(x[0] < a < x[-1] and y[0] < b < y[-1] for a, b in found["path"])
+    nearest = np.array(found["losses"])[np.abs(np.array(y)).argmin(), np.abs(np.array(x)).argmin()]
+    assert nearest == pytest.approx(found["on_path"][0], rel=0.3)
+
+
+def test_gradients_go_wrong_as_the_lessons_say():
+    found = pathologies()
+    post, pre = found["vanishing"].values()
+    assert post[0] / post[-1] < 0.01 < pre[0] / pre[-1]
+    healthy, large = found["exploding"].values()
+    assert large[0] / large[-1] > 100 > healthy[0] / healthy[-1]
+    assert not any(found["dead"]["units"][: found["dead"]["dead"]])
+    assert any(found["dead"]["units"][found["dead"]["dead"] :])
+
+
+@pytest.mark.parametrize("number", range(len(PLANTED)))
+def test_every_planted_bug_shows_where_it_is(number):
+    found = planted(str(number))
+    bug = next(bug for bug in BUGS if bug.name == found["name"])
+    wrong = [call for call in found["calls"] if call["error"] > 1e-9]
+    assert wrong[0]["call"] == found["begins"]
+    assert wrong[0]["op"] == bug.where
+    assert found["choices"][found["right"]] == bug.what
+    assert len(set(found["choices"])) == 4
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["lesson?at=-1", "lesson?at=1001", "lesson?at=x", "lesson?at=1&at=2", "lesson?run=0", "planted?number=-1",
+     "planted?number=1e9", "planted?number=relu", "planted?name=relu-passes-all", "landscape?folder=/etc",
+     "pathologies?x=1", "exercises?y=2", "laboratory", "..%2flesson", "lesson/", "landscape/0"],
+)  # fmt: skip
+def test_hostile_questions_are_refused(server, path):
+    status, _, body = server.ask(f"/api/learn/{path}", WITH_TOKEN)
+    assert 400 <= status < 500, body
+    assert len(body) < 500
+    for known in ("lesson", "planted", "landscape", "pathologies", "exercises"):
+        status, _, body = server.ask(f"/api/learn/{known}")
+        assert status == 403
+        assert b"loss" not in body
+
+
+def test_what_is_computed_apart_is_computed_once_and_fails_in_a_sentence(server, run):
+    first = server.get("/api/learn/planted?number=3")
+    assert first["name"] == PLANTED[3]
+    assert server.get("/api/learn/planted?number=3") == first
+    assert len(server.get("/api/learn/landscape")["path"]) == len(Pupil.of(run).steps)
+    with served(run.parent) as nothing:
+        assert "there is no path to look at yet" in nothing.get("/api/learn/landscape")["error"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_chapter_opens_for_everybody(server, visit, width, scheme):  # noqa: F811
+    from axe_core_python.sync_playwright import Axe
+
+    page = visit(server, width, 800, scheme)
+    page.click("#to-learn")
+    for chapter, number in CHAPTERS.items() if width > 1000 else (("begins", 1), ("path", 6), ("practice", 8)):
+        page.click(f"[data-chapter={chapter}]")
+        page.locator("#lesson h2", has_text=f"{number}. ").wait_for(timeout=120_000)
+        for button in page.locator(".predict button.quiet").all():
+            button.click()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width, chapter
+        judged = Axe().run(page)
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]] == [], chapter
+        for canvas in page.locator("#lesson canvas:visible").all():
+            assert canvas.get_attribute("aria-label"), chapter
+    page.context.close()
+
+
+def test_a_reader_predicts_computes_finds_and_is_remembered(server, visit):  # noqa: F811
+    page = visit(server)
+    page.click("#to-learn")
+    slope = page.locator("[data-predict^=begins-slope]")
+    found = server.get("/api/learn/lesson")
+    slope.locator("input").fill("0.5")
+    page.keyboard.press("Enter")
+    assert "look at the sign" in slope.inner_text()
+    assert not slope.locator("canvas").is_visible()
+    slope.locator("input").fill(f"{found['slope'][found['target']]:.4f}")
+    page.keyboard.press("Enter")
+    slope.locator("canvas").wait_for()
+    page.click("[data-chapter=practice]")
+    page.locator("#by-hand form").first.wait_for()
+    fields = page.locator("#by-hand form").first.locator("input")
+    fields.nth(0).fill("1.3")
+    fields.nth(1).fill("0.3")
+    page.keyboard.press("Enter")
+    assert "✗" in page.locator("#by-hand form").first.inner_text()
+    fields.nth(1).fill("−0.3")
+    page.keyboard.press("Enter")
+    assert "✓" in page.locator("#by-hand form").first.inner_text()
+    page.click("[data-chapter=bug]")
+    page.locator("#bug-calls button").first.wait_for()
+    page.locator("#bug-calls button", has_text="25 classifier").click()
+    assert "call 25 is right" in page.locator("#lesson").inner_text()
+    page.locator("#bug-calls button", has_text="29 relu").click()
+    page.get_by_text("It begins at call 29").wait_for()
+    kept = json.loads(page.evaluate("() => localStorage.getItem('tapeless-learn')"))
+    assert {"hand-0": "right", "bug-where-0": "right"}.items() <= kept.items()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.locator("#learn-done", has_text="3 predicted rightly so far").wait_for()
+    page.context.close()

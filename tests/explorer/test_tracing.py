@@ -1,0 +1,140 @@
+"""What a page is told of an update is what the run did, and a run folder is not believed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tapeless import TapelessError
+from tapeless.explorer.tracing import Tracer, drawn_together
+from tapeless.train.metrics import read_metrics
+from tapeless.train.session import start
+from tapeless.train.settings import Request, Settings
+from tests.explorer.serving import trained
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def traced(run):
+    return Tracer(run)
+
+
+def test_the_update_is_the_one_that_the_run_made(run, traced):
+    lines = {line["step"]: line for line in read_metrics(run) if line["kind"] == "step"}
+    assert traced.overview(None)["steps"] == [0, 4, 8, 12]
+    for step in (0, 8):
+        found = traced.overview(step)
+        assert (found["step"], found["update"]) == (step, step + 1)
+        assert found["loss"] == pytest.approx(lines[step + 1]["loss"], rel=1e-6)
+        assert found["norm"] == pytest.approx(lines[step + 1]["gradient_norm"], rel=1e-6)
+        assert len(found["words"]) == 200
+        assert "".join(found["words"][0])[-1] == ")"
+
+
+def test_an_element_is_the_sum_of_its_terms(traced):
+    overview = traced.overview(8)
+    for at in overview["largest"].values():
+        found = traced.element(8, **at)
+        assert found["total"] == pytest.approx(found["gradient"], rel=1e-5)
+        shown = sum(term["share"] for term in found["terms"]) + found["rest"]["share"]
+        assert shown == pytest.approx(found["total"], rel=1e-9)
+        assert np.sum(found["shares"]) == pytest.approx(found["total"], rel=1e-3)
+        assert found["computed"] == pytest.approx(found["after"], rel=1e-5)
+        sizes = [abs(term["share"]) for term in found["terms"]]
+        assert sizes == sorted(sizes, reverse=True)
+        json.dumps(found, allow_nan=False)
+    for each in (*found["push"]["up"], *found["push"]["down"]):
+        assert (each["alone"] > 0) == (each in found["push"]["up"])
+    digits = {name: float(value) for name, value in traced.digits(8, **at).items()}
+    assert digits["backward"] == pytest.approx(digits["complex_step"], rel=1e-11)
+
+
+def test_a_picture_shows_every_element_or_the_largest_of_those_drawn_together(traced):
+    overview = traced.overview(8)
+    number = next(n for n, each in enumerate(overview["weights"]) if each["name"] == "blocks.0.mlp.up.weight")
+    head, values = traced.picture(8, number, "update")
+    assert [head["lines"], head["columns"]] == overview["weights"][number]["shape"]
+    assert np.abs(values).max() == pytest.approx(overview["weights"][number]["moved"])
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(333, 1001))
+    small, (down, across) = drawn_together(many, 160, 320)
+    assert small.shape[0] <= 160
+    assert small.shape[1] <= 320
+    assert np.abs(small).max() == np.abs(many).max()
+    assert small[0, 0] == max(many[:down, :across].ravel(), key=abs)
+
+
+@pytest.mark.parametrize("place", [(999, 0, 0), (0, 999, 0), (0, 0, 999), (1, 1, 0)])
+def test_there_is_no_such_element(traced, place):
+    with pytest.raises(TapelessError, match=r"no (weight|element|row)"):
+        traced.element(8, *place)
+
+
+def test_text_is_traced_in_its_own_words(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log. " * 60)
+    settings = Settings(data=str(text), tokenizer="bytes", batch=2, time=16, steps=2, lr=1e-3, accumulate=2)
+    model = {"layers": 1, "channels": 8, "heads": 2}
+    for _ in start(Request("gpt2-4x256", model, settings), tmp_path / "run").walk(lambda: None):
+        pass
+    text.unlink()
+    tracer = Tracer(tmp_path / "run")
+    overview = tracer.overview(2)
+    assert len(overview["words"]) == 4
+    assert "".join(overview["words"][0]).replace("␣", " ") in "the cat sat on the mat and the dog sat on the log. " * 60
+    found = tracer.element(2, **overview["largest"]["gradient"])
+    assert found["total"] == pytest.approx(found["gradient"], rel=1e-5)
+    assert {term["sequence"] for term in found["terms"]} == {0, 1, 2, 3}
+    shutil.rmtree(tmp_path / "run" / "data")
+    with pytest.raises(TapelessError, match="not in its folder"):
+        Tracer(tmp_path / "run").overview(2)
+
+
+@pytest.mark.parametrize("what", ["checkpoints", "inside", "data"])
+def test_links_are_not_followed(run, tmp_path, what):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    if what == "checkpoints":
+        shutil.rmtree(copy / "checkpoints")
+        (copy / "checkpoints").symlink_to(run / "checkpoints")
+    elif what == "inside":
+        weights = copy / "checkpoints" / "step-00000008" / "weights.safetensors"
+        weights.unlink()
+        weights.symlink_to(run / "checkpoints" / "step-00000008" / "weights.safetensors")
+    else:
+        (copy / "data").symlink_to(tmp_path)
+    with pytest.raises(TapelessError, match="links in a run folder are not followed"):
+        Tracer(copy).overview(8)
+
+
+def test_a_run_that_began_with_other_weights_is_not_made_up(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    first = next(line for line in lines if line["kind"] == "step")
+    first["loss"] *= 1.1
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(TapelessError, match="did not begin with the weights that its seed gives"):
+        Tracer(copy).overview(0)
+    assert Tracer(copy).overview(8)["update"] == 9
+
+
+def test_what_is_too_large_for_a_page_is_said_before_it_is_allocated(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("tapeless.explorer.tracing.MOST_TOKENS", 1000)
+    with pytest.raises(TapelessError, match=r"1,600 tokens is too large"):
+        Tracer(run).overview(8)
+    monkeypatch.undo()
+    monkeypatch.setattr("tapeless.explorer.tracing.MOST_BYTES", 1000)
+    with pytest.raises(TapelessError, match="a page is given at most"):
+        Tracer(run).overview(8)
+    monkeypatch.undo()
+    monkeypatch.setattr("tapeless.explorer.tracing.MOST_FLOPS", 1000)
+    assert "takes too long" in Tracer(run).digits(8, 0, 2, 0)["error"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TapelessError, match="is not a run"):
+        Tracer(tmp_path / "empty").overview(None)
