@@ -22,10 +22,10 @@ def columns(count: int) -> Iterator[None]:
         console._width = before
 
 
-def screen(*words: object, width: int = 80) -> str:
+def screen(*words: object, width: int = 80, typed: str = "") -> str:
     """What is printed, none of it wider than the terminal."""
     with columns(width):
-        done = CliRunner().invoke(app, [str(word) for word in words])
+        done = CliRunner().invoke(app, [str(word) for word in words], input=typed)
     assert done.exit_code == 0, (words, done.output, done.exception)
     widest = max(map(cell_len, done.stdout.splitlines()), default=0)
     assert widest <= width, (words, [line for line in done.stdout.splitlines() if cell_len(line) > width])

@@ -108,8 +108,8 @@ class Decoder:
         memory = backend.allocate(self.plan.peak_bytes)
         self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
 
-    def read(self, tokens: list[int]) -> None:
-        """Forget everything, then read these.
+    def read(self, tokens: list[int], known: int = 0) -> None:
+        """Forget everything but the first `known` of these, which it has read before, then read the rest.
 
         Tokens that do not fill the first chunk are padded. What the padding leaves in the cache is beyond every
         position that any query sees, until the position that belongs there is read and overwrites it. Later chunks end
@@ -117,7 +117,7 @@ class Decoder:
         """
         if len(tokens) > self.context:
             raise TapelessError(f"{len(tokens)} tokens are more than the {self.context} positions of this model.")
-        for end in range(self.chunk, len(tokens) + self.chunk, self.chunk):
+        for end in range(known + self.chunk, len(tokens) + self.chunk, self.chunk):
             start = max(0, min(end, len(tokens)) - self.chunk)
             part = tokens[start : start + self.chunk]
             _run(self.reading, start, part + [0] * (self.chunk - len(part)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -71,6 +72,18 @@ class Packed(NamedTuple):
 def unpacked(inputs: Any) -> tuple[Any, Any]:
     """What the model reads, and where documents share rows, which token is whose."""
     return (inputs.tokens, inputs.segments) if isinstance(inputs, Packed) else (inputs, None)
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Inputs of several batches as those of one."""
+    if isinstance(batches[0], Packed):
+        return Packed(*(np.concatenate(parts) for parts in zip(*batches, strict=True)))
+    return np.concatenate(batches)
+
+
+def rows_of(inputs: Any, chosen: slice) -> Any:
+    """Some sequences of a batch."""
+    return Packed(*(part[chosen] for part in inputs)) if isinstance(inputs, Packed) else inputs[chosen]
 
 
 def documents(config: Architecture, segments: Any, shape: Shape) -> dict[str, Array]:

@@ -23,6 +23,9 @@ from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
 from tapeless.shown import Sheet, Shown
+from tapeless.tasks.chat.talk import Talk
+from tapeless.tasks.chat.template import FILE as CHAT
+from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
@@ -36,7 +39,7 @@ from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
 from tapeless.train.settings import Settings
 
-BESIDE = (TOKENIZER, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
+BESIDE = (TOKENIZER, CHAT, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
 
 
 def load(
@@ -173,6 +176,11 @@ class Trained(Shown):
         if self._kind is not LABELLED:
             raise TapelessError(f"{self.folder} labels nothing: `.generate` is what it does with a text.")
         return label_given(self.model, read_source(self.folder), given)
+
+    def chat(self, system: str | None = None) -> Talk:
+        """A conversation with the model, by its own template or the plain one: `talk = run.chat()`, then
+        `print(talk.say("Hello").whole())`, as often as there is something to say. `system`: what it is told first."""
+        return Talk(self.model, speech_of(self.folder, self.run.tokenizer_spec()), self.window, system)
 
     def batches(self, text: str) -> Iterator[tuple[Array, Array]]:
         """What the model is asked about a text: `inputs, targets` for `model.forward_backward` or `model.trace`, in

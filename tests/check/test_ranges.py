@@ -24,6 +24,7 @@ from tests.random_cases import SOAK
 
 cpu = backend_named("cpu")
 
+TRIED = VALUES if SOAK > 1 else VALUES // 4
 SEEDS = [0] if SOAK == 1 else [int.from_bytes(os.urandom(4)) for _ in range(max(1, SOAK // 10))]
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
 
@@ -40,11 +41,11 @@ def two_threads():
 @pytest.mark.parametrize(("name", "direction"), DIRECTIONS, ids=map(".".join, DIRECTIONS))
 def test_random_numbers_of_the_whole_range(name: str, direction: str, seed: int) -> None:
     """Within the bound of the op on every case; and the worst is at most twice as bad as torch's worst."""
-    found = beside_torch(name, direction, seed)
+    found = beside_torch(name, direction, seed, TRIED)
     assert found
     for error, theirs, length in found.values():
         assert error.ok, f"{error}, seed {seed}"
-        assert error.values >= VALUES
+        assert error.values >= TRIED
         if name in FORWARDS:
             allowed = max(TIMES_TORCH * theirs, TORCH_FLOOR * length)
             assert error.error <= allowed, f"{error}; torch is off by {theirs:.3g} at most, seed {seed}"

@@ -163,12 +163,14 @@ def torch_results(case: Case) -> dict[str, Array] | None:
     return {key: tensor.numpy().astype(np.float64) for key, tensor in found.items()}
 
 
-def beside_torch(name: str, direction: str, seed: int) -> dict[str, tuple[RangeError, float, float]]:
+def beside_torch(
+    name: str, direction: str, seed: int, least: int = VALUES
+) -> dict[str, tuple[RangeError, float, float]]:
     """By result: ours at its worst, the worst of torch on the same cases (where it is finite at all), and the most that
     was summed into one number of any of them, as a root."""
     worst: dict[str, tuple[RangeError, float, float]] = {}
     values = 0
-    for case in cases(name, direction, cpu, seed, VALUES):
+    for case in cases(name, direction, cpu, seed, least):
         values += case.trial.size
         peer = torch_results(case)
         for error in judge(case, case.trial.found(case.numbers)):

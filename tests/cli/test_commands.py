@@ -26,6 +26,13 @@ def result_of(*words: str, folder: Path | None = None):
     return json.loads(done.stdout)
 
 
+def test_a_command_alone_is_loaded_alone():
+    code = "import sys; sys.argv = ['tapeless', 'presets', '--json']; from tapeless.cli import main\n"
+    code += "try: main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numba", "torch", "tokenizers", "tapeless.check", "tapeless.cli.train"} & set(done.stderr.split())
+
+
 def test_presets_for_people_and_machines():
     listed = {entry["name"]: entry for entry in result_of("presets")}
     assert set(listed) == set(PRESETS)

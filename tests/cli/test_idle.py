@@ -96,12 +96,12 @@ def test_unknown_names_on_the_command_line(place, monkeypatch):
 def test_the_help_says_what_is_taken_where_nothing_is_said():
     shown = " ".join(CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output.split())
     for sentence in (
-        "Default: 32 for operations, 8 for text.",
-        "Default: 256 for text.",
+        "Default: 32 for operations, 4 for conversations, 8 for text.",
+        "Default: 512 for conversations, 256 for text.",
         "Default: 1000 for text.",
-        "Default: 10 for operations.",
-        "Its highest value. Default: 0.001.",
-        "Default: constant for operations, cosine for text.",
+        "Default: 10 for operations, 3 for conversations.",
+        "Its highest value. Default: 0.001 for operations, 0.0001 for conversations, 0.001 for text.",
+        "Default: constant for operations, cosine for conversations, cosine for text.",
         "Default: ops-102k.",
     ):
         assert sentence in shown

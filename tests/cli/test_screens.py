@@ -14,7 +14,7 @@ from typer import rich_utils
 
 from tapeless.bench.race import Work
 from tapeless.cli import bench
-from tapeless.cli.app import COMMANDS
+from tapeless.cli.commands import COMMANDS
 from tapeless.cli.common import console
 from tapeless.cli.display import _columns
 from tapeless.files.lock import hold
@@ -208,8 +208,8 @@ def test_about_and_help(width, monkeypatch):
     assert shown.splitlines()[-1].startswith("Read one:")
     screen("help", "training", width=width)
     monkeypatch.setattr(rich_utils, "MAX_WIDTH", width)
-    commands = [(each.__name__.rstrip("_"),) for each in COMMANDS]
-    for command in ((), *commands, ("label",), ("label", "train"), ("label", "predict"), ("label", "demo")):
+    commands = [(name,) for name in COMMANDS]
+    for command in ((), *commands, ("label", "train"), ("label", "predict"), ("label", "demo")):
         shown = screen(*command, "--help", width=width)
         # No line of prose ends where one of the source does: each is as full as the next word lets it be.
         prose = shown.partition("╭")[0].splitlines()[3:]

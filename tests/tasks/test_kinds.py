@@ -67,7 +67,7 @@ def test_settings_that_mean_nothing_to_a_task(tmp_path):
     )
     assert set(text.KIND.unused("notes.txt", True)) == {"tokenizer"}
     assert not text.KIND.unused("notes.txt", False)
-    assert len(KINDS) == 2
+    assert len(KINDS) == 3
 
 
 def test_operations_say_what_was_answered(tmp_path):

@@ -19,8 +19,9 @@ from tapeless.tasks.text import Text
 from tapeless.train import checkpoint
 from tapeless.train.loop import Trainer, train
 from tapeless.train.settings import Settings
+from tests.random_cases import SOAK
 
-CUTS = 30  # per case; four cases on two backends
+CUTS = 8 * SOAK  # per case; four cases on two backends
 
 
 def fingerprint(trainer):

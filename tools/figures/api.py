@@ -14,12 +14,13 @@ from tapeless.model import Stepped
 from tapeless.program.arena import Plan
 from tapeless.program.call import Call, Program
 from tapeless.program.explanation import Explanation
+from tapeless.tasks.chat.talk import Talk
 from tapeless.tasks.writing import Writing
 from tapeless.train.doctor import Diagnosis, Observation
 
 PUBLIC = ("tapeless", "tapeless.check", "tapeless.tracing", "tapeless.labelling.signal")
 # What nobody makes and everybody is given.
-GIVEN = (Call, Program, Plan, Explanation, Stepped, Writing, Diagnosis, Observation)
+GIVEN = (Call, Program, Plan, Explanation, Stepped, Writing, Talk, Diagnosis, Observation)
 
 
 def exported(module: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -18,7 +19,11 @@ def _status() -> int:
     from tapeless.errors import RENAMED, TapelessError
 
     try:
-        from tapeless.cli.app import app
+        from tapeless.cli.commands import COMMANDS, make_app
+
+        # A command alone is loaded alone; help, completion and a slip of the keyboard need to know all of them.
+        named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS and not _completing() else COMMANDS
+        app = make_app(*named)
     except ModuleNotFoundError as missing:
         say(f"error: the commands need {missing.name}: pip install {missing.name}.")
         return 2
@@ -38,3 +43,7 @@ def _status() -> int:
     except OutputError:
         return 1
     return 0
+
+
+def _completing() -> bool:
+    return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)

@@ -211,6 +211,16 @@ def bars(values: list[float], width: int) -> str:
     return "".join(" ▁▂▃▄▅▆▇█"[round(8 * max(stretch) / top)] for stretch in stretches)
 
 
+def harmless(text: str) -> str:
+    """As it can be shown: what would steer a terminal is a picture of it, character for character."""
+    return "".join(each if each in "\n\t" or each.isprintable() else _picture(each) for each in text)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    return chr(0x2400 + code) if code < 32 else "␡" if code == 127 else "\N{REPLACEMENT CHARACTER}"
+
+
 def own_command() -> str:
     """How this program was started: after `make train` it is in .venv/bin and not on the PATH."""
     program = sys.argv[0]

@@ -34,7 +34,7 @@ from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
 
-label_app = typer.Typer(
+label = typer.Typer(
     help="Label every position of a signal: exons in a genome, or classes of your own.", no_args_is_help=True
 )
 
@@ -53,7 +53,7 @@ def _option(name: str, text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=with_default(text, {run.KIND.name: usual}))
 
 
-@label_app.command()
+@label.command()
 @with_paths
 @with_flowing_help
 def train(
@@ -156,7 +156,7 @@ def _document(session: Session, status: Status, began: float) -> dict[str, Any]:
     return {**about, **times, **report.document()}
 
 
-@label_app.command()
+@label.command()
 @with_paths
 @with_flowing_help
 def predict(
@@ -197,7 +197,7 @@ def predict(
             console.print(f"  {escape(str(path))}", soft_wrap=True)
 
 
-@label_app.command()
+@label.command()
 @with_paths
 @with_flowing_help
 def demo(

@@ -25,7 +25,10 @@ from tapeless.cli.common import (
     size,
 )
 from tapeless.cli.idle import idle
+from tapeless.cli.masked import print_chats, print_shown
 from tapeless.cli.paths import quoted
+from tapeless.tasks.chat.layouts import are_conversations
+from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.corpus import one_document
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
@@ -33,13 +36,18 @@ from tapeless.tasks.text import told_left_out
 
 
 def tokenize(
-    source: Annotated[str, typer.Argument(help="A text file, a folder, a quoted glob, or stdlib: Python's sources.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A text file, a folder, a quoted glob, conversations (.jsonl), or stdlib: Python's sources."
+        ),
+    ],
     field: FieldOption = None,
     column: ColumnOption = None,
     encoding: EncodingOption = None,
     drop_duplicates: DropOption = False,
     tokenizer: Annotated[
-        str, typer.Option(help="bytes, bpe (learned from the text), or the path of a tokenizer.json.")
+        str, typer.Option(help="bytes, bpe (learned from the text), a tokenizer.json, or a run or folder with one.")
     ] = "bytes",
     vocab: Annotated[
         int | None, typer.Option(help=f"Tokens that bpe learns; {DEFAULT_BPE_VOCAB} by default.", show_default=False)
@@ -50,6 +58,10 @@ def tokenize(
         typer.Option(help="Seed of the choice of documents to hold out. Default: 0.", show_default=False),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="New folder; data/NAME-TOKENIZER by default.")] = None,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Of conversations: show the first few, what is learned in green; write nothing."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Turn text into tokens to train on.
@@ -61,8 +73,22 @@ def tokenize(
     Example: tapeless tokenize reviews.csv.gz --column body --drop-duplicates
 
     Example: tapeless tokenize stdlib --tokenizer bpe --vocab 4096 --out data/python
+
+    Example: tapeless tokenize chats.jsonl --tokenizer runs/smollm2-001 --show
     """
     reading = Reading(field, column, encoding, drop_duplicates)
+    spoken = are_conversations(source)
+    if spoken:
+        for name, value in {"field": field, "column": column}.items():
+            if value is not None:
+                raise idle(name, f"{source} holds conversations")
+    if show:
+        if not spoken:
+            raise idle("show", f"{source} holds no conversations")
+        if out is not None:
+            raise idle("out", "--show writes nothing")
+        print_shown(source, tokenizer, vocab, reading, json)
+        return
     if seed is not None and one_document(source, reading):
         raise idle("seed", f"{source} is one document, and is cut at the same place by any")
     started = time.perf_counter()
@@ -77,22 +103,27 @@ def tokenize(
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         tasks: dict[str, Any] = {}
 
-        def show(stage: str, done: int, total: int) -> None:
+        def told(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done)
+            progress.update(tasks[stage], completed=done, total=total or None)
 
-        prepared = prepare(
-            source,
-            out or _default_folder(source, tokenizer),
-            tokenizer=tokenizer,
-            vocab=vocab,
-            validation=validation,
-            seed=seed or 0,
-            reading=reading,
-            progress=show,
-        )
+        folder = out or _default_folder(source, tokenizer)
+        how: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "vocab": vocab,
+            "validation": validation,
+            "seed": seed or 0,
+            "reading": reading,
+        }
+        if spoken:
+            about = prepare_chats(source, folder, **how, progress=told)
+        else:
+            prepared = prepare(source, folder, **how, progress=told)
     seconds = time.perf_counter() - started
+    if spoken:
+        print_chats(folder, about, seconds, json)
+        return
     if json:
         print_json({"folder": str(prepared.folder), **_summary(prepared), "seconds": seconds})
     else:

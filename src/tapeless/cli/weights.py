@@ -10,18 +10,22 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
-from tapeless.cli.paths import quoted
+from tapeless.cli.paths import named_path, quoted
 from tapeless.errors import TapelessError
 from tapeless.train.run import NumberedFolder, open_run
+from tapeless.weights.hub import fetch, is_hub_name
 from tapeless.weights.hugging_face import TYPES
 from tapeless.weights.peft import is_adapter
 from tapeless.weights.runs import export_run, import_adapter, import_folder
 
 
 def import_(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="A folder with config.json, model.safetensors and tokenizer.json; or an adapter of peft."),
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER|hf:OWNER/NAME",
+            help="A folder with config.json and model.safetensors, an adapter of peft, or a model of the hub.",
+        ),
     ],
     base: Annotated[Path | None, typer.Option(help="Of an adapter: the run whose model it adapts.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")] = None,
@@ -29,17 +33,27 @@ def import_(
 ) -> None:
     """Take a model into a run, to sample from or to train further: GPT-2, Llama, Mistral, Qwen2 or Qwen3.
 
+    From the hub only safetensors, JSON and templates are fetched, never a pickle.
+
     Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
+
+    Example: tapeless import hf:HuggingFaceTB/SmolLM2-135M-Instruct && tapeless chat runs/SmolLM2-135M-Instruct-001
     """
-    target = out or NumberedFolder(Path("runs"), folder.resolve().name)
+    if is_hub_name(source):
+        fetched = fetch(source, quiet=json or not console.is_terminal)
+        folder, name, origin = fetched.folder, fetched.name, fetched.origin
+    else:
+        folder = named_path(source)
+        name, origin = folder.resolve().name, None
+    target = out or NumberedFolder(Path("runs"), name)
     if is_adapter(folder):
         if base is None:
-            raise TapelessError(f"{folder} is an adapter: name the run whose model it adapts with --base.")
+            raise TapelessError(f"{source} is an adapter: name the run whose model it adapts with --base.")
         imported = import_adapter(folder, open_run(base), target)
     elif base is not None:
-        raise TapelessError(f"{folder} is no adapter, as it has no adapter_config.json: leave out --base.")
+        raise TapelessError(f"{source} is no adapter, as it has no adapter_config.json: leave out --base.")
     else:
-        imported = import_folder(folder, target)
+        imported = import_folder(folder, target, origin)
     made, tokenizer = imported.run, imported.has_tokenizer
     if json:
         print_json({"run": str(made.folder), "parameters": imported.parameters, "tokenizer": tokenizer})
@@ -57,6 +71,8 @@ def import_(
     )
     if tokenizer:
         console.print(f"      {command} sample {run} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
+    if imported.has_chat:
+        console.print(f"      {command} chat {run}   [dim]talk with it[/]", soft_wrap=True)
 
 
 def export(

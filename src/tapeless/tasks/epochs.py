@@ -27,7 +27,7 @@ class Epochs(ABC):
         """The order of an epoch; the same whenever it is asked for."""
 
     @abstractmethod
-    def make(self, chosen: Array) -> tuple[Array, Array]:
+    def make(self, chosen: Array) -> tuple[Any, Array]:
         """Inputs and targets of a batch of numbers that were drawn."""
 
     @property
@@ -35,10 +35,10 @@ class Epochs(ABC):
         """Epochs that are complete."""
         return self._epoch + self._position // self.steps_per_epoch
 
-    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+    def __iter__(self) -> Iterator[tuple[Any, Array]]:
         return self
 
-    def __next__(self) -> tuple[Array, Array]:
+    def __next__(self) -> tuple[Any, Array]:
         if self._position == self.steps_per_epoch:
             self._begin(self._epoch + 1, position=0)
         chosen = self._order[self._position * self._batch :][: self._batch]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tapeless.tasks import operations, text
+from tapeless.tasks import conversations, operations, text
 from tapeless.tasks.task import TaskKind
 
-KINDS = (operations.KIND, text.KIND)  # the last one takes what none before it does
+KINDS = (operations.KIND, conversations.KIND, text.KIND)  # the last one takes what none before it does
 
 
 def kind_of(data: str | None, folder: Path | None = None, kinds: Sequence[TaskKind] = KINDS) -> TaskKind:

@@ -60,7 +60,8 @@ class Stream(Protocol):
     @property
     def steps_per_epoch(self) -> int: ...
 
-    def __next__(self) -> tuple[Array, Array]: ...
+    def __next__(self) -> tuple[Any, Array]:
+        """Inputs, as a model takes them, and targets."""
 
     def state(self) -> dict[str, Any]: ...
 

@@ -153,7 +153,7 @@ def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: 
 def open_text(asked: Asked) -> tuple[Text, Preset]:
     """Tokens as they are, or a text made into tokens in the run's folder; the model's vocabulary is theirs, unless
     another was asked for."""
-    _check_learns_text(asked.preset)
+    check_learns_text(asked.preset)
     made, source, preset = asked.folder / "data", Path(asked.data), asked.preset
     if not made.exists() and holds_tokens(source):
         data = open_data(source, validation=asked.validation)
@@ -178,7 +178,7 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
     return Text(data, asked.time, asked.seed), preset
 
 
-def _check_learns_text(preset: Preset) -> None:
+def check_learns_text(preset: Preset) -> None:
     name, config = preset.name, preset.architecture
     if config.readout == "last":
         option, why = "--readout last", "answers once per sequence"

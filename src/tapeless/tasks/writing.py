@@ -54,10 +54,10 @@ class Writing:
         tokens: Callable[[Callable[[], None]], Iterable[int]],
         spelling: Spelling,
         asked: Sampling,
-        complete: str = "the document ended",
+        complete: str | Callable[[], str] = "the document ended",
     ) -> None:
         """`tokens` is given what to call whenever the model's window slides. `complete`: what has happened where it
-        ends by itself."""
+        ends by itself, or who knows."""
         if asked.stop is not None and not (isinstance(asked.stop, str) and asked.stop):
             raise TapelessError(f"stop must be some text, not {asked.stop!r}: leave it out to write on.")
         self.text = ""
@@ -84,7 +84,9 @@ class Writing:
     def _note_slide(self) -> None:
         self.slid += 1
 
-    def _written(self, tokens: Iterable[int], spelling: Spelling, asked: Sampling, complete: str) -> Iterator[str]:
+    def _written(
+        self, tokens: Iterable[int], spelling: Spelling, asked: Sampling, complete: str | Callable[[], str]
+    ) -> Iterator[str]:
         given, stop = 0, asked.stop
         for token in tokens:
             self.tokens.append(token)
@@ -98,7 +100,8 @@ class Writing:
                 given = certain
         else:
             self.text += spelling.finish()
-            self.ended = complete if len(self.tokens) < asked.count else "as many as were asked for"
+            by_itself = complete if isinstance(complete, str) else complete()
+            self.ended = by_itself if len(self.tokens) < asked.count else "as many as were asked for"
         if given < len(self.text):
             yield self.text[given:]
 

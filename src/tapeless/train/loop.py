@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import NonFiniteError
+from tapeless.inputs import joined
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
@@ -115,7 +116,7 @@ class Trainer:
         self.base: str | None = None  # the SHA-256 of what is not trained, where that is kept beside the checkpoints
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
-        self._drawn: list[tuple[Array, Array]] = []
+        self._drawn: list[tuple[Any, Array]] = []
         self._drawn_from = self.batches.state()
         self._draws_from = model.draws
         self._count = 0.0
@@ -152,7 +153,7 @@ class Trainer:
         self.added, self.loss = 0, 0.0
         return done
 
-    def _update(self, *batch: Array, **how: Any) -> Stepped:
+    def _update(self, *batch: Any, **how: Any) -> Stepped:
         """The last batch of an update, and the update; call by call where it is recorded, with the same result."""
         number = self.step + 1
         if self.recording is None or not self.recording.due(number, last=number == self.steps):
@@ -207,7 +208,7 @@ class Trainer:
             return {}
         rows = model.batch * (1 if model.config.readout == "last" else model.time)
         stream = self.task.batches(model.batch)  # one of its own, and so the same batches every time
-        return dead_units(model, np.concatenate([next(stream)[0] for _ in range(ceil(ROWS / rows))]))
+        return dead_units(model, joined([next(stream)[0] for _ in range(ceil(ROWS / rows))]))
 
     def _first_targets(self) -> Array:
         if self.model.config.loss != "squared_error":

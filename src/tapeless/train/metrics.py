@@ -17,6 +17,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
 from tapeless.files.plain import parse_json, read_plain
+from tapeless.inputs import Packed, rows_of, unpacked
 from tapeless.model import Model
 from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
@@ -53,16 +54,17 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
     calls = model.program.phase("forward")
     if not any(call.op == "relu" for call in calls):
         return {}
-    inputs = np.asarray(inputs)
-    if inputs.ndim == 0 or len(inputs) % model.batch or not len(inputs):
+    inputs = inputs if isinstance(inputs, Packed) else np.asarray(inputs)
+    shape = np.shape(unpacked(inputs)[0])
+    if not shape or shape[0] % model.batch or not shape[0]:
         raise TapelessError(
-            f"dead units are counted over whole batches of {model.batch}, not over inputs of shape {inputs.shape}."
+            f"dead units are counted over whole batches of {model.batch}, not over inputs of shape {shape}."
         )
     targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
     active: dict[str, Array] = {}
     drawn = model.draws
-    for start in range(0, len(inputs), model.batch):
-        model.feed(inputs[start : start + model.batch], targets)
+    for start in range(0, shape[0], model.batch):
+        model.feed(rows_of(inputs, slice(start, start + model.batch)), targets)
         for call in model.engine.walk("forward"):
             if call.op == "relu":
                 rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])

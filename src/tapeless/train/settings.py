@@ -34,7 +34,9 @@ def option(default: Any, panel: str, text: str) -> Any:
 class Settings:
     """One field, one option of `tapeless train`, one key of the TOML file. None means: what suits the data."""
 
-    data: str | None = option(None, "Data", "A text file, folder or glob, `stdlib`, tokenised data, or `operations`.")
+    data: str | None = option(
+        None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokenised data, or `operations`."
+    )
     field: str | None = option(None, "Data", READING_HELP["field"])
     column: str | None = option(None, "Data", READING_HELP["column"])
     encoding: str | None = option(None, "Data", READING_HELP["encoding"])

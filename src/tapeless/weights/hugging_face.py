@@ -26,6 +26,7 @@ from tapeless.models import transformer
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array, Shape
 from tapeless.program.precision import largest
+from tapeless.tasks.chat.template import Chat
 from tapeless.tasks.data.files import LARGEST_JSON
 from tapeless.tasks.data.tokenizer import ByteTokenizer
 from tapeless.weights.family import Family, Piece
@@ -100,11 +101,12 @@ def write_folder(
     params: Mapping[str, Array],
     tokenizer: str | Path | None,
     dtype: str = "float32",
+    chat: Chat | None = None,
 ) -> None:
     """A folder that transformers loads as it is; written beside and renamed, so it is whole or not there.
 
     `tokenizer` is a tokenizer.json, or "bytes". What was read in a narrower type than float32 is, written in that type,
-    bit by bit what it was. Dropout is written as 0: a training says what its own is.
+    bit by bit what it was. Dropout is written as 0: a training says what its own is. `chat`: how it is spoken with.
     """
     if dtype not in TYPES:
         raise unknown("precision", dtype, TYPES)
@@ -122,7 +124,10 @@ def write_folder(
         if described is not None:
             write_file(beside / "tokenizer.json", [described])
             about = _tokenizer_config(config, end)
-            if tokenizer == "bytes":  # to which a text that spells the end token out is like any other
+            if chat is not None:
+                about |= {**chat.tokens, "chat_template": chat.template}
+                _write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
+            if tokenizer == "bytes" and chat is None:  # a text that spells the end token out is like any other to it
                 about["split_special_tokens"] = True
             write_json(beside / "tokenizer_config.json", about)
 

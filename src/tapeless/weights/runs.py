@@ -12,6 +12,7 @@ from tapeless.model import Model
 from tapeless.models.adapters import merged
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
+from tapeless.tasks.chat.template import Chat, kept_chat, published_chat
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
 from tapeless.train.base import all_weights, write_base
@@ -28,27 +29,32 @@ class Imported:
     run: Run
     parameters: int
     has_tokenizer: bool
+    has_chat: bool  # a template of its own
 
 
-def import_folder(folder: Path, out: Path | NumberedFolder) -> Imported:
-    """A new run, to sample from or to train further."""
+def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None = None) -> Imported:
+    """A new run, to sample from or to train further. `origin`: where the folder came from, if not from here."""
     config = hugging_face.read_config(folder)
     preset = Preset(IMPORTED, config)
     model = Model(preset, backend="reference", precision="float32", time=1, optimizer=None)
     hugging_face.read_weights(folder, config, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
+    chat: Chat | None = None
     if tokenizer is not None:
-        known = load_tokenizer(tokenizer).vocab
-        if known > config.vocab:
-            raise TapelessError(f"{tokenizer} knows {known:,} tokens and the model only {config.vocab:,}.")
+        known = load_tokenizer(tokenizer)
+        if known.vocab > config.vocab:
+            raise TapelessError(f"{tokenizer} knows {known.vocab:,} tokens and the model only {config.vocab:,}.")
+        chat = published_chat(folder, known)
     with making(out) as made:
         request = Request(preset.name, {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
         write_configuration(made, request, preset)
         if tokenizer is not None:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
-        state = {"step": 0, "from": str(folder)}
+        if chat is not None and chat.own:
+            chat.save(made.folder)
+        state = {"step": 0, "from": origin or str(folder)}
         checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
-    return Imported(made, model.parameters, tokenizer is not None)
+    return Imported(made, model.parameters, tokenizer is not None, chat is not None and chat.own)
 
 
 def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Imported:
@@ -63,6 +69,9 @@ def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Impor
         write_configuration(made, Request(preset.name, {}, settings), preset)
         if isinstance(tokenizer, Path):
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+        chat = kept_chat(base.folder, tokenizer)
+        if chat is not None and chat.own:
+            chat.save(made.folder)
         digest = write_base(made.folder, weights)
         if adapter.base not in (None, digest):
             raise TapelessError(
@@ -72,7 +81,7 @@ def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Impor
         state = {"step": 0, "from": str(folder), "base": digest}
         checkpoint.save(made.checkpoints, 0, {"weights": adapter.weights}, state, best=True)
     parameters = sum(array.size for array in (*weights.values(), *adapter.weights.values()))
-    return Imported(made, parameters, tokenizer is not None)
+    return Imported(made, parameters, tokenizer is not None, chat is not None and chat.own)
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", me
         peft.write_adapter(folder, preset, model.weights(), base if isinstance(base, str) else None, dtype)
         return Exported(found.step, False, messages, "PeftModel")
     config, params = _trained(model, opened.window())
-    hugging_face.write_folder(folder, config, params, spec, dtype)
+    hugging_face.write_folder(folder, config, params, spec, dtype, kept_chat(opened.folder, spec))
     loader: str = hugging_face.family_of(config).described(config)["architectures"][0]
     return Exported(found.step, spec is not None, messages, loader)
 

@@ -70,7 +70,7 @@ def read_meta(folder: Path) -> Meta:
         raise TapelessError(
             f"{path} has version {content.get('version')!r}, and this tapeless reads {VERSION}: tokenize again."
         )
-    fields = _Fields(path, "", content)
+    fields = Fields(path, "", content)
     skipped = fields.of("skipped", dict)
     examples = fields.of("examples", dict) if "examples" in content else {}  # earlier versions kept none
     vocab = fields.count("vocab", least=1)
@@ -91,13 +91,13 @@ def read_meta(folder: Path) -> Meta:
         dtype=dtype,
         training=_split(fields.inside("training")),
         validation=_split(fields.inside("validation")),
-        skipped={reason: _Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
-        examples={reason: _Fields(path, "examples.", examples).text(reason) for reason in examples},
+        skipped={reason: Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
+        examples={reason: Fields(path, "examples.", examples).text(reason) for reason in examples},
     )
 
 
 @dataclass(frozen=True)
-class _Fields:
+class Fields:
     """An object of a JSON file whose fields are taken with the type they must have."""
 
     path: Path
@@ -121,20 +121,20 @@ class _Fields:
             raise self.wrong(name, f"at least {least}")
         return value
 
-    def inside(self, name: str) -> _Fields:
-        return _Fields(self.path, f"{self.prefix}{name}.", self.of(name, dict))
+    def inside(self, name: str) -> Fields:
+        return Fields(self.path, f"{self.prefix}{name}.", self.of(name, dict))
 
     def wrong(self, name: str, wanted: str) -> TapelessError:
         value = repr(self.content[name])[:60] if name in self.content else "missing"
         return TapelessError(f"{self.path} is damaged: {self.prefix}{name} must be {wanted}, and is {value}.")
 
 
-def _split(fields: _Fields) -> Split:
+def _split(fields: Fields) -> Split:
     shards = []
     for number, entry in enumerate(fields.of("shards", list)):
         if not isinstance(entry, dict):
             raise fields.wrong("shards", "a list of objects")
-        shard = _Fields(fields.path, f"{fields.prefix}shards[{number}].", entry)
+        shard = Fields(fields.path, f"{fields.prefix}shards[{number}].", entry)
         if not re.fullmatch(r"[a-z]+-\d+\.bin", shard.text("file")):
             raise shard.wrong("file", "a name such as training-0000.bin")
         if not re.fullmatch(r"[0-9a-f]{64}", shard.text("sha256")):

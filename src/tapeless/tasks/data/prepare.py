@@ -64,7 +64,7 @@ def prepare(
     elif vocab is not None:
         raise TapelessError(f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe.")
     given = None if tokenizer == "bpe" else load_tokenizer(tokenizer)
-    _check_free(out)
+    check_free(out)
     corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
     try:
         training, held_out = split_documents(corpus, validation, seed)
@@ -94,7 +94,7 @@ def _written(
     return meta
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path) -> None:
     if "\0" in str(out):
         raise TapelessError(f"{str(out)!r} is no name of a folder: choose another.")
     if os.path.lexists(out):

@@ -158,8 +158,8 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def _json_rows(stream: BinaryIO, path: Path, field: str) -> Iterator[tuple[int, str]]:
-    first = True
+def json_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON lines, each with its line."""
     for number, line in _lines(stream, path):
         if line.isspace():
             continue
@@ -176,17 +176,23 @@ def _json_rows(stream: BinaryIO, path: Path, field: str) -> Iterator[tuple[int, 
                 f"thousands of digits."
             ) from None
         if not isinstance(row, dict):
-            raise TapelessError(f"{path}, line {number:,} holds {_kind(row)}, and JSON lines hold an object each.")
+            raise TapelessError(f"{path}, line {number:,} holds {json_kind(row)}, and JSON lines hold an object each.")
+        yield number, row
+
+
+def _json_rows(stream: BinaryIO, path: Path, field: str) -> Iterator[tuple[int, str]]:
+    first = True
+    for number, row in json_objects(stream, path):
         if field not in row:
             kind = NoSuchNameError if first else TapelessError
             raise kind(f"{path}, line {number:,} has no field {field!r}: {_others(list(row), 'field')}")
         text, first = row[field], False
         if not isinstance(text, str | None):
-            raise TapelessError(f"{path}, line {number:,}: the field {field!r} holds {_kind(text)}, not text.")
+            raise TapelessError(f"{path}, line {number:,}: the field {field!r} holds {json_kind(text)}, not text.")
         yield number, text or ""
 
 
-def _kind(value: Any) -> str:
+def json_kind(value: Any) -> str:
     kinds: dict[type, str] = {list: "a list", dict: "an object", str: "text", bool: "true or false"}
     return "null" if value is None else kinds.get(type(value), "a number")
 

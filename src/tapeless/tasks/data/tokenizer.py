@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -54,7 +57,19 @@ class Tokenizer(Protocol):
     @property
     def end(self) -> int: ...
 
+    @property
+    def end_text(self) -> str:
+        """How the end is written where special tokens are read as such."""
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """The special tokens, as they are written."""
+
     def encode(self, text: str) -> list[int]: ...
+
+    def encode_marked(self, text: str) -> tuple[Array, Array]:
+        """The ids of a text in which special tokens are what they say, and (N, 2) from which character to which each
+        reaches."""
 
     def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
         """The ids of several pieces of UTF-8, on all cores where that helps."""
@@ -108,9 +123,25 @@ class ByteTokenizer:
     name = "bytes"
     vocab = 257
     end = 256
+    end_text = END_OF_TEXT
+    specials = MappingProxyType({END_OF_TEXT: 256})
 
     def encode(self, text: str) -> list[int]:
         return list(_utf8(text))
+
+    def encode_marked(self, text: str) -> tuple[Array, Array]:
+        ids, spans, place = list[int](), list[tuple[int, int]](), 0
+        for part in re.split(f"({re.escape(END_OF_TEXT)})", text):
+            if part == END_OF_TEXT:
+                ids.append(self.end)
+                spans.append((place, place + len(part)))
+            else:
+                for offset, character in enumerate(part, place):
+                    encoded = _utf8(character)
+                    ids += encoded
+                    spans += [(offset, offset + 1)] * len(encoded)
+            place += len(part)
+        return np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2)
 
     def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
         return [np.frombuffer(piece, np.uint8) for piece in pieces]
@@ -161,13 +192,28 @@ class JsonTokenizer:
         end = next((name for name in END_NAMES if name in ids), None)
         if end is None:
             raise TapelessError(f"{origin} has no token for the end of a text: add {END_OF_TEXT} to its vocabulary.")
-        self.end = ids[end]
+        self.end, self.end_text = ids[end], end
+        added = model.get_added_tokens_decoder()
+        self.specials = {token.content: number for number, token in added.items() if token.special} | {end: ids[end]}
         self.name = f"{kind.lower()}-{self.vocab}"
         model.encode_special_tokens = True  # a text that spells the end token out does not end there
         self._model, self._origin = model, origin
 
     def encode(self, text: str) -> list[int]:
         return [int(token) for token in self.encode_pieces([_utf8(text)])[0]]
+
+    def encode_marked(self, text: str) -> tuple[Array, Array]:
+        _utf8(text)
+        with _refused_by(self._origin, "cannot encode this text"):
+            found = self._marking.encode(text, add_special_tokens=False)
+        return np.array(found.ids, np.int64), np.array(found.offsets, np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _marking(self) -> tokenizers.Tokenizer:
+        """The same, to which special tokens in a text are special."""
+        made: tokenizers.Tokenizer = _package().Tokenizer.from_str(self._model.to_str())
+        made.encode_special_tokens = False
+        return made
 
     def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
         texts = [piece.decode("utf-8") for piece in pieces]

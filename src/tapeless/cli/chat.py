@@ -1,0 +1,168 @@
+"""`tapeless chat`"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from tapeless.cli.common import Json, Threads, compiling_shown, console, count, harmless, print_json
+from tapeless.cli.idle import idle, take_threads
+from tapeless.errors import TapelessError
+from tapeless.model import DEFAULT_BACKEND
+from tapeless.tasks.chat.talk import COUNT, ENDED, Talk
+from tapeless.tasks.conversations import ConversationReader
+from tapeless.trained import Trained, opened
+
+COMMANDS = {
+    "/reset": "forget all that was said",
+    "/help": "this list",
+    "Ctrl-C": "end the answer",
+    "Ctrl-D": "leave",
+}
+
+
+def chat(
+    run: Annotated[Path, typer.Argument(help="A run: a folder that `train` or `import` made.")],
+    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
+    most: Annotated[int, typer.Option("--count", "-n", help="Tokens of an answer, at most.")] = COUNT,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 always takes the likeliest token. Default: 0.8.", show_default=False)
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up this share.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same answers. Default: 0.", show_default=False)
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
+    backend: Annotated[
+        str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")
+    ] = DEFAULT_BACKEND,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Talk with a model, by its own chat template where it has one.
+
+    /reset begins anew, /help lists what there is; Ctrl-C ends an answer, Ctrl-D leaves. Where the conversation outgrows
+    what the model reads, its oldest turns are forgotten. From a pipe, every line is something said.
+
+    Example: tapeless chat runs/smollm2-001 --system "You answer in one sentence."
+    """
+    if temperature == 0:
+        for name, value in {"top_k": top_k, "top_p": top_p, "seed": seed}.items():
+            if value is not None:
+                raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
+    take_threads(backend, threads)
+    how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
+    with compiling_shown(quiet=json):
+        trained = Trained(opened(run), "newest" if newest else "best", backend=backend)
+        talk = trained.chat(system)
+        talk.speech.invitation([*talk.messages, {"role": "user", "content": "?"}])  # a template that refuses, says so
+    if not json:
+        _greet(trained, talk)
+    prompted = not json and _typed()
+    for words in _said(prompted):
+        try:
+            if words.startswith("/"):
+                _obey(words.strip(), talk, json)
+            elif words.strip():
+                _answered(talk, words.strip(), json, count=most, **how)
+        except TapelessError as error:
+            if not prompted:
+                raise
+            console.print(f"[red]{escape(str(error))}[/]")
+
+
+def _typed() -> bool:
+    """Whether somebody is there to be asked again."""
+    return sys.stdin.isatty()
+
+
+def _greet(trained: Trained, talk: Talk) -> None:
+    for message in trained.messages:
+        console.print(f"[yellow]{escape(message)}[/]")
+    if talk.speech.chat.own:
+        told = "its own chat template"
+    elif isinstance(trained.reader, ConversationReader):
+        told = "the plain chat template"
+    else:
+        told = "it brings no chat template and has learned no conversations, so the plain one is tried"
+    about = f"{count(trained.model.parameters)} parameters, {talk.window:,} positions; {told}. /help"
+    console.print(f"[dim]{escape(str(trained.folder))}: {about}[/]")
+
+
+def _said(prompted: bool) -> Iterator[str]:
+    """Line by line, until there are no more. Ctrl-C at the prompt takes back what was being typed."""
+    if prompted:
+        with suppress(ImportError):
+            import readline  # noqa: F401 (lines can then be edited, and come back)
+    while True:
+        try:
+            yield input("\033[1m>\033[0m " if prompted and console.color_system else "> " if prompted else "")
+        except EOFError:
+            if prompted:
+                console.print()
+            return
+        except KeyboardInterrupt:
+            if not prompted:
+                raise
+            console.print("\n[dim]Ctrl-D leaves[/]")
+
+
+def _obey(words: str, talk: Talk, quiet: bool) -> None:
+    if words == "/reset":
+        talk.reset()
+        if not quiet:
+            console.print("[dim]all that was said is forgotten[/]")
+    elif words == "/help":
+        width = max(map(len, COMMANDS))
+        for name, what in COMMANDS.items():
+            console.print(f"[bold]{name:<{width}}[/]  [dim]{what}[/]")
+    else:
+        raise TapelessError(
+            f"there is no {words.split()[0][:20]}: /help lists what there is; begin with a blank to say it."
+        )
+
+
+def _answered(talk: Talk, words: str, json: bool, **how: Any) -> None:
+    with _interrupted() as pressed:
+        with compiling_shown(quiet=json):
+            writing = talk.say(words, **how)
+            piece: str | None = next(writing, None)  # reading: the kernels are compiled here
+        if talk.forgotten and not json:
+            turns = f"{talk.forgotten:,} message{'s' * (talk.forgotten > 1)}"
+            console.print(f"[dim]its {talk.window:,} positions are full: the oldest {turns} are forgotten[/]")
+        while piece is not None and not pressed:
+            if not json:
+                sys.stdout.write(harmless(piece))
+                sys.stdout.flush()
+            piece = next(writing, None)
+    ended = "stopped" if pressed else writing.ended
+    if json:
+        said = {"user": words, "assistant": writing.text, "tokens": len(writing.tokens)}
+        print_json(said | {"ended": ended, "forgotten": talk.forgotten})
+        return
+    sys.stdout.write("\n")
+    if ended != ENDED:
+        console.print(f"[dim]{escape(ended)}[/]")
+
+
+@contextmanager
+def _interrupted() -> Iterator[list[int]]:
+    """What Ctrl-C leaves here instead of ending the program; looked at between two tokens."""
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,307 @@
+"""From a file of conversations to a folder of their tokens, and back from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.files.disk import make_folder, remove_folder, rename, write_whole
+from tapeless.files.plain import open_plain, read_json
+from tapeless.files.safetensors import read_safetensors, write_safetensors
+from tapeless.inputs import check_seed
+from tapeless.ops.contract import Array
+from tapeless.tasks.chat.layouts import Conversation, read_conversations
+from tapeless.tasks.chat.template import Chat, chat_beside
+from tapeless.tasks.chat.turns import SpecialError, Speech, Turns
+from tapeless.tasks.data.corpus import check_share
+from tapeless.tasks.data.files import LARGEST_JSON, user_path
+from tapeless.tasks.data.meta import Fields
+from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, check_free
+from tapeless.tasks.data.reading import Reading
+from tapeless.tasks.data.shuffle import order, random_bits
+from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+from tapeless.tasks.task import Progress
+
+FILE = "conversations.json"
+FORMAT, VERSION = "tapeless conversations", 1
+SIDES = ("training", "validation")
+AT_ONCE = 1 << 20  # bytes read at a time
+TOLD_EVERY = 64  # conversations
+
+
+@dataclass(frozen=True)
+class Side:
+    """Conversations one after the other: ids, of each whether it is learned, and how long each conversation is."""
+
+    ids: Array
+    learned: Array
+    lengths: Array
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True)
+class Counted:
+    conversations: int
+    tokens: int
+    learned: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class About:
+    source: str
+    seed: int
+    tokenizer: str
+    vocab: int
+    training: Counted
+    validation: Counted
+    skipped: dict[str, int]
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChatData:
+    about: About
+    training: Side
+    validation: Side
+    tokenizer: Tokenizer
+    chat: Chat
+
+
+def holds_conversations(folder: Path) -> bool:
+    """Whether it is a folder that `prepare_chats` made."""
+    try:
+        return (user_path(folder) / FILE).is_file()
+    except OSError:
+        return False
+
+
+def chosen_speech(source: str, tokenizer: str, vocab: int | None, encoding: str | None) -> Speech:
+    """By what conversations are read: `bytes`, `bpe` (learned from their words), or a tokenizer.json with what lies
+    beside it."""
+    if tokenizer != "bpe":
+        if vocab is not None:
+            raise TapelessError(
+                f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe."
+            )
+        given = load_tokenizer(tokenizer)
+        return Speech(chat_beside(tokenizer, given), given)
+    vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
+    check_bpe_vocab(vocab)
+    words = (str(said["content"]) for each in read_conversations(source, encoding) for said in each.messages)
+    learned = train_bpe(words, vocab)
+    return Speech(chat_beside("bpe", learned), learned)
+
+
+def prepare_chats(
+    source: str,
+    out: Path,
+    *,
+    tokenizer: str = "bytes",
+    vocab: int | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    reading: Reading | None = None,
+    progress: Progress | None = None,
+) -> About:
+    """Whole conversations to train on and whole conversations held out, in the new folder `out`."""
+    check_seed(seed)
+    check_share(validation)
+    reading = reading or Reading()
+    reading.validate()
+    check_free(out)
+    speech = chosen_speech(source, tokenizer, vocab, reading.encoding)
+    gathered = _gathered(source, speech, reading, progress or (lambda what, done, total: None))
+    sides = _split(gathered, validation, seed, source)
+    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    remove_folder(beside)  # what a killed process of the same number may have left
+    try:
+        try:
+            make_folder(beside)
+            about = _write(beside, source, seed, speech, gathered, sides)
+            rename(beside, out)
+        except BaseException:
+            remove_folder(beside)
+            raise
+    except OSError as error:
+        raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
+    return about
+
+
+@dataclass
+class _Gathered:
+    ids: list[Array] = field(default_factory=list)
+    learned: list[Array] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def skip(self, reason: str, place: str) -> None:
+        self.skipped[reason] += 1
+        self.examples.setdefault(reason, place)
+
+
+def _gathered(source: str, speech: Speech, reading: Reading, progress: Progress) -> _Gathered:
+    found, seen = _Gathered(), set[bytes]()
+    dtype = _dtype(speech.tokenizer)
+    for number, conversation in enumerate(read_conversations(source, reading.encoding)):
+        try:
+            turns = placed(speech, conversation)
+        except SpecialError:
+            found.skip("that spell a special token", conversation.place)
+            continue
+        last = np.flatnonzero(turns.learned[1:]) + 1  # the first token follows nothing, and is never learned
+        if not len(last):
+            found.skip("without words to learn", conversation.place)
+            continue
+        ids = turns.ids[: last[-1] + 1].astype(dtype)  # what follows the last answer is of no use
+        digest = hashlib.sha256(ids.tobytes()).digest()
+        if digest in seen and reading.drop_duplicates:
+            found.skip("duplicate", conversation.place)
+            continue
+        seen.add(digest)
+        found.ids.append(ids)
+        found.learned.append(turns.learned[: len(ids)])
+        found.digests.append(digest)
+        if number % TOLD_EVERY == 0:
+            progress("reading conversations", number, 0)
+    return found
+
+
+def placed(speech: Speech, conversation: Conversation) -> Turns:
+    """Its turns; what is wrong with them is said with where it stands."""
+    try:
+        return speech.turns(conversation)
+    except TapelessError as error:
+        raise type(error)(f"{conversation.place}: {error}") from None
+
+
+def _dtype(tokenizer: Tokenizer) -> str:
+    return "<u2" if tokenizer.vocab <= 1 << 16 else "<u4"
+
+
+def _split(found: _Gathered, share: float, seed: int, source: str) -> dict[str, list[int]]:
+    """In an order drawn by the seed a conversation is held out while the share of tokens is not exceeded; where none is
+    short enough, the shortest is. Those that are the same go together."""
+    same: dict[bytes, list[int]] = {}
+    for number, digest in enumerate(found.digests):
+        same.setdefault(digest, []).append(number)
+    groups = list(same.values())
+    if len(groups) < 2:
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.skipped.items())
+        told = f" ({left_out} left out)" if left_out else ""
+        raise TapelessError(
+            f"{source} holds {len(groups)} conversation{'s' * (len(groups) != 1)}{told}, and one is to be held out: "
+            f"give more."
+        )
+    sizes = [sum(len(found.ids[each]) for each in group) for group in groups]
+    left, held = share * sum(sizes), set[int]()
+    for group in order(random_bits(seed), len(groups)):
+        if sizes[group] <= left and len(held) < len(groups) - 1:
+            left -= sizes[group]
+            held.add(int(group))
+    held = held or {int(np.argmin(sizes))}
+    numbers = {number for group in held for number in groups[group]}
+    return {
+        "training": [number for number in range(len(found.ids)) if number not in numbers],
+        "validation": sorted(numbers),
+    }
+
+
+def _write(
+    folder: Path, source: str, seed: int, speech: Speech, found: _Gathered, sides: dict[str, list[int]]
+) -> About:
+    counted = {}
+    for name, numbers in sides.items():
+        tensors = {
+            "ids": np.concatenate([found.ids[number] for number in numbers]),
+            "learned": np.concatenate([found.learned[number] for number in numbers]),
+            "lengths": np.array([len(found.ids[number]) for number in numbers], np.int64),
+        }
+        written = write_safetensors(folder / f"{name}.safetensors", tensors)
+        learned = int(tensors["learned"].sum())
+        counted[name] = Counted(len(numbers), len(tensors["ids"]), learned, written.sha256)
+    speech.tokenizer.save(folder)
+    speech.chat.save(folder)
+    about = About(
+        source, seed, speech.tokenizer.name, speech.tokenizer.vocab, **counted, skipped=dict(found.skipped),
+        examples=found.examples,
+    )  # fmt: skip
+    content = {"format": FORMAT, "version": VERSION, **asdict(about)}
+    write_whole(folder / FILE, json.dumps(content, indent=2).encode() + b"\n")  # the last file
+    return about
+
+
+def open_chats(folder: Path) -> ChatData:
+    """What `prepare_chats` made, found to be whole."""
+    folder = user_path(folder)
+    try:
+        about = _read_about(folder / FILE)
+        tokenizer = load_tokenizer("bytes" if about.tokenizer == "bytes" else folder)
+        if (tokenizer.name, tokenizer.vocab) != (about.tokenizer, about.vocab):
+            raise TapelessError(f"{folder} is damaged: its tokenizer is not the one that {FILE} names.")
+        sides = [_read_side(folder / f"{name}.safetensors", getattr(about, name), about.vocab) for name in SIDES]
+        return ChatData(about, sides[0], sides[1], tokenizer, chat_beside(folder / "tokenizer.json", tokenizer))
+    except OSError as error:
+        raise TapelessError(f"cannot read {error.filename or folder}: {error.strerror}.") from None
+
+
+def _read_about(path: Path) -> About:
+    content = read_json(path, LARGEST_JSON)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise TapelessError(f"{path} does not describe conversations of version {VERSION}: tokenize again.")
+    fields = Fields(path, "", content)
+    skipped, examples = fields.of("skipped", dict), fields.of("examples", dict)
+    sides = {}
+    for name in SIDES:
+        inside = fields.inside(name)
+        conversations, tokens, learned = (
+            inside.count(each, least=1) for each in ("conversations", "tokens", "learned")
+        )
+        sides[name] = Counted(conversations, tokens, learned, inside.text("sha256"))
+    return About(
+        fields.text("source"), fields.count("seed"), fields.text("tokenizer"), fields.count("vocab", least=1), **sides,
+        skipped={reason: Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
+        examples={reason: Fields(path, "examples.", examples).text(reason) for reason in examples},
+    )  # fmt: skip
+
+
+def _read_side(path: Path, counted: Counted, vocab: int) -> Side:
+    digest = hashlib.sha256()
+    with open_plain(path) as file:
+        while block := file.read(AT_ONCE):
+            digest.update(block)
+    if digest.hexdigest() != counted.sha256:
+        raise TapelessError(f"{path} is not what was written: its SHA-256 differs from that in {FILE}.")
+    tensors = read_safetensors(path)
+    if set(tensors) != {"ids", "learned", "lengths"}:
+        raise TapelessError(f"{path} is damaged: it must hold ids, learned and lengths.")
+    side = Side(tensors["ids"], tensors["learned"].astype(bool), tensors["lengths"])
+    whole = (
+        all(array.ndim == 1 for array in vars(side).values())
+        and len(side) == counted.conversations
+        and len(side.ids) == len(side.learned) == counted.tokens == side.lengths.sum()
+        and (side.lengths > 1).all()
+        and int(side.ids.max()) < vocab
+    )
+    if not whole:
+        raise TapelessError(f"{path} is damaged: what it holds does not fit together; tokenize again.")
+    return side
+
+
+def shown_first(source: str, speech: Speech, count: int, encoding: str | None) -> Iterator[tuple[str, Turns]]:
+    """The first conversations, each with where it stands, as they would be learned."""
+    for number, conversation in enumerate(read_conversations(source, encoding)):
+        if number == count:
+            return
+        yield conversation.place, placed(speech, conversation)

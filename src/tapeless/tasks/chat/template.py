@@ -1,0 +1,237 @@
+"""How a model is spoken with: the template that its conversations are written by, and the tokens that end its turns.
+
+Templates are Jinja, as the models' authors publish them. They are rendered in a process of their own (`worker.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tapeless.errors import TapelessError, brief
+from tapeless.files.disk import write_whole
+from tapeless.files.plain import read_json, read_plain
+from tapeless.tasks.data.files import LARGEST_JSON, user_path
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+
+FILE = "chat.json"
+FORMAT = 1
+LONGEST_TEMPLATE = 1 << 20
+SECONDS = 5.0  # of its process's own time, that a template may take for one conversation
+PATIENCE = 120.0  # seconds for an answer from a process that counts its own time: more than a busy machine needs
+# Where a model brings none: plain words, and the end of the text after each answer. No header ends in a space, which a
+# tokenizer would join with the word behind it, so that what was trained on is what an answer begins with.
+PLAIN = """\
+{% for message in messages %}
+{{ message['role'] | capitalize }}:
+{{ message['content'] | trim }}{{ eos_token if message['role'] == 'assistant' else '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}
+Assistant:
+{% endif %}
+"""
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+Message = Mapping[str, Any]  # role, content, and what else a template may know of
+
+
+@dataclass(frozen=True)
+class View:
+    """A conversation, or its beginning, as the template writes it; where the template marks what the model says, from
+    which character to which."""
+
+    text: str
+    marked: list[tuple[int, int]] | None
+
+
+@dataclass(frozen=True)
+class Chat:
+    template: str
+    tokens: Mapping[str, str]  # those that a template knows by name, such as eos_token
+    ends: tuple[int, ...]  # ids that end a turn
+    own: bool = True  # the model's own, not the plain one
+    _process: list[_Process] = field(default_factory=list, compare=False, repr=False)
+
+    def views(self, messages: Sequence[Message], views: Sequence[tuple[int, bool]], tools: Any = None) -> list[View]:
+        """For each pair of a number and whether an answer is invited: so many of the messages, written out."""
+        if not self._process:
+            self._process.append(_Process())
+        asked = {"template": self.template, "tokens": dict(self.tokens), "messages": list(messages), "tools": tools}
+        said = self._process[0].ask(asked | {"views": views, "seconds": SECONDS})
+        if "refused" in said:
+            raise TapelessError(f"{self.described} {said['refused']}.")
+        return [View(each["text"], each["marked"]) for each in said["views"]]
+
+    def written(self, messages: Sequence[Message], invited: bool = False) -> str:
+        """All of a conversation; `invited` with what stands before an answer."""
+        return self.views(messages, [(len(messages), invited)])[0].text
+
+    @property
+    def described(self) -> str:
+        return "the model's chat template" if self.own else "the plain chat template"
+
+    def save(self, folder: Path) -> None:
+        """Beside the tokenizer."""
+        kept = {"format": FORMAT, "template": self.template, "tokens": dict(self.tokens), "ends": list(self.ends)}
+        write_whole(folder / FILE, json.dumps(kept | {"own": self.own}, indent=2).encode() + b"\n")
+
+
+class _Process:
+    """Renders, one conversation after the other."""
+
+    def __init__(self) -> None:
+        if find_spec("jinja2") is None:
+            raise TapelessError("chat templates need Jinja: pip install 'tapeless[chat]'.")
+        self._begin()
+
+    def _begin(self) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))]
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is meant for us
+        )
+        self._end = weakref.finalize(self, _ended, self._child)
+
+    def ask(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        line = b""
+        try:
+            self._child.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._child.stdin.flush()
+            if select.select([self._child.stdout], [], [], PATIENCE)[0]:
+                line = self._child.stdout.readline()
+        except BrokenPipeError:
+            pass
+        except BaseException:  # Ctrl-C in between: its answer would be taken for that to the next question
+            self._again()
+            raise
+        if line:
+            said: dict[str, Any] = json.loads(line)
+            return said
+        code = self._again()
+        if code == -signal.SIGPROF:
+            return {"refused": f"was stopped: it takes longer than {SECONDS:g} seconds, as one that loops does"}
+        return {"refused": f"was stopped: its process ended ({code})"}
+
+    def _again(self) -> int:
+        """How the process ended, or was ended; the next conversation gets a new one."""
+        self._end()
+        code = self._child.returncode
+        self._begin()
+        return code
+
+
+def _ended(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child.wait(0.1 if child.poll() is None else None)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):  # with something left in it
+                pipe.close()
+
+
+def plain_chat(tokenizer: Tokenizer) -> Chat:
+    """For a model that brings no template."""
+    return Chat(PLAIN, {"eos_token": tokenizer.end_text}, (tokenizer.end,), own=False)
+
+
+def chat_beside(spec: str | Path | None, tokenizer: Tokenizer) -> Chat:
+    """What lies beside a tokenizer, in a run or in a folder in the Hugging Face layout; else the plain one."""
+    if spec is None or str(spec) in ("bytes", "bpe"):
+        return plain_chat(tokenizer)
+    path = user_path(spec)
+    folder = path if path.is_dir() else path.parent
+    if (folder / FILE).is_file():
+        return _kept(folder / FILE, tokenizer)
+    return published_chat(folder, tokenizer)
+
+
+def kept_chat(run: Path, spec: str | Path | None) -> Chat | None:
+    """What a run keeps, where it came with a template, or has learned conversations."""
+    return None if spec is None or not (run / FILE).is_file() else _kept(run / FILE, load_tokenizer(spec))
+
+
+def _kept(path: Path, tokenizer: Tokenizer) -> Chat:
+    content = read_json(path, LARGEST_JSON)
+    template, tokens, ends = (content.get(name) for name in ("template", "tokens", "ends"))
+    sound = (
+        content.get("format") == FORMAT
+        and isinstance(template, str)
+        and isinstance(tokens, dict)
+        and all(isinstance(each, str) for each in tokens.values())
+        and isinstance(ends, list)
+        and all(type(each) is int and 0 <= each < tokenizer.vocab for each in ends)
+        and isinstance(content.get("own"), bool)
+    )
+    if not sound:
+        raise TapelessError(f"{path} is damaged: put it back as it was, or remove it for the plain template.")
+    return Chat(str(template), dict(tokens or {}), tuple(ends or ()), content["own"])
+
+
+def published_chat(folder: Path, tokenizer: Tokenizer) -> Chat:
+    """As transformers finds it: chat_template.jinja, or in tokenizer_config.json."""
+    about = _object(folder / "tokenizer_config.json")
+    template = _template_file(folder / "chat_template.jinja") or _chosen(folder, about.get("chat_template"))
+    tokens = {name: text for name in NAMED if (text := _spelled(about.get(name))) is not None}
+    ends = {tokenizer.end}
+    for name in ("config.json", "generation_config.json"):
+        given = _object(folder / name).get("eos_token_id")
+        ends |= {each for each in (given if isinstance(given, list) else [given]) if type(each) is int}
+    if "eos_token" in tokens and (known := tokenizer.specials.get(tokens["eos_token"])) is not None:
+        ends.add(known)
+    found = tuple(sorted(each for each in ends if 0 <= each < tokenizer.vocab))
+    if template is None:
+        return replace(plain_chat(tokenizer), ends=found)
+    if len(template) > LONGEST_TEMPLATE:
+        raise TapelessError(
+            f"{folder} has a chat template of {len(template):,} characters, more than {LONGEST_TEMPLATE:,}."
+        )
+    return Chat(template, tokens, found)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    return read_json(path, LARGEST_JSON) if path.is_file() else {}
+
+
+def _template_file(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        return read_plain(path, LONGEST_TEMPLATE).decode("utf-8")
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise TapelessError(f"{path} is not UTF-8: save it as that.") from None
+
+
+def _chosen(folder: Path, given: Any) -> str | None:
+    """A template, or of several the one called default."""
+    if isinstance(given, list):
+        by_name = {each.get("name"): each.get("template") for each in given if isinstance(each, dict)}
+        given = by_name.get("default")
+    if given is not None and not isinstance(given, str):
+        raise TapelessError(f"{folder / 'tokenizer_config.json'} has a chat_template that is no text: {brief(given)}.")
+    return given
+
+
+def _spelled(given: Any) -> str | None:
+    """A token as text, or as the description of one."""
+    text = given.get("content") if isinstance(given, dict) else given
+    return text if isinstance(text, str) else None

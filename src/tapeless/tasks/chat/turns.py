@@ -1,0 +1,111 @@
+"""A conversation as a model reads it: its tokens, and which of them are the assistant's, to be learned.
+
+The assistant's are those that a model must write itself when it is spoken with: all that follows what invites an
+answer, up to the token that ends the turn. Where a template marks what the model generates, it is that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tapeless.errors import TapelessError
+from tapeless.ops.contract import Array
+from tapeless.tasks.chat.layouts import ASSISTANT, Conversation
+from tapeless.tasks.chat.template import Chat, Message, View
+from tapeless.tasks.data.tokenizer import Tokenizer
+
+
+class SpecialError(TapelessError):
+    """Somebody spells a special token out."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Ids, and of each whether it is learned. `text` and `spans`: what they stand for, for people."""
+
+    ids: Array
+    learned: Array
+    text: str
+    spans: Array  # (N, 2), characters of the text
+
+
+class Speech:
+    """A way of speaking and the tokens that it is spoken in."""
+
+    def __init__(self, chat: Chat, tokenizer: Tokenizer) -> None:
+        self.chat, self.tokenizer = chat, tokenizer
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """What ends a turn: what the model's files say, and the first special token that the template puts behind an
+        answer."""
+        word, known = "word", frozenset(self.tokenizer.specials.values())
+        text = self.chat.written([{"role": "user", "content": word}, {"role": ASSISTANT, "content": word}])
+        behind = self.tokenizer.encode_marked(text.rpartition(word)[2])[0]
+        return frozenset(self.chat.ends).union([int(each) for each in behind if int(each) in known][:1])
+
+    def invitation(self, messages: Sequence[Message]) -> list[int]:
+        """What stands before an answer."""
+        check_words(messages, self.tokenizer)
+        ids, _ = self.tokenizer.encode_marked(self.chat.written(messages, invited=True))
+        return [int(each) for each in ids]
+
+    def turns(self, conversation: Conversation) -> Turns:
+        """All of a conversation."""
+        messages = conversation.messages
+        check_words(messages, self.tokenizer)
+        asked = [(len(messages), False)]
+        for number, message in enumerate(messages):
+            if message["role"] == ASSISTANT:
+                asked += [(number, True), (number + 1, False)]
+        whole, *parts = self.chat.views(messages, asked, conversation.tools)
+        ids, spans = self.tokenizer.encode_marked(whole.text)
+        if whole.marked is None:
+            ends = np.isin(ids, list(self.ends))
+            learned = _between(whole, list(zip(parts[::2], parts[1::2], strict=True)), spans, ends)
+        else:
+            learned = np.zeros(len(ids), bool)
+            for begin, end in whole.marked:
+                learned |= _within(spans, begin, end)
+        return Turns(ids, learned, whole.text, spans)
+
+
+def check_words(messages: Sequence[Message], tokenizer: Tokenizer) -> None:
+    """Who says `<|im_end|>` would end the turn: such words cannot be told from the template's own."""
+    for message in messages:
+        for token in tokenizer.specials:
+            if token in message["content"]:
+                raise SpecialError(
+                    f"what {message['role']} says holds {token!r}, which this model reads as a token of its own and "
+                    f"not as words: take it out."
+                )
+
+
+def _between(whole: View, turns: list[tuple[View, View]], spans: Array, ends: Array) -> Array:
+    """For each answer, the conversation up to its invitation and that up to its end: what the second has more."""
+    learned = np.zeros(len(spans), bool)
+    for number, (before, after) in enumerate(turns):
+        if not whole.text.startswith(before.text):
+            raise TapelessError(
+                f"the chat template writes what comes before answer {number + 1} otherwise once more follows, so its "
+                f"words cannot be told from the rest: mark them in the template with {{% generation %}}."
+            )
+        begin, end = len(before.text), len(after.text)
+        if not whole.text.startswith(after.text):  # an earlier answer is written shorter, say without its thoughts
+            following = [later.text for later, _ in turns[number + 1 :]]
+            end = len(following[0]) if following else len(whole.text)
+        inside = _within(spans, begin, end)
+        ended = np.flatnonzero(inside & ends)
+        if len(ended):
+            inside[ended[0] + 1 :] = False
+        learned |= inside
+    return learned
+
+
+def _within(spans: Array, begin: int, end: int) -> Array:
+    inside: Array = (spans[:, 0] < end) & (spans[:, 1] > begin)
+    return inside
