@@ -127,7 +127,8 @@ def write_folder(
             if chat is not None:
                 about |= {**chat.tokens, "chat_template": chat.template}
                 _write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
-            if tokenizer == "bytes" and chat is None:  # a text that spells the end token out is like any other to it
+            # To bytes a text that spells the end token out is like any other.
+            if tokenizer == "bytes" and chat is None:
                 about["split_special_tokens"] = True
             write_json(beside / "tokenizer_config.json", about)
 
