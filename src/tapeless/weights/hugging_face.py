@@ -126,7 +126,7 @@ def write_folder(
             about = _tokenizer_config(config, end)
             if chat is not None:
                 about |= {**chat.tokens, "chat_template": chat.template}
-                _write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
+                write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
             # To bytes a text that spells the end token out is like any other.
             if tokenizer == "bytes" and chat is None:
                 about["split_special_tokens"] = True
