@@ -21,8 +21,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 	@$(PIP) --editable ".[mkl,docs]"
 	@touch $@
 
+# It ends with a link: the run's pages as one file, which opens without a server.
 train: .venv/.run
 	@$(BIN)/tapeless train
+	@run=$$(ls -td runs/*/ | head -n 1); $(BIN)/tapeless explore "$$run" --export "$${run}report.html"
 
 # The newest run in the browser, while it trains or afterwards.
 explore: .venv/.run
@@ -93,7 +95,7 @@ doctor-trials: .venv/.test
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py -k "random or any_model or property or properties or models_in_threads or every_bug or cut_anywhere or without_a_cache"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py -k "random or any_model or property or properties or models_in_threads or every_bug or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays"
 
 # Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test

@@ -1,6 +1,7 @@
 """The kernels of the CUDA backend on a GPU. Needs torch, triton and NumPy alone.
 
-PYTHONPATH=src python benchmarks/cuda.py ops     every op in both directions beside the float64 reference, in float32
+PYTHONPATH=src python benchmarks/cuda.py ops [OP …]
+                                                 every op in both directions beside the float64 reference, in float32
                                                  and in bfloat16; the same bits again, and from a CUDA graph
 PYTHONPATH=src python benchmarks/cuda.py time    what each call of a gpt2-124m step at 32×1024 takes, beside what
                                                  its memory traffic or its product takes at least
@@ -24,11 +25,12 @@ from tapeless.ops import OPS
 POSITIVE = ("count", "scale", "lr", "limit", "largest", "norm", "v", "class_weights")
 # In bfloat16: statistics, optimizer state and gradients of weights stay float32 in every op, and in these ops also
 # what belongs to the residual stream.
-WIDE = ("mean", "rstd", "lse", "loss", "class_weights", "dweight", "dbias", "dtable")
+WIDE = ("mean", "rstd", "lse", "loss", "class_weights", "dweight", "dbias", "dtable", "cos", "sin")
 STREAM = {
     "embedding": ("y", "dy"),
     "positions": ("y", "dy"),
     "layernorm": ("x", "dx"),
+    "rmsnorm": ("x", "dx"),
     "residual": ("y", "x"),
     "zero": ("y",),
     "global_norm": ("gradients",),
@@ -40,9 +42,26 @@ STREAM = {
 DECODING = ("cached_attention", "remember", "positions_at")
 ALLOWED = {"float32": 1e-5, "bfloat16": 2.0**-8}
 DIMS = {"B": 2, "T": 1000, "S": 1000, "R": 2000, "C": 768, "H": 12, "D": 64, "F": 3072, "V": 50257, "P": 1024, "K": 900}
-DIMS |= {"N": 5_000_001, "L": 3}
-SCALAR_VALUES: dict[str, Any] = {"causal": True, "eps": 1e-5, "momentum": 0.9, "beta1": 0.9, "beta2": 0.999}
+DIMS |= {"N": 5_000_001, "L": 3, "E": 768, "G": 12, "A": 32}
+# What an op is tried with besides: other sizes, other scalars, and where documents begin that share a row.
+FORMS: dict[str, list[dict[str, Any]]] = {
+    "attention": [
+        {}, {"causal": False}, {"E": 256}, {"E": 64, "window": 200}, {"E": 256, "documents": True}, {"T": 700},
+        {"E": 128, "window": 150, "documents": True}, {"H": 6, "D": 128, "E": 256, "documents": True},
+    ],
+    "cached_attention": [{}, {"G": 4}, {"G": 2, "window": 7}],
+    "rmsnorm": [{}, {"H": 1, "D": 768}],
+}  # fmt: skip
+SCALAR_VALUES: dict[str, Any] = {
+    "causal": True,
+    "window": 0,
+    "eps": 1e-5,
+    "momentum": 0.9,
+    "beta1": 0.9,
+    "beta2": 0.999,
+}
 SCALAR_VALUES |= {
+    "beta2": 0.999,
     "rate": 0.1,
     "site": 3,
     "decay": 0.1,
@@ -65,7 +84,9 @@ def type_of(op: str, argument: str, precision: str) -> torch.dtype:
 
 def values(op: str, argument: str, dims: dict[str, int], precision: str, rng: torch.Generator) -> torch.Tensor:
     shape = shape_of(OPS[op].SPEC, argument, dims)
-    limits = {"tokens": (0, dims["V"]), "targets": (-1, dims["V"]), "position": (10, 11)}
+    limits = {"tokens": (0, dims["V"]), "targets": (-1, dims["V"]), "position": (10, 11), "places": (0, 100_000)}
+    if argument == "starts":
+        return torch.stack([documents(shape[1], 300 + 7 * row) for row in range(shape[0])])
     if type_of(op, argument, precision) == torch.int64:
         return torch.randint(*limits.get(argument, (1, 2)), shape, device="cuda", generator=rng)
     array = torch.randn(shape, device="cuda", generator=rng)
@@ -76,49 +97,59 @@ def values(op: str, argument: str, dims: dict[str, int], precision: str, rng: to
     return array.to(type_of(op, argument, precision))
 
 
-def ops() -> None:
+def documents(length: int, first: int) -> torch.Tensor:
+    """Where the document of each place begins: one of so many places, one of a single place, and another."""
+    at = torch.arange(length, device="cuda")
+    return torch.where(at < first, 0, torch.where(at == first, first, first + 1))
+
+
+def ops(*names: str) -> None:
     print(f"{'op':28}{'precision':11}{'largest error':>14}  same bits again, and from a graph")
     failed = 0
-    for name, op in OPS.items():
+    for name, op in ((name, op) for name, op in OPS.items() if name in names or not names):
         for direction in ("forward", "backward"):
             if getattr(op.SPEC, direction) is None:
                 continue
             for precision in ("float32", "bfloat16"):
                 for adding in (False, True) if op.SPEC.signature(direction).adds else (False,):
-                    failed += judge(name, direction, precision, adding)
+                    for form in FORMS.get(name, [{}]):
+                        failed += judge(name, direction, precision, adding, form)
     print("all agree" if not failed else f"{failed} WRONG")
     sys.exit(bool(failed))
 
 
-def judge(name: str, direction: str, precision: str, adding: bool) -> bool:
+def judge(name: str, direction: str, precision: str, adding: bool, form: dict[str, Any]) -> bool:
     op, rng = OPS[name], torch.Generator("cuda").manual_seed(1)
     spec, signature = op.SPEC, op.SPEC.signature(direction)
     dims = DIMS | ({"T": 1} if name in DECODING else {}) | ({"R": 500, "K": 210} if "V" in str(spec.shapes) else {})
+    dims |= {key: value for key, value in form.items() if key.isupper()}
+    left_out = set() if form.get("documents") else {"starts"}
     made: dict[str, torch.Tensor] = {}
     for argument in (*spec.forward.arguments, *signature.arguments):
         if argument not in made:
             made[argument] = values(name, argument, dims, precision, rng)
-    numbers = {s: SCALAR_VALUES[s] for s in (*spec.forward.scalars, *signature.scalars)}
+    numbers = {s: (SCALAR_VALUES | form)[s] for s in (*spec.forward.scalars, *signature.scalars)}
     if direction == "backward" and not spec.fused:
-        saved = {a: exactly(made[a]) for a in spec.forward.arguments}
+        saved = {a: None if a in left_out else exactly(made[a]) for a in spec.forward.arguments}
         op.forward(*saved.values(), *(numbers[s] for s in spec.forward.scalars))
         made |= {a: torch.from_numpy(saved[a]).to(made[a]) for a in spec.forward.writes}
     add = frozenset(signature.adds) if adding else frozenset()
     extra = {"add": add} if add else {}
-    arguments = [made[a] for a in signature.arguments]
-    true = [exactly(a) for a in arguments]
+    arguments = [None if a in left_out else made[a] for a in signature.arguments]
+    true = [None if a is None else exactly(a) for a in arguments]
     scalars = [numbers[s] for s in signature.scalars]
     getattr(op, direction)(*true, *scalars, **extra)
-    before = [a.clone() for a in arguments]
+    before = [None if a is None else a.clone() for a in arguments]
     try:
         runs = getattr(import_module(f"tapeless.ops.{name}.cuda"), direction)(*arguments, *scalars, **extra)
 
-        def again(how: Callable[[], Any]) -> list[torch.Tensor]:
+        def again(how: Callable[[], Any]) -> list[Any]:
             for argument, value in zip(arguments, before, strict=True):
-                argument.copy_(value)
+                if argument is not None:
+                    argument.copy_(value)
             how()
             torch.cuda.synchronize()
-            return [a.clone() for a in arguments]
+            return [None if a is None else a.clone() for a in arguments]
 
         with exact():
             first = again(lambda: all_of(runs))
@@ -126,7 +157,7 @@ def judge(name: str, direction: str, precision: str, adding: bool) -> bool:
             graph = captured(runs)
             replayed = again(graph.replay)
     except Exception as error:  # the table shows what else works
-        print(f"{name + '.' + direction:28}{precision:11} {type(error).__name__}: {str(error)[:150]}")
+        print(f"{name + '.' + direction:28}{precision:11} {form or ''} {type(error).__name__}: {str(error)[:150]}")
         return True
     worst, same = 0.0, [True, True]
     for index, argument in enumerate(signature.arguments):
@@ -137,9 +168,9 @@ def judge(name: str, direction: str, precision: str, adding: bool) -> bool:
             same[0] &= torch.equal(first[index], repeated[index])
             same[1] &= torch.equal(first[index], replayed[index])
     wrong = not worst <= ALLOWED[precision] or not all(same)
-    adds = " +=" if adding else ""
+    adds, shown = " +=" if adding else "", f"   {form}" if form else ""
     print(
-        f"{name + '.' + direction + adds:28}{precision:11}{worst:14.1e}  {same}{'   WRONG' if wrong else ''}",
+        f"{name + '.' + direction + adds:28}{precision:11}{worst:14.1e}  {same}{shown}{'   WRONG' if wrong else ''}",
         flush=True,
     )
     return wrong
@@ -239,9 +270,9 @@ def step_calls() -> Iterator[Timed]:
     qkv, y, lse, dqkv = narrow(B, T, 3 * C), narrow(B, T, C), wide(B, H, T), narrow(B, T, 3 * C)
     q, k, v = qkv.split(C, 2)
     pairs = 2.0 * B * T * (T + 1) / 2 * C
-    yield Timed("attention", L, cuda["attention"].forward(y, lse, q, k, v, True), moved(qkv, y), 2 * pairs)
-    all_of(cuda["attention"].forward(y, lse, q, k, v, True))
-    runs = cuda["attention"].backward(*dqkv.split(C, 2), h.view(B, T, C), q, k, v, y, lse, True)
+    yield Timed("attention", L, cuda["attention"].forward(y, lse, q, k, v, None, True, 0), moved(qkv, y), 2 * pairs)
+    all_of(cuda["attention"].forward(y, lse, q, k, v, None, True, 0))
+    runs = cuda["attention"].backward(*dqkv.split(C, 2), h.view(B, T, C), q, k, v, y, lse, None, True, 0)
     yield Timed("attention backward", L, runs, moved(qkv, dqkv, y, y), 5 * pairs)
     up, act, dact = narrow(R, F), narrow(R, F), narrow(R, F)
     yield Timed("gelu", 2 * L, cuda["gelu"].forward(act, up), moved(act, up))
@@ -334,10 +365,10 @@ def time() -> None:
             print(f"{'':36}instead of {' + '.join(parts)}: saves {saved:.2f} ms a step", flush=True)
 
 
-PARTS = {"ops": ops, "time": time}
+PARTS: dict[str, Callable[..., None]] = {"ops": ops, "time": time}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
+    if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
         sys.exit(f"usage: python benchmarks/cuda.py {'|'.join(PARTS)}")
     print(torch.__version__, torch.cuda.get_device_name(), flush=True)
-    PARTS[sys.argv[1]]()
+    PARTS[sys.argv[1]](*sys.argv[2:])

@@ -1,11 +1,13 @@
 """The CUDA backend beside PyTorch, in one process and in turn, on a GPU. Needs torch, triton and NumPy.
 
 PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-124m 32 default,max-autotune    time and memory of a step
-PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default|none [recompute]
+PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default|none [recompute] [chunk=N]
+PYTHONPATH=src python benchmarks/cuda_peers.py step llama-3.2-1b 8 default chunk=2048
+PYTHONPATH=src python benchmarks/cuda_peers.py kernels gpt2-124m 32    the kernels of a captured step by their time
 PYTHONPATH=src python benchmarks/cuda_peers.py small       ops-102k, from a batch in NumPy to the next
-PYTHONPATH=src python benchmarks/cuda_peers.py gradients   gpt2-124m, 2×1024: errors beside those of autocast
+PYTHONPATH=src python benchmarks/cuda_peers.py gradients [PRESET]   gpt2-124m, 2×1024: errors beside autocast's
 PYTHONPATH=src python benchmarks/cuda_peers.py training    gpt2-124m, 8×1024, 300 steps, beside two runs of PyTorch
-PYTHONPATH=src python benchmarks/cuda_peers.py same        the same 100 steps twice
+PYTHONPATH=src python benchmarks/cuda_peers.py same        the same 100 steps in two processes
 
 The peer: the model in plain PyTorch with torch.compile, bf16 autocast, scaled_dot_product_attention as it chooses
 (cuDNN's, on an H200), fused AdamW and clipping at 1.0. Text is Python's own standard library, two bytes a token.
@@ -14,7 +16,9 @@ The peer: the model in plain PyTorch with torch.compile, bf16 autocast, scaled_d
 from __future__ import annotations
 
 import gc
+import hashlib
 import statistics
+import subprocess
 import sys
 import sysconfig
 import time
@@ -31,6 +35,7 @@ from tapeless.program.call import gradient_name
 
 CHUNK = 8200  # rows of logits at a time: room for 8192 of them, whose width is rounded up
 LR = 3e-4
+TRIED = 6  # batches on which gradients are compared
 MODES, HOW = ("reduce-overhead", "default", "eager", "max-autotune"), ("float32", "autocast")
 Step = Callable[[Any, Any], Any]
 
@@ -50,6 +55,12 @@ def ours(name: str, batch: int, length: int, precision: str = "bfloat16", **fiel
     return Model(name, batch=batch, time=length, backend="cuda", precision=precision, **{"chunk": CHUNK, **fields})
 
 
+def fields_of(words: tuple[str, ...]) -> dict[str, Any]:
+    """`recompute`, `chunk=2048`: fields of the preset."""
+    pairs = (word.partition("=") for word in words)
+    return {name: int(value) if value else True for name, _, value in pairs}
+
+
 def theirs(model: Model, dtype: torch.dtype = torch.float32) -> Any:
     """The peer, with the weights of ours."""
     with torch.device("cuda"):
@@ -57,17 +68,18 @@ def theirs(model: Model, dtype: torch.dtype = torch.float32) -> Any:
     mine = {"tokens.weight": "tokens.weight", "positions": "positions.weight", "head.weight": "head.weight"}
     with torch.no_grad():
         for name, weight in peer.named_parameters():
-            values = model.read(_our_name(name, mine))
+            values = model.read(_our_name(name, mine, model.config.gated))
             values = values.T if values.ndim == 2 and name not in mine else values
             weight.copy_(torch.from_numpy(np.ascontiguousarray(values)))
     return peer
 
 
-def _our_name(name: str, mine: dict[str, str]) -> str:
+def _our_name(name: str, mine: dict[str, str], gated: bool) -> str:
     if name in mine:
         return mine[name]
-    name = name.replace(".qkv.", ".attn.qkv.").replace(".proj.", ".attn.proj.")
-    return name.replace("mlp.0.", "mlp.up.").replace("mlp.2.", "mlp.down.")
+    for part in ("qkv", "proj", "q_norm", "k_norm"):
+        name = name.replace(f".{part}.", f".attn.{part}.")
+    return name.replace(".up.", ".mlp.gate_up." if gated else ".mlp.up.").replace(".down.", ".mlp.down.")
 
 
 def peer_step(peer: Any, mode: str, autocast: bool = True) -> Step:
@@ -107,7 +119,7 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
     rows = int(batch)
     ((inputs, targets),) = text(1, rows, 1024)
     started = time.perf_counter()
-    model = ours(name, rows, 1024, **dict.fromkeys(fields, True))
+    model = ours(name, rows, 1024, **fields_of(fields))
     losses = [model.step(inputs, targets, lr=LR, clip=1.0).loss for _ in range(3)]
     planned, held = model.plan.peak_bytes / 2**30, torch.cuda.max_memory_allocated() / 2**30
     print(f"{name} {rows}×1024 {' '.join(fields)}: ready in {time.perf_counter() - started:.0f} s, losses {losses}")
@@ -125,8 +137,12 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
         peer = theirs(model)
         run = peer_step(peer, mode)
         losses = [float(run(*on_device)) for _ in range(5)]
+        first, ready = (torch.cuda.max_memory_allocated() - before) / 2**30, time.perf_counter() - started
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()  # compiling may have taken more than a step takes
+        run(*on_device)
         memory = (torch.cuda.max_memory_allocated() - before) / 2**30
-        ready = time.perf_counter() - started
+        reserved = (torch.cuda.memory_reserved() - before) / 2**30
         mine, other = [], []
         for _ in range(6):  # in turn: a GPU under load grows slower
             mine.append(milliseconds(lambda: [native() for native in graph], 12))
@@ -135,7 +151,8 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
         print(f"  {mode}: ready in {ready:.0f} s, losses {[round(each, 4) for each in losses]}")
         print(f"    ours {found:.2f} ms ({min(mine):.2f}-{max(mine):.2f}), theirs {peers:.2f} ms ", end="")
         print(f"({min(other):.2f}-{max(other):.2f}), {memory:.2f} GiB: {peers / found:.3f}×, ", end="")
-        print(f"memory {held / memory:.0%}", flush=True)
+        print(f"memory {held / memory:.0%}")
+        print(f"    their first steps, with compiling, took {first:.2f} GiB; torch holds {reserved:.2f}", flush=True)
         del peer, run
 
 
@@ -185,36 +202,48 @@ def gradients_of(run: Any, peer: Any, inputs: Any, targets: Any, dtype: torch.dt
     return {name: weight.grad.double().clone() for name, weight in peer.named_parameters()}
 
 
-def gradients() -> None:
-    """‖difference‖ / ‖truth‖ by tensor against float64, at the first weights and after 30 steps."""
-    batches = text(31, 2, 1024)
-    model = ours("gpt2-124m", 2, 1024, chunk=2056)
+def gradients(name: str = "gpt2-124m") -> None:
+    """‖difference‖ / ‖truth‖ by tensor against float64, at the first weights and after 30 steps, on several batches:
+    of one alone, and of all together (the root of the sum of squares)."""
+    batches = text(30 + TRIED, 2, 1024)
+    model = ours(name, 2, 1024, chunk=2056)
     for steps in (0, 30):
         for number in range(steps):
             model.step(*batches[number], lr=LR, clip=1.0)
+        tried = batches[-TRIED:]
         exact = theirs(model, torch.float64)
-        true = gradients_of(exact, exact, *batches[-1])
+        true = [gradients_of(exact, exact, *batch) for batch in tried]
         del exact
         peer = theirs(model)
-        found = {"ours, bfloat16": _ours(model, batches[-1])}
-        single = ours("gpt2-124m", 2, 1024, "float32", chunk=2056)
-        for name in model.params:
-            single.write(name, model.read(name))
-        found["ours, float32"] = _ours(single, batches[-1])
+        found = {"ours, bfloat16": [_ours(model, batch) for batch in tried]}
+        single = ours(name, 2, 1024, "float32", chunk=2056)
+        for weight in model.params:
+            single.write(weight, model.read(weight))
+        found["ours, float32"] = [_ours(single, batch) for batch in tried]
         del single
         torch.compiler.reset()
         for how, run in (("eager", peer), ("compiled", torch.compile(peer))):
-            found[f"autocast, {how}"] = gradients_of(run, peer, *batches[-1], dtype=torch.bfloat16)
-        errors = {how: {name: _off(each[name], true[name], name) for name in true} for how, each in found.items()}
-        print(f"gpt2-124m, 2×1024, after {steps} steps")
-        for how, each in errors.items():
-            print(f"  {how:20} errors: median {statistics.median(each.values()):.2e}, largest {max(each.values()):.2e}")
+            found[f"autocast, {how}"] = [gradients_of(run, peer, *batch, dtype=torch.bfloat16) for batch in tried]
+        print(f"{name}, 2×1024, after {steps} steps, {TRIED} batches")
+        errors: dict[str, Any] = {}  # by how: of each batch, and of all together, by tensor
+        for how, each in found.items():
+            pairs = list(zip(each, true, strict=True))
+            errors[how] = [{weight: _off([pair], weight) for weight in true[0]} for pair in pairs]
+            errors[how].append({weight: _off(pairs, weight) for weight in true[0]})
+            off = errors[how][-1].values()
+            print(f"  {how:20} errors: median {statistics.median(off):.2e}, largest {max(off):.2e}")
         for how in ("autocast, eager", "autocast, compiled"):
-            ratios = sorted((errors["ours, bfloat16"][name] / errors[how][name], name) for name in true)
-            middle = statistics.median(ratio for ratio, _ in ratios)
-            above = [f"{name} {ratio:.2f}" for ratio, name in ratios if ratio > 1.1]
-            print(f"  ours by {how}: median {middle:.3f}, largest {ratios[-1][0]:.3f} ({ratios[-1][1]}), ", end="")
-            print(f"{len(above)} of {len(ratios)} above 1.1: {', '.join(above[-12:])}", flush=True)
+            print(f"  ours by {how}")
+            for number, (ours_off, theirs_off) in enumerate(zip(errors["ours, bfloat16"], errors[how], strict=True)):
+                _ratios("all" if number == TRIED else f"batch {number}", ours_off, theirs_off)
+
+
+def _ratios(title: str, one: dict[str, float], other: dict[str, float]) -> None:
+    ratios = sorted((one[name] / other[name], name) for name in one)
+    above = [f"{name} {ratio:.2f}" for ratio, name in ratios if ratio > 1.1]
+    middle = statistics.median(ratio for ratio, _ in ratios)
+    print(f"    {title:8} median {middle:.3f}, largest {ratios[-1][0]:.3f}, ", end="")
+    print(f"{len(above)} of {len(ratios)} above 1.1: {', '.join(above[-8:])}", flush=True)
 
 
 def _ours(model: Model, batch: tuple[Any, Any]) -> dict[str, Any]:
@@ -224,16 +253,21 @@ def _ours(model: Model, batch: tuple[Any, Any]) -> dict[str, Any]:
     with torch.device("meta"):
         names = [name for name, _ in transformer(model.config).named_parameters()]
     for name in names:
-        values = torch.from_numpy(np.array(model.read(gradient_name(_our_name(name, mine))))).cuda().double()
+        read = model.read(gradient_name(_our_name(name, mine, model.config.gated)))
+        values = torch.from_numpy(np.array(read)).cuda().double()
         found[name] = values.T if values.ndim == 2 and name not in mine else values
     return found
 
 
-def _off(found: Any, true: Any, name: str) -> float:
-    if name.endswith("qkv.bias"):  # a key's has no gradient but roundings
-        third = len(true) // 3
-        found, true = (torch.cat([side[:third], side[2 * third :]]) for side in (found, true))
-    return float((found - true).norm() / true.norm())
+def _off(pairs: list[tuple[dict[str, Any], dict[str, Any]]], name: str) -> float:
+    off = size = 0.0
+    for found, true in ((found[name], true[name]) for found, true in pairs):
+        if name.endswith("qkv.bias"):  # a key's has no gradient but roundings
+            third = len(true) // 3
+            found, true = (torch.cat([side[:third], side[2 * third :]]) for side in (found, true))
+        off += float((found - true).norm()) ** 2
+        size += float(true.norm()) ** 2
+    return (off / size) ** 0.5
 
 
 def training() -> None:
@@ -261,19 +295,42 @@ def training() -> None:
 
 
 def same() -> None:
-    batches, ends = text(100, 8, 1024), []
-    for _ in range(2):
-        model = ours("gpt2-124m", 8, 1024)
-        for batch in batches:
-            last = model.step(*batch, lr=LR, clip=1.0)
-        ends.append((last.loss, {name: model.read(name).tobytes() for name in model.params}))
-        del model
-    alike = ends[0] == ends[1]
-    print(f"gpt2-124m, 8×1024, 100 steps twice: {'the same bits' if alike else 'DIFFERENT'} (loss {ends[0][0]:.6f})")
+    """Each process chooses its products' algorithms for itself."""
+    made = [subprocess.run([sys.executable, __file__, "hash"], capture_output=True, text=True) for _ in range(2)]
+    lines = [each.stdout.strip().splitlines()[-1] if each.stdout else each.stderr[-500:] for each in made]
+    print(*lines, "the same bits" if lines[0] == lines[1] else "DIFFERENT", sep="\n", flush=True)
+
+
+def hash_of_training() -> None:
+    model, digest = ours("gpt2-124m", 8, 1024), hashlib.sha256()
+    for batch in text(100, 8, 1024):
+        last = model.step(*batch, lr=LR, clip=1.0)
+    loss = last.loss
+    for name in (*model.params, *model.state):
+        digest.update(model.read(name).tobytes())
+    print(f"gpt2-124m, 8×1024, 100 steps: loss {loss!r}, weights and moments {digest.hexdigest()}")
+
+
+def kernels(name: str, batch: str, *fields: str) -> None:
+    """The longest kernels of one captured step, those of a name together."""
+    model = ours(name, int(batch), 1024, **fields_of(fields))
+    ((inputs, targets),) = text(1, int(batch), 1024)
+    for _ in range(12):
+        loss = model.step(inputs, targets, lr=LR, clip=1.0).loss
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            loss = model.step(inputs, targets, lr=LR, clip=1.0).loss
+    found = sorted(profile.key_averages(), key=lambda each: -each.device_time_total)
+    whole = sum(each.device_time_total for each in found) / 3e3
+    print(f"{name} {batch}×1024 {' '.join(fields)}: {whole:.2f} ms of kernels a step, loss {loss:.4f}")
+    for each in found[:45]:
+        took, count = each.device_time_total / 3e3, each.count / 3
+        print(f"  {took:8.3f} ms {count:6.1f} times {1e3 * took / count:8.1f} µs  {each.key[:100]}", flush=True)
 
 
 PARTS: dict[str, Callable[..., None]] = {
     "step": step, "small": small, "gradients": gradients, "training": training, "same": same,
+    "hash": hash_of_training, "kernels": kernels,
 }  # fmt: skip
 
 if __name__ == "__main__":

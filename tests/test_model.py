@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
 from typing import Any
 
@@ -623,3 +624,48 @@ def test_a_step_that_was_made_was_not_refused():
     model = Model("gpt2-4x256", layers=1, channels=8, heads=2, vocab=12, context=4, time=4)
     tokens = np.arange(4)[None]
     assert model.step(tokens, tokens, lr=1e-3).refusal == ""
+
+
+@pytest.mark.parametrize("between", ["loss", "forward_backward", "update", "trace"])
+def test_a_walk_ends_where_the_model_runs_in_between(between):
+    """Its memory holds other values then: gradients would be wrong without a word."""
+    model = small(batch=2, time=4)
+    batch, other = batch_for(model), batch_for(model, seed=1)
+    model.forward_backward(*batch)
+    true = {name: gradient.copy() for name, gradient in model.grads.items()}
+    calls: dict[str, Any] = {
+        "loss": lambda: model.loss(*other),
+        "forward_backward": lambda: model.forward_backward(*other),
+        "update": lambda: model.update(0.0),
+        "trace": lambda: list(model.trace(*other)),
+    }
+    walk = model.trace(*batch)
+    for _ in range(20):
+        next(walk)
+    calls[between]()
+    with pytest.raises(TapelessError, match="ran again in the middle of a walk over its calls"):
+        next(walk)
+    for call, _ in model.trace(*batch):  # what needs no memory of the walk, and what comes after its last call
+        model.logits(batch[0])
+        if call.section == "embedding" and call.phase == "backward":
+            _ = model.gradient_norms
+    assert all((model.grads[name] == true[name]).all() for name in true)
+    *_, last = (call for call in model.program.calls if call.phase == "backward")
+    for call, _ in model.trace(*batch):
+        if call is last:
+            model.loss(*other)
+
+
+def test_threads_that_share_a_model_wait_for_each_other():
+    model = small(batch=2, time=4)
+    batches = [batch_for(model, seed) for seed in range(4)]
+
+    def found(number):
+        batch = batches[number % 4]
+        scores = model.logits(batch[0])
+        return model.forward_backward(*batch), model.loss(*batch), scores.tobytes()
+
+    alone = [found(number) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(found, range(120)))
+    assert all(each == alone[number % 4] for number, each in enumerate(together))

@@ -18,6 +18,7 @@ from tapeless.labelling.source import make_source
 from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.tokens import open_data
 from tapeless.train import run, session
+from tapeless.train.evaluation import evaluate
 from tapeless.train.settings import Request, Settings
 from tapeless.weights.hugging_face import write_folder
 from tapeless.weights.runs import import_folder
@@ -95,15 +96,25 @@ def test_past_its_window_it_slides(text):
 
 def test_the_loss_of_a_text_is_the_mean_over_its_tokens(text):
     loaded = tapeless.load(text, backend="reference")
-    model, tokens, half = loaded.model, [256, *loaded.encode(LINE)], loaded.window // 2
-    assert len(LINE) > loaded.window
+    model, tokens, half = loaded.model, [256, *loaded.encode(LINE), 256], loaded.window // 2
+    count = len(tokens) - 1  # its end is foretold, too
+    assert count > loaded.window
     total = 0.0
-    for place in range(len(LINE)):  # from its window, the first or one that begins at a multiple of half of it
-        start = min(max(-(-(place + 1 - loaded.window) // half), 0) * half, len(LINE) - loaded.window)
+    for place in range(count):  # from its window, the first or one that begins at a multiple of half of it
+        start = min(max(-(-(place + 1 - loaded.window) // half), 0) * half, count - loaded.window)
         scores = model.logits([tokens[start : place + 1]])[0, -1]
         total += np.log(np.exp(scores).sum()) - scores[tokens[place + 1]]
-    assert loaded.loss(LINE) == pytest.approx(total / len(LINE), rel=1e-12)
-    assert loaded.perplexity(LINE) == pytest.approx(math.exp(total / len(LINE)), rel=1e-12)
+    assert loaded.loss(LINE) == pytest.approx(total / count, rel=1e-12)
+    assert loaded.perplexity(LINE) == pytest.approx(math.exp(total / count), rel=1e-12)
+
+
+@pytest.mark.parametrize("content", ["hello", LINE * 3, "x"])
+def test_a_text_is_judged_as_the_command_judges_a_file(text, tmp_path, content):
+    (tmp_path / "file.txt").write_text(content)
+    loaded = tapeless.load(text, backend="reference")
+    found = evaluate(run.open_run(text), str(tmp_path / "file.txt"), backend="reference")
+    assert loaded.loss(content) == pytest.approx(found.loss, rel=1e-12)
+    assert loaded.perplexity(content) == pytest.approx(found.perplexity, rel=1e-12)
 
 
 def test_what_was_held_out_has_the_loss_that_was_recorded(text):
@@ -299,6 +310,7 @@ def test_a_run_that_never_saved_and_one_half_written_are_told_apart(text, tmp_pa
         (lambda run: run.generate(3), "takes text, not int"),
         (lambda run: run.generate("a", 0), "count must be"),
         (lambda run: run.generate("a", temperature=-1), "temperature must be"),
+        (lambda run: run.generate("a", temperature=0, top_k=3), "top_k would have no effect at temperature 0"),
         (lambda run: run.generate("a", stop=""), "stop must be some text"),
         (lambda run: run.loss(""), "an empty text has nothing"),
         (lambda run: run.encode("\ud800"), "half a surrogate pair"),
@@ -307,6 +319,10 @@ def test_a_run_that_never_saved_and_one_half_written_are_told_apart(text, tmp_pa
         (lambda run: run.metrics("evaluaton"), "did you mean 'evaluation'"),
         (lambda run: run.save(None), "None is the path of none"),
         (lambda run: run.save("a\0b"), "is the path of none"),
+        (lambda run: run.decode([65, 257]), "there is no token 257: this model knows 0 to 256"),
+        (lambda run: run.decode([-1]), "there is no token -1"),
+        (lambda run: tapeless.load(run.folder, time=25), "reads 24 positions at most, so time=25 is too many"),
+        (lambda run: tapeless.load(""), "a run is the path of its folder"),
         (lambda run: run.decode(3), "tokens must be a sequence of whole numbers, not 3"),
         (lambda run: run.save("/proc/nothing/here"), "cannot make the run folder"),
     ],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from math import inf, sqrt
+from threading import RLock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -42,6 +44,19 @@ from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(method: Callable[Concatenate[Model, P], R]) -> Callable[Concatenate[Model, P], R]:
+    """One thread at a time: what a run reads and leaves is the same memory for all."""
+
+    @wraps(method)
+    def locked(self: Model, /, *given: P.args, **named: P.kwargs) -> R:
+        with self._in_use:
+            return method(self, *given, **named)
+
+    return locked
 
 
 class Model(Shown):
@@ -105,6 +120,8 @@ class Model(Shown):
             if isinstance(weights[name], np.ndarray):
                 weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
+        self._uses = 0  # of its memory, by whatever runs there
+        self._in_use = RLock()
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -202,6 +219,7 @@ class Model(Shown):
                 squares[weight.section] = squares.get(weight.section, 0.0) + float(norm) ** 2
         return {section: sqrt(square) for section, square in squares.items()}
 
+    @_alone
     def forward_backward(
         self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
     ) -> float:
@@ -214,6 +232,7 @@ class Model(Shown):
         self.feed(inputs, targets, count)
         return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS).loss
 
+    @_alone
     def loss(self, inputs: Any, targets: Any) -> float:
         """The loss alone; gradients, and what an update needs to know, stay as they are."""
         self.feed(inputs, targets)
@@ -221,6 +240,7 @@ class Model(Shown):
         loss: float = self._evaluation.read("evaluated")[0].item()
         return loss
 
+    @_alone
     def update(self, lr: float, *, clip: float | None = None) -> float:
         """One optimizer step with the gradients as they are; returns their global norm before clipping.
 
@@ -233,6 +253,7 @@ class Model(Shown):
             raise NonFiniteError(f"{made.refusal}.")
         return made.norm
 
+    @_alone
     def step(
         self,
         inputs: Any,
@@ -262,7 +283,7 @@ class Model(Shown):
         """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
         phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
         self._run_number += 1
-        return self.engine.walk(*phases), Stepped(self, self._run_number)
+        return self._walk(phases, self._uses), Stepped(self, self._run_number)
 
     def _prepared(
         self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
@@ -273,7 +294,18 @@ class Model(Shown):
         self.prepare_update(lr, clip)
         return (*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
 
+    def _walk(self, phases: tuple[str, ...], use: int) -> Iterator[Call]:
+        last = [call for call in self.program.calls if call.phase in phases][-1]
+        for call in self.engine.walk(*phases):
+            yield call
+            if self._uses != use and call is not last:
+                raise TapelessError(
+                    "the model ran again in the middle of a walk over its calls, in the same memory: end the one "
+                    "before the other, or take two models."
+                )
+
     def _ran(self, *phases: str) -> Stepped:
+        self._uses += 1
         self._run_number += 1
         self.engine.run(*phases)
         return Stepped(self, self._run_number)
@@ -289,6 +321,7 @@ class Model(Shown):
         self.write("lr", lr)
         self.write("limit", inf if clip is None else clip)
 
+    @_alone
     def logits(self, inputs: Any) -> Array:
         """The scores of every word, (B, T, vocab), or (B, vocab) where the model answers once per sequence.
 
@@ -300,6 +333,7 @@ class Model(Shown):
         scores = engine.read("scores").copy()
         return scores[:, -1] if self.config.readout == "last" else scores
 
+    @_alone
     def attention(self, inputs: Any) -> dict[str, Array]:
         """What every head looks at: for each block, by its name ("blocks.0", …), weights of shape (B, heads, T, T).
 
@@ -332,7 +366,7 @@ class Model(Shown):
         """Zero, forward and backward, call by call, each with its arrays by argument name, right after it ran.
 
         With `lr`, clip and update too. The arrays are views: what a later call overwrites is gone, so copy what
-        you want to keep.
+        you want to keep; and do not run the model before the last one has come.
         """
         if lr is not None:
             self._check_update(lr, None)
@@ -341,7 +375,7 @@ class Model(Shown):
             self.prepare_update(lr, None)
         phases = ("zero", *GRADIENTS, *(UPDATE if lr is not None else ()))
         self._run_number += 1
-        return ((call, self.engine.arguments(call)) for call in self.engine.walk(*phases))
+        return ((call, self.engine.arguments(call)) for call in self._walk(phases, self._uses))
 
     def weigh(self, targets: Any) -> float:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
@@ -357,6 +391,7 @@ class Model(Shown):
         places = documents(self.config, segments, (self.batch, self.time))
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
+        self._uses += 1
         for name, values in {inputs_name(self.config): array, **places, "targets": wanted, "count": counted}.items():
             self.write(name, values)
 

@@ -77,7 +77,7 @@ def load(
 
 def opened(run: str | os.PathLike[str]) -> Run:
     """A run to be read, as users name it."""
-    if not isinstance(run, str | os.PathLike):
+    if not isinstance(run, str | os.PathLike) or not str(run):
         raise TapelessError(f"a run is the path of its folder, such as 'runs/ops-102k-001', not {brief(run)}.")
     folder = user_path(Path(run))
     try:
@@ -103,6 +103,9 @@ class Trained(Shown):
         self._request = run.request()
         self._kind = kind_of(self._request.settings.data, run.folder, EVERY_KIND)
         self.window = run.window()
+        context = run.preset().architecture.context
+        if isinstance(time, int) and time > context:
+            raise TapelessError(f"{run.folder} reads {context:,} positions at most, so time={time} is too many.")
         self.model: Model
         self.model, found, self.messages = run.model(checkpoint, time=self.window if time is None else time, **how)
         self.step = found.step
@@ -135,9 +138,13 @@ class Trained(Shown):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
         try:
-            return self.reader.decode([index(token) for token in tokens])
+            ids = [index(token) for token in tokens]
         except TypeError:
             raise TapelessError(f"tokens must be a sequence of whole numbers, not {brief(tokens)}.") from None
+        for token in ids:
+            if not 0 <= token < self.config.vocab:
+                raise TapelessError(f"there is no token {token}: this model knows 0 to {self.config.vocab - 1}.")
+        return self.reader.decode(ids)
 
     def generate(
         self,
@@ -190,8 +197,8 @@ class Trained(Shown):
 
     def loss(self, text: str) -> float:
         """The model's loss on a text: of a language model, nats per token, each from at least half a window of what
-        stands before it, as `tapeless evaluate` counts. Of the operations task, on the right answers to the expressions
-        in it."""
+        stands before it, its end among them, as `tapeless evaluate` counts. Of the operations task, on the right
+        answers to the expressions in it."""
         return self.reader.measure(self.model, _text(text), self.window).loss
 
     def perplexity(self, text: str) -> float:

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from tapeless.backends.device import Device
+from tapeless.backends.engine import written_first
 from tapeless.check.lockstep import lockstep
 from tapeless.check.ops import check_backend_alone
+from tapeless.inputs import Packed
 from tapeless.model import GRADIENTS, Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
@@ -33,7 +35,27 @@ OPTIMIZER = Optimizer("adamw", eps=1e-4)  # a key's bias has no gradient but rou
 OFF = 2e-5  # a few roundings of float32, after three steps
 
 
+def documents() -> Iterator[str]:
+    """A model with all that today's have: shared heads, a window, documents in a row, norms of queries and keys."""
+    fields = SMALL | {"heads": 4, "kv_heads": 2, "window": 3, "query_key_norm": True, "dropout": 0.0}
+    model, reference = (
+        Model("llama-4x256", batch=2, time=5, backend=backend, optimizer=None, seed=3, **fields)
+        for backend in (Device("cpu"), "reference")
+    )
+    for name in model.params:
+        reference.write(name, model.read(name))
+    rng = np.random.default_rng(0)
+    tokens, targets = rng.integers(0, 11, (2, 5)), rng.integers(-1, 11, (2, 5))
+    packed = Packed(tokens, np.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 2]]))
+    yield from compared("loss", [each.forward_backward(packed, targets) for each in (model, reference)])
+    for name in model.grads:
+        yield from compared(f"gradient of {name}", [each.read(gradient_name(name)) for each in (model, reference)])
+    words = [each.generate([1, 2, 3], 3, temperature=0) for each in (model, reference)]
+    yield from [] if words[0] == words[1] else [f"generates {words[0]}, the reference {words[1]}"]
+
+
 def differences() -> Iterator[str]:
+    yield from documents()
     model, reference = (
         Model("gpt2-4x256", batch=2, time=5, backend=backend, optimizer=OPTIMIZER, seed=3, **SMALL)
         for backend in (Device("cpu"), "reference")
@@ -62,8 +84,14 @@ def differences() -> Iterator[str]:
     yield from (str(found) for found in check_backend_alone("attention", Device("cpu")))  # with scores in the hundreds
     if not isinstance(model.params["tokens.weight"], torch.Tensor):
         yield "params are no tensors"
+    model.write("norm.weight", np.full(8, np.nan))
+    kept = {name: model.read(name).tobytes() for name in (*model.params, *model.state)}
+    refused = model.step(tokens, targets, lr=1e-2)
+    if refused.finite or kept != {name: model.read(name).tobytes() for name in kept}:
+        yield "a step that is not finite has changed something"
 
 
+FILLED = "no gaps between gradients"  # which are then written where they would first be added to, and never zeroed
 WIRINGS: dict[str, dict[str, Any]] = {
     "pre-norm": {"layers": 2},
     "recomputed": {"recompute": True},
@@ -71,12 +99,21 @@ WIRINGS: dict[str, dict[str, Any]] = {
     "frozen": {"layers": 2, "frozen": ("blocks.1.mlp.up.*", "blocks.1.mlp.down.weight", "blocks.0.attn.qkv.bias")},
     "relu": {"activation": "relu"},
     "dropped": {"dropout": 0.1},
+    "llama": {"preset": "llama-4x256", "kv_heads": 1},
+    "llama with biases": {"preset": "llama-4x256", "attention_bias": True, "mlp_bias": True},
+    FILLED: {"channels": 16, "hidden": 32, "vocab": 16},
 }
 BOUND_AS_ONE = {
+    "linear.forward gelu.forward",
+    "rope.forward rope.forward",
+    "rope.backward rope.backward",
     "residual.forward layernorm.forward",
     "layernorm.backward layernorm.forward linear.backward",
     "layernorm.backward layernorm.forward gelu.forward linear.backward gelu.backward linear.backward",
     "layernorm.backward gelu.forward linear.backward gelu.backward linear.backward",
+    "residual.forward rmsnorm.forward",
+    "rmsnorm.backward rmsnorm.forward linear.backward",
+    "rmsnorm.backward rmsnorm.forward swiglu.forward linear.backward swiglu.backward linear.backward",
 }
 
 
@@ -84,8 +121,9 @@ def together() -> Iterator[str]:
     """Calls bound as one beside the same calls walked singly, in memory that held NaN before."""
     seen = set()
     for wiring, fields in WIRINGS.items():
-        fields = SMALL | {"dropout": 0.0} | fields
-        model = Model("gpt2-4x256", batch=2, time=5, backend=Device("cpu"), optimizer=None, seed=3, **fields)
+        fields = {"preset": "gpt2-4x256"} | SMALL | {"dropout": 0.0} | fields
+        name = fields.pop("preset")
+        model = Model(name, batch=2, time=5, backend=Device("cpu"), optimizer=None, seed=3, **fields)
         rng = np.random.default_rng(0)
         batch = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 5))
         found = []
@@ -97,6 +135,8 @@ def together() -> Iterator[str]:
             found.append({name: model.read(name).copy() for name in ("loss", *map(gradient_name, model.grads))})
         for name in found[0]:
             yield from compared(f"{wiring}: {name}", [each[name] for each in found])
+        zeroed = written_first(model.program.calls, range(len(model.program.calls)))[0]
+        yield from [] if (zeroed is None) == (wiring == FILLED) else [f"{wiring}: zeroes first with {zeroed}"]
         for first, last in model.plan.together:
             seen.add(" ".join(call.title for call in model.program.calls[first : last + 1]))
     yield from [f"bound as one: {sorted(seen)}"] if not seen >= BOUND_AS_ONE else []

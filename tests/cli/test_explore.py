@@ -62,3 +62,13 @@ def test_what_is_no_folder_is_refused(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "nowhere is not a folder" in errors
+
+
+def test_a_report_that_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "report.html").write_text("mine")
+    process = command(tmp_path, "run", "--export", "report.html")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "report.html exists already: choose another name, or remove it." in errors
+    assert (tmp_path / "report.html").read_text() == "mine"

@@ -54,6 +54,8 @@ def test_a_slip_is_answered():
     result = CliRunner().invoke(app, ["help", "trainign"])
     assert isinstance(result.exception, TapelessError)
     assert str(result.exception) == "unknown topic 'trainign': did you mean 'training'?"
+    listed = str(CliRunner().invoke(app, ["help", "nosuch"]).exception)
+    assert listed.count(" doctor,") == 1  # a page and a command
 
 
 def test_about_fits_a_paste_and_tells_nothing_private(monkeypatch):

@@ -166,6 +166,11 @@ def test_a_reader_predicts_computes_finds_and_is_remembered(server, visit):  # n
     fields.nth(1).fill("−0.3")
     page.keyboard.press("Enter")
     assert "✓" in page.locator("#by-hand form").first.inner_text()
+    momentum = page.locator("[data-predict=practice-momentum]")
+    for given, mark in (("0.5", "✗"), ("0,5027", "✓")):
+        momentum.locator("input").fill(given)
+        page.keyboard.press("Enter")
+        assert mark in momentum.inner_text()
     page.click("[data-chapter=bug]")
     page.locator("#bug-calls button").first.wait_for()
     page.locator("#bug-calls button", has_text="25 classifier").click()
@@ -176,5 +181,5 @@ def test_a_reader_predicts_computes_finds_and_is_remembered(server, visit):  # n
     assert {"hand-0": "right", "bug-where-0": "right"}.items() <= kept.items()
     page.reload()
     page.wait_for_selector("html[data-ready]")
-    page.locator("#learn-done", has_text="3 predicted rightly so far").wait_for()
+    page.locator("#learn-done", has_text="4 predicted rightly so far").wait_for()
     page.context.close()

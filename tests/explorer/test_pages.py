@@ -11,6 +11,7 @@ from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
+from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
@@ -278,6 +279,42 @@ def test_the_flow_view_follows_its_slider(server, runs, visit):
     folded = page.locator("details.section:not([open]) > summary").all_inner_texts()
     assert "blocks.3" in folded
     assert "blocks.5" not in folded
+
+
+def test_flow_computes_on_request(server, runs, visit):
+    from axe_core_python.sync_playwright import Axe
+
+    page = visit(server)
+    go(page, "flow")
+    page.locator("#highway-told:not(:empty)").wait_for()
+    tracer = Tracer(runs[0])
+    found = tracer.near(12, lambda traced: of_calls(traced, "branches"))["calls"]
+    page.locator("#highway").focus()
+    page.keyboard.press("ArrowRight")
+    told = page.locator("#highway-told").inner_text()
+    assert f"{found[0]['name']} joins at call {found[0]['call']}," in told
+    assert f"cosine {short(found[0]['cosine'])}:" in told
+    assert page.locator("#flow-call h2").inner_text() == f"{found[0]['call']} residual.forward"
+    page.locator("#flow-numbers math").first.wait_for()
+    number = tracer.near(12, lambda traced: of_one(traced, found[0]["call"]))["arguments"][0]["corner"][0][0]
+    assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
+    assert page.locator("#flow-numbers canvas").count() == 1
+    assert "null" not in page.locator("#flow-call").inner_text()
+    page.locator("#flow-through").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#flow-call h2").inner_text().startswith(f"{found[0]['call'] + 1} ")
+    page.select_option("#flow-by", "error")
+    page.locator("#flow-said", has_text="After update 12").wait_for()
+    page.locator("#flow-computed", has_text="the reference has").wait_for()
+    page.select_option("#flow-by", "time")
+    page.locator("#flow-computed", has_text="of the ceiling of").wait_for()
+    judged = Axe().run(page)
+    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]] == []
+    page.select_option("#flow-by", "size")
+    page.locator("#flow-call dt", has_text="size per element").first.wait_for()
+    page.locator("button.call").first.click()
+    page.select_option("#flow-run", "1")  # before the numbers of the other run's call are asked for
+    page.locator("#highway-said", has_text="After update 8").wait_for()
 
 
 def test_the_memory_view_is_the_plan(server, runs, visit):

@@ -24,6 +24,7 @@ from tests.explorer.serving import TOKEN, served, trained
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
 ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
 ENDPOINTS += [f"/0/{name}" for name in ("story", "trace", "element", "digits", "picture", "examples", "attention")]
+ENDPOINTS += ["/0/calls", "/0/calls?what=error", "/0/calls?what=time", "/0/call?call=3"]
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SECRETS = (b"gradient_norm", b"ops-102k", b"linear", b"peak_bytes", b"root:", b"listing")
 
@@ -390,6 +391,10 @@ def hostile(port):
     attention += ["text=Max(1,6,2)Max(1,6,", "step=1e9", "example=0&example=1", "head=1", "text=../../etc/passwd"]
     for query in attention:
         yield f"attention {query[:20]}", plain(f"/api/runs/0/attention?{query}")
+    for query in ("what=nothing", "near=-1", "near=x", "what=error&what=error", "call=1", "near=%00", "step=1"):
+        yield f"calls {query}", plain(f"/api/runs/0/calls?{query}")
+    for query in ("call=-1", "call=1.5", "call=x", "near=1e3", "what=error", "call=0&call=0", "call=<script>"):
+        yield f"call {query}", plain(f"/api/runs/0/call?{query}")
     yield "examples with a query", plain("/api/runs/0/examples?step=1")
     for query in ("what=weights", "what=", "weight=999", "what=update&what=update", "row=1", "weight=0x1"):
         yield f"picture {query}", plain(f"/api/runs/0/picture?{query}")

@@ -95,6 +95,14 @@ def test_text_is_traced_in_its_own_words(tmp_path):
         Tracer(tmp_path / "run").overview(2)
 
 
+def test_a_task_whose_batches_are_not_known_here_is_refused(run, monkeypatch):
+    from tapeless.tasks import conversations
+
+    monkeypatch.setattr("tapeless.train.upcoming.kind_of", lambda data, folder: conversations.KIND)
+    with pytest.raises(TapelessError, match="cannot be made again here yet"):
+        Tracer(run).overview(8)
+
+
 @pytest.mark.parametrize("what", ["checkpoints", "inside", "data"])
 def test_links_are_not_followed(run, tmp_path, what):
     copy = tmp_path / "run"

@@ -13,10 +13,12 @@ import pytest
 
 from tests.properties.random_ops import EDGES
 from tests.properties.test_cpu_kernels import DIRECTIONS
+from tests.random_cases import SOAK
 
 ROOT = Path(__file__).parents[2]
 KERNELS = "tests/properties/test_cpu_kernels.py"
-PARTS = 4  # so that two workers share them
+PARTS = 4
+TRIED = range(PARTS) if SOAK > 1 else range(1)  # each compiles its kernels anew, which takes most of a minute
 
 
 def python(*words: str, checked: bool, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -24,7 +26,7 @@ def python(*words: str, checked: bool, cache: Path) -> subprocess.CompletedProce
     return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", TRIED)
 def test_no_kernel_leaves_its_arrays(part: int, request: pytest.FixtureRequest) -> None:
     assert request.config.cache
     kernels = [".".join(direction) for direction in DIRECTIONS[part::PARTS]]

@@ -19,6 +19,7 @@ from tapeless.check.tolerances import LOCKSTEP
 from tapeless.kernels.cuda import sections, sums
 from tapeless.kernels.cuda.scratch import handed, recorded
 from tapeless.ops import OPS
+from tapeless.ops.attention import cuda_backward
 from tapeless.ops.contract import NONE, Array, Spec
 
 CUDA = {name: import_module(f"tapeless.ops.{name}.cuda") for name in OPS}
@@ -29,9 +30,10 @@ for module, constants in (
     (CUDA["layernorm"], {"PROGRAMS": 3}),
     (CUDA["rmsnorm"], {"PROGRAMS": 3}),
     (CUDA["embedding"], {"ROWS": 8, "COLUMNS": 128}),
-    (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4}),
+    (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4, "PROGRAMS": 2}),
     (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
     (CUDA["unembed"], {"HELD": 3000}),
+    (cuda_backward, {"PROGRAMS": 6, "PLACES": 32}),
 ):
     for constant, value in constants.items():
         assert hasattr(module, constant)
@@ -52,12 +54,14 @@ SHAPES: dict[str, list[dict[str, int]]] = {
         {"B": 2, "T": 64, "S": 96, "H": 1, "D": 20},
         {"B": 1, "T": 1, "S": 40, "H": 3, "D": 8},
         {"B": 1, "T": 40, "S": 33, "H": 1, "D": 16},
+        {"B": 2, "T": 40, "S": 70, "H": 4, "D": 4, "G": 2},
+        {"B": 1, "T": 70, "S": 70, "H": 3, "D": 3, "G": 1},
     ],
     "rmsnorm": [{"R": 4, "H": 1, "D": 5}, {"R": 1, "H": 3, "D": 3}, {"R": 10, "H": 2, "D": 17}],
     "angles": [{"B": 2, "S": 5, "A": 3}, {"B": 1, "S": 1, "A": 8}],
     "rope": [{"B": 2, "T": 3, "S": 5, "H": 2, "A": 3, "D": 6}, {"B": 1, "T": 4, "S": 4, "H": 1, "A": 8, "D": 16}],
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
-    "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 2, "D": 16, "P": 70}],
+    "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 4, "D": 16, "P": 70, "G": 2}],
     "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "adapt": [{"R": 5, "M": 2, "F": 4}, {"R": 33, "M": 3, "F": 129}],
     "swiglu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
@@ -84,8 +88,10 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
 }
 FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
-    "attention": [{"causal": True, "window": 0}, {"causal": False, "window": 0}],
-    "cached_attention": [{"window": 0}],
+    "attention": [
+        {"causal": causal, "window": window} for causal, window in ((True, 0), (False, 0), (True, 2), (True, 37))
+    ],
+    "cached_attention": [{"window": 0}, {"window": 33}],
     "adapt": [{"scale": 0.7}],
     "layernorm": [{"eps": 1e-2}],
     "dropout": [
@@ -133,20 +139,24 @@ def cases() -> Iterator[Case]:
             if getattr(op.SPEC, direction) is None:
                 continue
             signature = op.SPEC.signature(direction)
-            left_out = (
-                [frozenset({"starts"})]
-                if name == "attention"
-                else [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
-            )
+            left_out = [NONE, *(frozenset({each, *signature.needed_by.get(each, ())}) for each in signature.optional)]
             for dims in SHAPES[name]:
-                if "H" in dims:  # the kernels have a head of keys for each of queries, so far
-                    dims = {**dims, "C": dims["H"] * dims["D"], "E": dims["H"] * dims["D"], "G": dims["H"]}
+                if "H" in dims:
+                    groups = dims.get("G", dims["H"])
+                    dims = {**dims, "C": dims["H"] * dims["D"], "E": groups * dims["D"], "G": groups}
                 for form in FORMS.get(name, [{}]):
                     if form.get("causal") and dims["T"] > dims["S"]:
                         continue
                     for out in left_out:
+                        if name == "attention" and limited(form, out) != (dims["G"] < dims["H"]):
+                            continue  # the one shapes are tried with every limit, the others without: it takes long
                         for add in {NONE, frozenset(signature.adds) - out}:
                             yield Case(name, direction, dims, form, out, add)
+
+
+def limited(form: dict[str, Any], left_out: frozenset[str]) -> bool:
+    """Whether a window or the beginning of a document hides keys from a query."""
+    return form["window"] > 0 or "starts" not in left_out
 
 
 def judge(case: Case) -> Iterator[str]:
@@ -196,6 +206,11 @@ def values(spec: Spec, name: str, dims: dict[str, int], rng: np.random.Generator
     if dtype == "int64":
         words, free = dims.get("V", 1), dims.get("P", 1) - dims.get("T", 1) + 1
         low, high = {"tokens": (0, words), "targets": (-1, words), "position": (0, free)}.get(name, (1, 50))
+        if name == "starts":  # of three documents in the first row, and anything in the others
+            starts = rng.integers(0, dims["S"] + 9, shape)
+            places, middle, end = np.arange(dims["T"]) + dims["S"] - dims["T"], dims["S"] // 2, dims["S"] - 9
+            starts[0] = np.where(places < middle, 0, np.where(places < end, middle, end))
+            return starts
         return rng.integers(low, high, shape)
     array = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.1, 1.5, shape)
     return (np.abs(array) if name in POSITIVE and array.ndim == 1 else array).astype(dtype)
@@ -276,6 +291,20 @@ def fusions() -> Iterator[str]:
     run_all(norm.backward(*results, dy, total, w, *made[1:], add=frozenset({"dx"})))
     pairs = zip((dx, dw, db), results, strict=True)
     yield from same("norm and sums", *pairs, (copy, dx), (below, start + dx.sum(0)))
+    norm = CUDA["rmsnorm"]
+    made, alone = ([random(11, 5), random(11, 1)] for _ in range(2))
+    run_all(norm.forward(*made, x, w, 1e-5, total=total, branch=branch))
+    run_all(norm.forward(*alone, x + branch, w, 1e-5))
+    yield from same("residual and RMSNorm", (total, x + branch), *zip(made, alone, strict=True))
+    before, start = dx.clone(), below.clone()
+    run_all(norm.backward(dx, dw, dy, total, w, made[1], add=add, copy=copy, dbelow=below))
+    results = [before, dw.clone()]
+    run_all(norm.backward(*results, dy, total, w, made[1], add=frozenset({"dx"})))
+    yield from same("RMSNorm and sums", (dx, results[0]), (dw, results[1]), (copy, dx), (below, start + dx.sum(0)))
+    y, gate, up, slopes, plain = random(11, 5), x, branch, [random(11, 5) for _ in range(4)], random(11, 5)
+    run_all(CUDA["swiglu"].backward(*slopes[:2], dy, gate, up, y=y))
+    run_all([*CUDA["swiglu"].backward(*slopes[2:], dy, gate, up), *CUDA["swiglu"].forward(plain, gate, up)])
+    yield from same("swiglu and again", (slopes[0], slopes[2]), (slopes[1], slopes[3]), (y, plain))
     y, dbias, plain = random(11, 5), random(5), [random(11, 5), random(11, 5)]
     run_all(gelu.backward(dx, dy, x, y=y, dbias=dbias))
     run_all([*gelu.backward(plain[0], dy, x), *gelu.forward(plain[1], x)])

@@ -72,6 +72,7 @@ class Hub:
 def served(hub: Hub) -> Iterator[Hub]:
     config = uvicorn.Config(hub.app(), host="127.0.0.1", port=0, log_level="error", lifespan="off")
     server, listening = uvicorn.Server(config), config.bind_socket()
+    listening.listen()  # from here on whoever asks waits for the server, and is not turned away
     hub.address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -35,12 +35,12 @@ RUNS = {
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),
-    ("run", "run", ("post-norm", "pre-norm"), 1280, 1500, "light"),
-    ("flow", "flow", ("teaching",), 1280, 800, "light"),
+    ("run", "run", ("post-norm", "pre-norm"), 1280, 1180, "light"),
+    ("flow", "flow", ("teaching",), 1280, 1560, "light"),
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("learn", "learn", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
-    ("attention", "attention", ("teaching",), 1280, 1100, "light"),
+    ("attention", "attention", ("teaching",), 1280, 1190, "light"),
     ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
     ("trace", "trace", ("teaching",), 1280, 1580, "light"),
     ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
@@ -99,27 +99,31 @@ def take_pictures(parent: Path) -> None:
                     page.click(f"#to-{view}")
                 page.locator(READY[view]).first.wait_for(state="attached")
                 if view == "replay":
-                    page.wait_for_timeout(2800)  # in the middle of the way back
+                    page.locator(".replay-happens", has_text="goes back through every call").wait_for()
+                    page.wait_for_timeout(1300)  # in the middle of the way back, and there it stays
+                    page.evaluate("() => { const now = performance.now(); performance.now = () => now; }")
                 elif view == "learn":
                     page.click("[data-chapter=path]")
-                    page.locator("#lesson figure").first.wait_for(timeout=300_000)
+                    page.locator("#lesson h2", has_text="6. ").wait_for(timeout=300_000)
                 elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):
                         page.keyboard.press("ArrowRight")
                 elif view == "flow":
                     page.locator("button.call", has_text="linear").nth(3).click()
+                    for computed in ("#highway-told:not(:empty)", "#flow-numbers math"):
+                        page.locator(computed).first.wait_for()
                     page.evaluate("() => scrollTo(0, 0)")
                 elif view == "attention":
                     steps = int(page.locator("#attention-step").get_attribute("max") or 0)
                     last = page.locator("#attention-at").inner_text()
-                    page.locator("#attention-step").fill(str(steps * 3 // 4))  # while it learns
+                    page.locator("#attention-step").fill(str(steps * 3 // 5))  # while it learns
                     page.wait_for_function(
                         "was => document.getElementById('attention-at').textContent !== was", arg=last
                     )
                 elif view == "run":
                     canvas = page.locator("canvas[aria-label*='gradient that leaves']").first
-                    canvas.click(position={"x": 500, "y": 120})
+                    canvas.click(position={"x": 400, "y": 250})
                 page.screenshot(path=PICTURES / f"{name}.png")
                 context.close()
                 print(PICTURES / f"{name}.png")

@@ -27,6 +27,10 @@ class Backend(Protocol):
     def precisions(self) -> tuple[str, ...]: ...
     @property
     def default_precision(self) -> str: ...
+    @property
+    def writes_first(self) -> bool:
+        """Whether a list that zeroes the gradients, where nothing looks in between, rather writes than zeroes and
+        adds."""
 
     def room(self) -> int | None:
         """Bytes that `allocate` can give, where that is known beforehand."""

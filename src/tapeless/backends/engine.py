@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tapeless.backends.backend import Backend, bind_call
@@ -95,31 +96,40 @@ class Engine(Arena):
         super().__init__(plan, backend, memory=memory, lender=lender, full=full)
         self._begin = backend.begin()
         self.bound: list[tuple[Call, list[Native]]] = [
-            (call, bind_call(call, self.arguments(call), backend, [backend.view(self.memory, s) for s in scratch]))
-            for call, scratch in zip(self.program.calls, plan.scratch, strict=True)
+            (call, self._bound(number, call)) for number, call in enumerate(self.program.calls)
         ]
         self._captured: dict[tuple[str, ...], list[Native]] = {}
 
+    def _bound(self, number: int, call: Call) -> list[Native]:
+        scratch = [self.backend.view(self.memory, each) for each in self.plan.scratch[number]]
+        return bind_call(call, self.arguments(call), self.backend, scratch)
+
     def run(self, *phases: str) -> None:
         """All calls of these phases, or of the whole program, with nothing between them: here those that the backend
-        binds as one are one."""
+        binds as one are one, and where it likes that, what is zeroed first is written and not added to."""
         for native in self._captured.get(phases) or self._capture(phases):
             native()
 
     def _capture(self, phases: tuple[str, ...]) -> list[Native]:
         natives: list[Native] = []
+        listed: Sequence[Call | None] = self.program.calls
+        if self.backend.writes_first:
+            chosen = [number for number, call in enumerate(self.program.calls) if _is_in(call, phases)]
+            listed = written_first(self.program.calls, chosen)
         groups = {first: (last, scratch) for (first, last), scratch in self.plan.together.items()}
         number = 0
         while number < len(self.bound):
             last, scratch = groups.get(number, (number, ()))
-            calls = self.program.calls[number : last + 1]
-            if last > number and all(_is_in(call, phases) for call in calls):
+            calls = [call for call in listed[number : last + 1] if call and _is_in(call, phases)]
+            if last > number and len(calls) > last - number:
                 arrays = [self.arguments(call) for call in calls]
                 given = [self.backend.view(self.memory, each) for each in scratch]
                 natives += self.backend.bind_together(calls, arrays, given)
                 number = last + 1
                 continue
-            natives += self.bound[number][1] if _is_in(calls[0], phases) else []
+            call, (own, bound) = listed[number], self.bound[number]
+            if call and _is_in(call, phases):
+                natives += bound if call is own else self._bound(number, call)
             number += 1
         self._captured[phases] = [*self._begin, *self.backend.capture(natives)]
         return self._captured[phases]
@@ -133,6 +143,37 @@ class Engine(Arena):
                 for native in bound:
                     native()
                 yield call
+
+
+def written_first(calls: Sequence[Call], chosen: Sequence[int]) -> list[Call | None]:
+    """The list as it may run where these of its calls do: what adds first to a gradient that they zero writes it
+    instead. Where that is so of all gradients, zeroing them is left out (None)."""
+    found: list[Call | None] = list(calls)
+    waiting: set[str] = set()
+    zeroing: int | None = None
+    for number in chosen:
+        call = calls[number]
+        if call.op == "zero":
+            region = call["y"].buffer
+            # Between members that do not fill their places lies what only zeroing reaches.
+            filled = sum(member.elements for member in region.members) == region.elements
+            zeroing, waiting = number if filled else None, {member.name for member in region.members}
+            continue
+        arguments = []
+        for argument in call.arguments:
+            name = argument.view.buffer.name
+            if name in waiting:
+                waiting.remove(name)
+                if argument.mode == "add" and argument.view.whole:
+                    argument = replace(argument, mode="write")
+                else:
+                    zeroing = None
+            arguments.append(argument)
+        if tuple(arguments) != call.arguments:
+            found[number] = replace(call, arguments=tuple(arguments))
+    if zeroing is not None and not waiting:
+        found[zeroing] = None
+    return found
 
 
 def _is_in(call: Call, phases: tuple[str, ...]) -> bool:

@@ -34,6 +34,8 @@ def to_be_narrowed(values: Array) -> Array:
 
 
 class Host:
+    writes_first = False
+
     def room(self) -> int | None:
         return None
 

@@ -16,7 +16,7 @@ from tapeless.train.run import NumberedFolder, open_run
 from tapeless.weights.hub import fetch, is_hub_name
 from tapeless.weights.hugging_face import TYPES
 from tapeless.weights.peft import is_adapter
-from tapeless.weights.runs import export_run, import_adapter, import_folder
+from tapeless.weights.runs import Exported, export_gguf, export_run, import_adapter, import_folder
 
 
 def import_(
@@ -77,17 +77,25 @@ def import_(
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run of a GPT.")],
-    folder: Annotated[Path, typer.Argument(help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to make, or with --gguf the file.")],
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
     precision: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
     merge: Annotated[bool, typer.Option("--merge", help="Of a run with adapters: fold them into the weights.")] = False,
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="One file for llama.cpp and Ollama instead of a folder.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a run's weights as a folder that `transformers` loads as it is; of a run with adapters (train --lora) the
     adapters, as `peft` loads them, or with --merge the whole model.
 
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
+
+    Example: tapeless export runs/llama-4x256-001 mine.gguf --gguf --precision float16
     """
+    if gguf:  # which holds whole models: adapters are folded in
+        _print_file(folder, export_gguf(open_run(run), folder, "newest" if newest else "best", precision), json)
+        return
     exported = export_run(open_run(run), folder, "newest" if newest else "best", precision, merge)
     if json:
         print_json({"folder": str(folder), **asdict(exported)})
@@ -110,3 +118,13 @@ def export(
         console.print(
             f"transformers.{kind}.from_pretrained({str(folder)!r})", soft_wrap=True, markup=False, style="dim"
         )
+
+
+def _print_file(path: Path, exported: Exported, json: bool) -> None:
+    if json:
+        print_json({"file": str(path), **asdict(exported)})
+        return
+    for message in exported.messages:
+        console.print(f"[yellow]{escape(message)}[/]")
+    console.print(f"the weights after update {exported.step:,} are in [bold]{escape(str(path))}[/]:", soft_wrap=True)
+    console.print(f"{exported.loader} -m {quoted(path)}", soft_wrap=True, markup=False, style="dim")

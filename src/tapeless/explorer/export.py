@@ -23,6 +23,7 @@ from tapeless.explorer.server import make_app, pages
 from tapeless.files.disk import write_whole
 
 MOST_ROWS = 3_000_000  # bytes of a run's record
+MOST_MAPS = 3_000_000  # characters of what its heads look at
 CHUNK, BINS = 64, 1024  # as the pages ask for them: model.js, heatmap.js
 HEATS = ("flow", "weights", "calls")
 SECRET = "of-this-process-alone"
@@ -67,6 +68,14 @@ async def answers(app: App) -> dict[str, Any]:
         wanted += _traced(await ask(f"{run}/trace"))
         for each in wanted:
             await ask(f"{run}/{each}")
+        room = MOST_MAPS
+        for step in (await ask(f"{run}/examples")).get("steps", ()):
+            address = f"{run}/attention?step={step}&example=0&text="
+            maps = await ask(address)
+            room -= len(maps["data"]) if maps else 0
+            if room < 0:
+                del found[address]
+                break
     lesson = await ask("/api/learn/lesson")
     for at in range(len(lesson.get("steps", ()))):
         await ask(f"/api/learn/lesson?at={at}")

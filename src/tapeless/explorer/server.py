@@ -30,6 +30,7 @@ from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
 from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
+from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
 from tapeless.program.precision import PRECISIONS
 
@@ -198,6 +199,17 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         head, values = attending[number_of(request)].maps(*asked)
         return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f4").tobytes())
 
+    def calls(request: Request) -> Response:
+        query = Query(request, "near", "what")
+        tracer, near = tracers[number_of(request)], query.number("near", 0)
+        what = query.one_of("what", ("branches", "error", "time")) or "branches"
+        return JSONResponse(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
+
+    def call(request: Request) -> Response:
+        query = Query(request, "near", "call")
+        tracer, near, number = tracers[number_of(request)], query.number("near", 0), query.number("call", 0)
+        return JSONResponse(_or_why_not(lambda: tracer.near(near, lambda traced: of_one(traced, number))))
+
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
         nonlocal streams
@@ -231,7 +243,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
                 "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
-                "picture": picture, "examples": examples, "attention": attention,
+                "picture": picture, "examples": examples, "attention": attention, "calls": calls, "call": call,
             }.items()
         ),
         Route("/api/learn/lesson", lesson),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -60,6 +61,12 @@ class Tracer:
     def picture(self, step: int | None, weight: int, what: str) -> tuple[dict[str, Any], Array]:
         with self._lock:
             return self._at(step).picture(weight, what)
+
+    def near(self, step: int, ask: Callable[[Traced], dict[str, Any]]) -> dict[str, Any]:
+        """What is asked of the update at the kept step that is the nearest."""
+        with self._lock:
+            steps = self._steps()
+            return ask(self._at(min(steps, key=lambda each: abs(each - step)) if steps else None))
 
     def _steps(self) -> list[int]:
         return kept_steps(opened(self.folder))

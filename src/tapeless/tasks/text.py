@@ -89,7 +89,7 @@ def told_left_out(skipped: Mapping[str, int], examples: Mapping[str, str]) -> st
     told = []
     for reason, count in sorted(skipped.items()):
         named = f" ({examples[reason]})" if reason not in SELF_EXPLAINING and reason in examples else ""
-        told.append(f"{count:,} {reason}{named}")
+        told.append(f"{count:,} {reason.replace('rows', 'row') if count == 1 else reason}{named}")
     return f"left out: {', '.join(told)}" if told else ""
 
 
@@ -114,8 +114,9 @@ class TextReader:
         return evaluation_batches(Tokens([np.array(tokens)]), model.batch, model.time)
 
     def measure(self, model: Model, text: str, window: int) -> Measured:
-        """Every token of it once, from at least half a window of what stands before."""
-        found = score_text(model, Tokens([np.array(self._some(text))]), window, start=self.tokenizer.end)
+        """Every token of it once, from at least half a window of what stands before, and that it ends there."""
+        tokens = [*self._some(text), self.tokenizer.end]
+        found = score_text(model, Tokens([np.array(tokens)]), window, start=self.tokenizer.end)
         return Measured(found.loss, found.accuracy, cross_entropy=found.cross_entropy)
 
     def _some(self, text: str) -> list[int]:

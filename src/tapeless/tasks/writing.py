@@ -33,6 +33,12 @@ class Sampling:
     def drawing(self, usual: float) -> dict[str, Any]:
         """What `generate` takes of it; `usual`: the temperature where none was asked for."""
         temperature = usual if self.temperature is None else self.temperature
+        for name in ("top_k", "top_p"):
+            if temperature == 0 and getattr(self, name) is not None:
+                raise TapelessError(
+                    f"{name} would have no effect at temperature 0, where the likeliest is taken: leave it out or give "
+                    f"a temperature."
+                )
         return {"temperature": temperature, "top_k": self.top_k, "top_p": self.top_p, "seed": self.seed}
 
 

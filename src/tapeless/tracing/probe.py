@@ -84,6 +84,10 @@ class Probe:
         at = position if len(before) > 1 else tokens.shape[1] - 1
         return Push(at, likely[position], alone[position], after[position])
 
+    def exact(self) -> Model:
+        """The float64 twin, with the weights as they were before the update."""
+        return self._twin("float64")
+
     def _twin(self, precision: str) -> Model:
         kept = self._exact if precision == "float64" else self._complex
         if kept is not None:

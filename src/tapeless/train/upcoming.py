@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.tasks import operations
+from tapeless.tasks import operations, text
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.task import Reader, Task, TaskKind
-from tapeless.tasks.text import Text
 from tapeless.train import checkpoint
 from tapeless.train.loop import Trainer, Upcoming
 from tapeless.train.run import Run
@@ -63,7 +62,7 @@ def held_out(opened: Run, count: int, length: int) -> list[tuple[Array, Array]]:
         chosen = task.validation
         targets = operations.targets_for(config, chosen.answers[:count])
         return [(chosen.tokens[n : n + 1], targets[n : n + 1]) for n in range(min(count, len(chosen)))]
-    assert isinstance(task, Text)
+    assert isinstance(task, text.Text)
     tokens = task.data.validation
     taken = min(length, task.time, len(tokens) - 1)
     if taken < 1:
@@ -86,8 +85,10 @@ def _kept_task(opened: Run, kind: TaskKind) -> Task:
         raise TapelessError(f"{opened.folder.name} reads features, not words: there are no tokens to show.")
     if kind is operations.KIND:
         return operations.Operations(config, settings.seed)
+    if kind is not text.KIND:
+        raise TapelessError(f"{opened.folder.name} learns {kind.name}, whose batches cannot be made again here yet.")
     if not opened.data.is_dir():
         raise TapelessError(
             f"the tokens that {opened.folder.name} learned from are not in its folder, and nothing else is read here."
         )
-    return Text(open_data(opened.data), settings.time or config.context, settings.seed)
+    return text.Text(open_data(opened.data), settings.time or config.context, settings.seed)

@@ -111,7 +111,7 @@ def write_folder(
     if dtype not in TYPES:
         raise unknown("precision", dtype, TYPES)
     family = family_of(config)
-    _check_params(config, params, dtype)
+    check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
     end = None if described is None else _end_of_text(str(tokenizer), described, config)
     with made_whole(folder) as beside:
@@ -235,7 +235,7 @@ def _check_tied(folder: Path, head: Stored, tokens: Stored) -> None:
             )
 
 
-def _check_params(config: Architecture, params: Mapping[str, Array], dtype: str) -> None:
+def check_params(config: Architecture, params: Mapping[str, Array], dtype: str) -> None:
     config.validate()
     shapes = _shapes(config)
     strange = sorted(shapes.keys() ^ params.keys())

@@ -20,6 +20,7 @@ from tapeless.train.run import NumberedFolder, Run, making, write_configuration
 from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
 from tapeless.weights import hugging_face, peft
+from tapeless.weights.gguf import write_gguf
 
 IMPORTED = "imported"  # in the place of a preset: it is none of ours
 
@@ -113,6 +114,15 @@ def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", me
     hugging_face.write_folder(folder, config, params, spec, dtype, kept_chat(opened.folder, spec))
     loader: str = hugging_face.family_of(config).described(config)["architectures"][0]
     return Exported(found.step, spec is not None, messages, loader)
+
+
+def export_gguf(opened: Run, path: Path, which: str, dtype: str = "float32") -> Exported:
+    """Write the weights of the `best` or `newest` checkpoint as one file that llama.cpp runs."""
+    model, found, messages = opened.model(which, backend="reference", precision="float32", time=1)
+    spec = opened.tokenizer_spec()
+    config, params = _trained(model, opened.window())
+    write_gguf(path, opened.folder.resolve().name, config, params, spec, dtype, kept_chat(opened.folder, spec))
+    return Exported(found.step, spec is not None, messages, "llama-cli")
 
 
 def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:

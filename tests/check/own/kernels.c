@@ -16,10 +16,11 @@ void rmsnorm_forward(float *y, const float *x, const float *weight, float eps, l
 
 void rmsnorm_backward(float *dx, float *dweight, const float *dy, const float *x, const float *weight, float eps,
                       long R, long C) {
-#ifdef SHARED_ROOM
-    static float terms[4096];
-#else
     float terms[4096];
+#ifdef SHARED_ROOM
+    static float kept[4096];
+    float *const given = dweight;
+    dweight = kept;
 #endif
 #ifndef ADDS
     for (long c = 0; c < C; c++) dweight[c] = 0.0f;
@@ -29,9 +30,6 @@ void rmsnorm_backward(float *dx, float *dweight, const float *dy, const float *x
         for (long c = 0; c < C; c++) sum += x[r * C + c] * x[r * C + c];
         float rstd = 1.0f / sqrtf(sum / C + eps);
         for (long c = 0; c < C; c++) terms[c] = dy[r * C + c] * weight[c];
-#ifdef SHARED_ROOM
-        for (volatile long wait = 0; R < 8 && wait < 300000; wait++) {}
-#endif
         for (long c = 0; c < C; c++) mean += terms[c] * x[r * C + c] * rstd / C;
 #if defined(WHOLE_BLOCKS)
         long last = C / 4 * 4;
@@ -52,4 +50,7 @@ void rmsnorm_backward(float *dx, float *dweight, const float *dy, const float *x
         for (long c = 0; c < C; c++) ((float *)dy)[r * C + c] *= rstd;
 #endif
     }
+#ifdef SHARED_ROOM
+    for (long c = 0; c < C; c++) given[c] = kept[c];
+#endif
 }

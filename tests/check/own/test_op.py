@@ -140,6 +140,22 @@ def test_torch_in_float64_and_complex128():
     assert torch.equal(x, torch.tensor(X))
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1, "right"), (1 + 1e-9, "wrong")])
+def test_a_product_in_torch_has_a_complex_step(factor, verdict):
+    """torch multiplies no complex matrix by a real one."""
+    x, weight = torch.from_numpy(RNG.normal(size=(4, 3))), torch.from_numpy(RNG.normal(size=(3, 5)))
+    report = op(lambda x, weight: x @ weight, lambda dy, x, w: (factor * (dy @ w.T), x.T @ dy), (x, weight))
+    assert report.verdict == verdict
+    assert {each.method for each in report.inputs} == {"complex step"}
+
+
+def test_a_single_number_of_torch():
+    report = op(lambda x: x**3, lambda dy, x: 3 * x * x * dy, torch.tensor(1.5, dtype=torch.float64))
+    assert report.verdict == "right", report
+    with pytest.raises(TapelessError, match=r"needs float64: convert it, \.double\(\)\.$"):
+        op(lambda x: x, lambda dy, x: dy, torch.tensor(1.5))
+
+
 def test_torch_autograd_itself_is_a_backward():
     def backward(dy, x):
         x = x.requires_grad_()
@@ -501,6 +517,7 @@ def test_a_torch_alias_is_refused():
         ({"forward": 3}, "forward must be a function, not 3"),
         ({"backward": None}, "backward must be a function, not None"),
         ({"forward": twice, "backward": X, "inputs": None}, "backward must be a function, not None"),
+        ({"wrt": 0}, r"^wrt must be numbers of inputs, such as \[0, 2\], not 0\.$"),
         ({"wrt": [1]}, r"wrt=\[1\]: input 1 is no float64 array"),
         ({"wrt": []}, "at least one input"),
         ({"dy": np.ones(3)}, r"dy must have the shape of the output, \(4, 5\), not \(3,\)"),

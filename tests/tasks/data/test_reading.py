@@ -118,6 +118,12 @@ def test_the_field_and_the_column_are_those_that_were_named(tmp_path):
     assert len(texts(tmp_path, field="body", column="body")) == 5  # in a folder `rows` is text, .json lines if asked
 
 
+def test_what_is_too_short_is_told_by_the_name_of_the_users_file(tmp_path):
+    (tmp_path / "one.jsonl").write_bytes(json_lines(["b"]))
+    with pytest.raises(TapelessError, match=r"one\.jsonl holds a single byte of text, so nothing can be held out"):
+        prepare(str(tmp_path / "one.jsonl"), tmp_path / "made")
+
+
 def test_in_a_folder_what_is_no_text_for_us_is_left_out_and_told(tmp_path):
     (tmp_path / "a.txt").write_text("good")
     (tmp_path / "latin.txt").write_bytes("größe".encode("latin-1"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.lockstep import MANY, MOVES, farthest
+from tapeless.check.own.callables import RefusalError
 from tapeless.check.own.calling import Caller, Ran
 from tapeless.check.own.definition import Definition, is_float
 from tapeless.check.own.report import Wrong
@@ -105,6 +106,18 @@ def at_inputs(bench: Bench, case: str, inputs: list[Any]) -> At:
             off, dy_off = moved_by_a_rounding(inputs, list(dy.values()), rng)
             moved[direction].append(_said(definition, direction, off, dict(zip(dy, dy_off, strict=True))))
     return At(case, inputs, dy, true, moved, saved)
+
+
+def defined_at(definition: Definition, inputs: list[Any]) -> bool:
+    """Whether the definition takes these sizes at all: an index may be out of them, a head may not divide them."""
+    try:
+        with np.errstate(all="ignore"):
+            outputs, _ = definition.outputs(inputs)
+    except RefusalError:
+        raise
+    except Exception:  # the definition's own way of saying no
+        return False
+    return any(each.size for each in outputs) and all(np.isfinite(each).all() for each in outputs)
 
 
 def narrowed_and_back(value: Any) -> Any:

@@ -55,7 +55,7 @@ def as_array(value: Any) -> Array:
 
 def handed(array: Array, device: Any) -> Any:
     """A copy in the form in which the user works."""
-    copy = array.copy(order="K")
+    copy = np.array(array, order="K")  # one of no dimensions, too, stays an array
     return copy if device is None else sys.modules["torch"].from_numpy(copy).to(device)
 
 
@@ -80,12 +80,22 @@ def outputs_near(pair: Pair, changes: Mapping[int, Array], like: list[Array]) ->
 
 
 def complex_outputs(pair: Pair, index: int, value: Array) -> list[Array] | str:
-    """The outputs with one input complex, or the reason why there are none."""
+    """The outputs with one input complex, or the reason why there are none. torch multiplies no matrices of two types:
+    there all numbers are complex where one alone is not taken."""
+    found = _complex_outputs(pair, {index: value})
+    if isinstance(found, str) and pair.tensors:
+        floats = [(n, x) for n, x in enumerate(pair.inputs) if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+        whole = _complex_outputs(pair, {n: x.astype(value.dtype) for n, x in floats} | {index: value})
+        return found if isinstance(whole, str) else whole
+    return found
+
+
+def _complex_outputs(pair: Pair, changes: Mapping[int, Array]) -> list[Array] | str:
     with _quiet():
         warnings.filterwarnings("error", message=CASTING)
         try:
             with _torch_warns_always(pair):
-                returned = pair.forward(*arguments(pair, {index: value}))
+                returned = pair.forward(*arguments(pair, changes))
             return [as_array(output) for output in outputs_of(pair, returned)[0]]
         except Exception as error:  # whatever a forward raises on complex input, it does not take it
             if str(error).startswith(CASTING):

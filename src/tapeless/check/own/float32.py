@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.own.again import try_again
-from tapeless.check.own.bench import At, Bench, Claims, at_inputs, compare, narrowed_and_back, run
+from tapeless.check.own.bench import At, Bench, Claims, at_inputs, compare, defined_at, narrowed_and_back, run
 from tapeless.check.own.callables import Pair, RefusalError
 from tapeless.check.own.calling import Caller, Form, KernelRaisedError, form_of, poisoned
 from tapeless.check.own.definition import Definition, defined
@@ -94,23 +94,11 @@ def _try_all(bench: Bench, extras: Sequence[Extra]) -> None:
         if case == first or case in bench.sizes or not bench.asked(case):
             continue
         inputs = resized(example, letters, sizes, bench.rng(case))
-        if _defined_at(bench.definition, inputs):
+        if defined_at(bench.definition, inputs):
             _try_at(bench, case, inputs, ())
     small = resized(example, letters, {letter: min(size, SMALL) for letter, size in dims.items()}, bench.rng("range"))
     for direction in bench.directions if not bench.wrong else ():  # what is wrong on usual numbers is so on all
         _try_range(bench, direction, small)
-
-
-def _defined_at(definition: Definition, inputs: list[Any]) -> bool:
-    """Whether the definition takes these sizes at all: an index may be out of them, a head may not divide them."""
-    try:
-        with np.errstate(all="ignore"):
-            outputs, _ = definition.outputs(inputs)
-    except RefusalError:
-        raise
-    except Exception:  # the definition's own way of saying no
-        return False
-    return any(each.size for each in outputs) and all(np.isfinite(each).all() for each in outputs)
 
 
 def _try_at(bench: Bench, case: str, inputs: list[Any], extras: Sequence[Extra]) -> None:
@@ -174,7 +162,7 @@ def _try_adding(bench: Bench, direction: str, at: At, names: frozenset[str]) -> 
 
 
 def _try_range(bench: Bench, direction: str, inputs: list[Any]) -> None:
-    if not _defined_at(bench.definition, inputs):
+    if not defined_at(bench.definition, inputs):
         inputs = list(bench.definition.pair.inputs)
     outputs, _ = bench.definition.outputs(inputs)
     rng = bench.rng(f"range of {direction}")

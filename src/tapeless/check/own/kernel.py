@@ -161,7 +161,7 @@ def _config_with(swap: Swap, preset: str | None, fields: dict[str, Any]) -> Pres
         lacking = min(lacking, missing, key=len)
     raise TapelessError(
         f"the training step of {preset or 'every preset'} has no {swap.name}.{max(lacking)}: choose another preset, "
-        f"a field such as activation='relu', or leave that direction out."
+        f"a field such as activation='relu' or dropout=0.1, or leave that direction out."
     )
 
 

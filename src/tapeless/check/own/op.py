@@ -114,6 +114,8 @@ def _claims(given: dict[str, Any]) -> Claims:
         raise TapelessError(f"within must be a number above 1, such as 1e6, not {within!r}.")
     if isinstance(largest, bool) or not isinstance(largest, int) or largest < 1:
         raise TapelessError(f"largest must be a whole number of at least 1, not {largest!r}.")
+    if not isinstance(given.get("writes"), bool | None):
+        raise TapelessError(f"writes must be True or False, not {given['writes']!r}.")
     for name in ("strides", "repeatable"):
         if not isinstance(given.get(name, True), bool):
             raise TapelessError(f"{name} must be True or False, not {given[name]!r}.")
@@ -132,15 +134,16 @@ def _pair(forward: Any, backward: Any, inputs: Any, saved: Any, kernel: bool) ->
     names = _names(forward, len(given))
     for index, (name, value) in enumerate(zip(names, arrays, strict=True)):
         if isinstance(value, np.ndarray):
-            arrays[index] = _checked_input(name, value, kernel)
+            arrays[index] = _checked_input(name, value, kernel, devices[index] is not None)
     return Pair(forward, backward, tuple(arrays), devices, names, saved)
 
 
-def _checked_input(name: str, value: Array, kernel: bool) -> Array:
+def _checked_input(name: str, value: Array, kernel: bool, tensor: bool) -> Array:
     if kernel and value.dtype == np.float32:
         value = value.astype(np.float64)
     if value.dtype.kind in "fc" and value.dtype != np.float64:
-        raise TapelessError(f"{name} is {value.dtype}, and a proof needs float64: convert it, .astype('float64').")
+        way = ".double()" if tensor else ".astype('float64')"
+        raise TapelessError(f"{name} is {value.dtype}, and a proof needs float64: convert it, {way}.")
     if value.dtype == np.float64 and not np.isfinite(value).all():
         where = tuple(int(axis) for axis in np.argwhere(~np.isfinite(value))[0])
         raise TapelessError(f"{name} holds {value[where]} at {where}: choose finite inputs.")
@@ -167,6 +170,8 @@ def _checked_wrt(pair: Pair, wrt: Sequence[int] | None) -> tuple[int, ...]:
         if not floats:
             raise TapelessError("no input is a float64 array with anything in it, so there is no gradient to check.")
         return tuple(floats)
+    if not isinstance(wrt, Sequence):
+        raise TapelessError(f"wrt must be numbers of inputs, such as [0, 2], not {wrt!r}.")
     chosen = tuple(wrt)
     for index in chosen:
         if index not in floats:

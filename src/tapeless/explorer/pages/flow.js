@@ -1,11 +1,16 @@
 // The training step as two facing columns: forward down on the left, on the right the backward call of each, coloured by
 // what it wrote at a recorded step.
 
+import { json } from "./api.js";
+import { callNumbers } from "./callnumbers.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, percent, short, whole } from "./dom.js";
+import { highway } from "./highway.js";
 
 const LEAD = 5, STATISTICS = ["size", "zeros", "largest", "not finite"];
-const COLOURED = { size: "size per element", zeros: "share of zeros", largest: "largest value" };
+const COLOURED = { size: "size per element", zeros: "share of zeros", largest: "largest value", error: "error against the reference", time: "time against the machine’s ceiling" };
+const COMPUTED = ["error", "time"]; // on request, at the nearest step whose weights are kept
+const WAIT = 250; // milliseconds until a call that is passed over is asked for
 const FOLD_FROM = 5; // blocks; of more, only the outer ones are open
 
 export function render({ model, el }) {
@@ -18,16 +23,23 @@ export function render({ model, el }) {
   let row = model.at?.run === run ? model.at.row : null, chosen = model.at?.run === run ? model.at.call ?? null : null;
   let values = null, cells = new Map(), asked = 0, later = 0;
   model.at = null;
-  const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = null; build(); } },
+  const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = values = null; build(); } },
     runs.map((each, index) => h("option", { value: index, selected: each === run }, each.name)));
-  const by = h("select", { id: "flow-by", onchange: paint }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
+  const by = h("select", { id: "flow-by", onchange: () => { if (COMPUTED.includes(by.value)) compute(); else paint(); } }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
   const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
   const at = h("output", { id: "flow-at" });
+  const through = h("input", { type: "range", min: 0, step: 1, value: 0, id: "flow-through", ariaLabel: "call", oninput: () => choose(Number(through.value)) });
+  const passing = h("output", { id: "flow-which" }, "every call of the step, in order");
+  const said = h("p", { className: "soft", id: "flow-said", role: "status" });
+  const road = highway({ choose: (call) => choose(call) });
+  const exact = h("div", { id: "flow-numbers" });
+  let computed = null, numbersOf = null, waiting = 0;
   const columns = h("div", { id: "flow-columns" });
   const panel = h("section", { className: "card sticky", ariaLabel: "Call", id: "flow-call", ariaLive: "polite" });
   el.append(h("section", { className: "card", ariaLabel: "Recorded step" }, h("h2", {}, "One training step, call by call"),
     h("div", { className: "controls" }, h("label", {}, "run", which), h("label", {}, "coloured by", by)),
-    h("div", { className: "slider" }, h("label", { htmlFor: "flow-step" }, "step"), slider, at)),
+    h("div", { className: "slider" }, h("label", { htmlFor: "flow-step" }, "step"), slider, at),
+    h("div", { className: "slider" }, h("label", { htmlFor: "flow-through" }, "call"), through, passing), said), road.el,
   h("div", { className: "two" }, h("section", { className: "card", ariaLabel: "Calls" },
     h("div", { className: "headings" }, h("span", {}, "forward ↓"), h("span", {}, "backward ↑, beside its forward (↻ computed again)")), columns), panel));
 
@@ -56,17 +68,74 @@ export function render({ model, el }) {
     slider.max = Math.max(0, record.rows - 1);
     row = Math.min(row ?? record.rows - 1, record.rows - 1);
     slider.value = row;
+    through.max = record.calls.length - 1;
+    computed = numbersOf = null;
+    clearTimeout(waiting); // what was chosen in another run is not asked of this one
     look();
+    tell();
+    drive();
+    if (COMPUTED.includes(by.value)) compute();
+    if (chosen !== null) choose(chosen);
+  }
+
+  // Everything that is computed on request is of the list of calls as it is now; an old record may be of another.
+  async function answered(path) {
+    const answer = await json(run.path(path)).catch((error) => ({ error: error.message }));
+    return !answer.error && answer.listing !== run.record.listing ? { error: "The program has changed since this run was recorded, so its calls cannot be computed again." } : answer;
+  }
+
+  const step = () => (values ? values[0] + values[1] * 2 ** 24 : 0);
+
+  async function drive() {
+    const mine = run;
+    road.wait();
+    if (!values && run.record.rows > 0) values = await run.row(row).catch(() => null);
+    const near = step(), answer = await answered(`calls?near=${near}&what=branches`);
+    if (mine === run) road.show(answer, near);
+  }
+
+  async function compute() {
+    const what = by.value, mine = run;
+    said.textContent = what === "error" ? "running every call on the reference, in float64 …" : "timing every call …";
+    const answer = await answered(`calls?near=${step()}&what=${what}`);
+    if (by.value !== what || mine !== run) return;
+    if (answer.error) { said.textContent = answer.error; return; }
+    computed = { what, of: new Map(answer.calls.map((each) => [each.call, each])) };
+    said.textContent = what === "error"
+      ? `After update ${whole(answer.step)}: how far each call’s result is from the reference’s in float64, given the same inputs, relative to its largest element. ${answer.calls.every((each) => each.ok) ? "All are within what rounding explains." : "Those marked ✗ have lost more digits than rounding of their inputs explains."}`
+      : `After update ${whole(answer.step)}: the share of the machine’s ceiling that each call reaches (products as fast as its fastest, or memory as fast as a copy).`;
+    paint();
+    tell();
+  }
+
+  function choose(call) {
+    chosen = call;
+    through.value = call;
+    const each = run.record.calls[call];
+    passing.textContent = `${call}: ${each.op}.${each.direction}`;
+    const folder = cells.get(call)?.made.closest("details");
+    if (folder && !folder.open) folder.open = true;
+    paint();
+    tell();
+    clearTimeout(waiting);
+    waiting = setTimeout(numbersNow, WAIT);
+  }
+
+  async function numbersNow() {
+    const call = chosen, mine = run;
+    const answer = await answered(`call?near=${step()}&call=${call}`);
+    if (call !== chosen || mine !== run) return;
+    numbersOf = { call, answer };
     tell();
   }
 
   function button(call, results) {
     const colour = h("i"), value = h("span", { className: "value" }, ""), recorded = results.get(call.call) ?? [];
     const shown = call.results[recorded[0]?.[0] ?? 0]?.buffer ?? "";
-    const made = h("button", { type: "button", className: "call", ariaPressed: "false", onclick: () => { chosen = call.call; paint(); tell(); } },
+    const made = h("button", { type: "button", className: "call", ariaPressed: "false", onclick: () => choose(call.call) },
       colour, h("span", { className: "no" }, String(call.call)), h("span", { className: "what" }, `${call.op}${call.phase === "recompute" ? " ↻" : ""} → ${local(shown, call.section)}`), value);
     made.dataset.call = call.call;
-    cells.set(call.call, { made, colour, value, results: recorded, back: call.phase === "backward" });
+    cells.set(call.call, { made, colour, value, results: recorded, back: call.phase === "backward", folder: null });
     return made;
   }
 
@@ -88,7 +157,8 @@ export function render({ model, el }) {
   function paint() {
     if (!values) return;
     at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
-    const statistic = by.value;
+    const statistic = by.value, now = COMPUTED.includes(statistic);
+    if (now) { paintComputed(); return; }
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
     for (const [call, cell] of cells) {
       const { made, colour, value: text, results, back } = cell;
@@ -104,6 +174,19 @@ export function render({ model, el }) {
       text.classList.toggle("wrong", wrong);
     }
     if (chosen !== null) tell();
+  }
+
+  function paintComputed() {
+    if (computed?.what !== by.value) return;
+    for (const [call, { made, colour, value: text }] of cells) {
+      const each = computed.of.get(call), pressed = String(call === chosen);
+      if (made.getAttribute("aria-pressed") !== pressed) made.setAttribute("aria-pressed", pressed);
+      if (!each) { text.firstChild.data = ""; colour.style.backgroundColor = ""; continue; }
+      const error = by.value === "error";
+      colour.style.backgroundColor = css(scale(error ? logShare(each.error ?? 1, 1e-9, 1e-3) : each.share));
+      text.firstChild.data = error ? `${each.ok ? "" : "✗ "}${short(each.error)}` : percent(each.share);
+      text.classList.toggle("wrong", error && !each.ok);
+    }
   }
 
   // Values forward and gradients back differ by orders of magnitude: each column has its own scale.
@@ -130,8 +213,18 @@ export function render({ model, el }) {
         const index = measured.get(result), numbers = index === undefined || !values ? [] : STATISTICS.map((name) => pair(name === "size" ? "size per element" : name, name === "zeros" ? percent(value(index, name)) : short(value(index, name))));
         return h("div", {}, h("pre", { tabIndex: 0 }, `${local(each.buffer, call.section)} ${each.sign} ${each.reads_as}`), h("dl", {}, pair("shape", each.shape.join("×")), numbers));
       }),
-      h("h3", {}, "Reads"), h("dl", {}, Object.entries(call.reads).map(([name, buffer]) => pair(name, buffer))),
+      told(call), exact, h("h3", {}, "Reads"), h("dl", {}, Object.entries(call.reads).map(([name, buffer]) => pair(name, buffer))),
       h("h3", {}, `Made at ${call.source}`), h("pre", { tabIndex: 0 }, run.record.sources[call.source] ?? "its source was not kept"));
+  }
+
+  // What was computed of this call, and its numbers once they are there.
+  function told(call) {
+    const each = computed?.of.get(call.call);
+    exact.replaceChildren(...(numbersOf?.call === call.call ? [h("h3", {}, numbersOf.answer.error ? "Its numbers" : `Its numbers after update ${whole(numbersOf.answer.step)}`),
+      ...(numbersOf.answer.error ? [h("p", { className: "soft" }, numbersOf.answer.error)] : callNumbers(numbersOf.answer, call))] : []));
+    if (!each) return "";
+    return h("p", { id: "flow-computed" }, computed.what === "time" ? `${short(each.ms)} ms, ${percent(each.share)} of the ceiling of ${each.by}`
+      : `farthest from the reference in ${each.argument} at [${each.position.join(", ")}]: ${each.found}, the reference has ${each.true}; ${short(each.error)} of its largest element, ${short(each.tolerance)} is what rounding explains`);
   }
 
   const news = (what) => {
@@ -141,9 +234,10 @@ export function render({ model, el }) {
     if (last) { row = Number(slider.max); slider.value = row; look(); }
   };
   model.listeners.add(news);
-  addEventListener("theme", paint);
+  const again = () => { paint(); road.draw(); };
+  addEventListener("theme", again);
   build();
-  return () => { model.listeners.delete(news); removeEventListener("theme", paint); };
+  return () => { model.listeners.delete(news); removeEventListener("theme", again); clearTimeout(waiting); road.leave(); };
 }
 
 const local = (name, section) => (section && name.startsWith(`${section}.`) ? name.slice(section.length + 1) : name);

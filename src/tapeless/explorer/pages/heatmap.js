@@ -9,12 +9,13 @@ import { onResize, prepare, stepAxis } from "./draw.js";
 const KINDS = {
   flow: "gradient that leaves each section", weights: "gradients of each section's weights", calls: "every backward call",
 };
+export const MARKS = { fine: "✓", look: "!", bad: "✗" }; // of the doctor's verdicts
 const BINS = 1024, LEFT = 112, RIGHT = 10, BOTTOM = 22, MOST_RUNS = 3, DECADES = 12;
 
 export function heatmap({ model }) {
   const kind = h("select", { id: "heat-kind", onchange: () => { chosen = null; update(); } },
     Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
-  const pictures = h("div");
+  const pictures = h("div", { className: "pictures" });
   const readout = h("p", { className: "readout", id: "heat-readout", ariaLive: "polite" });
   const toFlow = h("button", { type: "button", id: "heat-to-flow", hidden: true, onclick: () => { model.at = pointed(); model.open("flow"); } }, "see this step call by call");
   const who = h("button", { type: "button", id: "heat-to-batch", hidden: true, onclick: () => showBatch() }, "whose gradient was it?");
@@ -41,11 +42,13 @@ export function heatmap({ model }) {
     range = extent(drawn.filter(({ heat }) => heat.bins).map(({ heat }) => heat));
     [low.textContent, high.textContent] = range.map(short);
     const kept = [...pictures.children].map((child) => child.dataset.run).join();
-    if (kept !== drawn.map(({ run, heat }) => `${run.number}${heat.bins ? "" : "!"}`).join()) {
+    const key = ({ run, heat }) => `${run.number}${heat.bins ? "" : "!"} ${run.doctor?.diagnosis?.kind ?? ""}`;
+    if (kept !== drawn.map(key).join()) {
       leaving.forEach((each) => each());
       pictures.replaceChildren(...drawn.map(({ run, heat, canvas }) => {
-        const box = h("div", {}, h("h3", {}, run.name), heat.bins ? canvas : h("p", { className: "soft" }, heat.error ?? "nothing recorded yet"));
-        box.dataset.run = `${run.number}${heat.bins ? "" : "!"}`;
+        const said = run.doctor?.diagnosis, verdict = said && h("small", { className: said.verdict }, ` ${MARKS[said.verdict] ?? ""} ${said.kind}`);
+        const box = h("div", {}, h("h3", {}, run.name, verdict), heat.bins ? canvas : h("p", { className: "soft" }, heat.error ?? "nothing recorded yet"));
+        box.dataset.run = key({ run, heat });
         return box;
       }));
       leaving = drawn.filter(({ heat }) => heat.bins).map(({ canvas }) => onResize(canvas, draw));

@@ -35,10 +35,12 @@ export function render({ model, el }) {
       if (number === index) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");
     }
     wait.textContent = "the engine computes …";
+    place.classList.add("waiting");
     const fetched = await CHAPTERS[index][2]({ model, lesson: (moment) => json(`/api/learn/lesson${moment === null ? "" : `?at=${moment}`}`), ask: (what) => json(`/api/learn/${what}`), at, choose: (moment) => open(now, moment) })
       .catch((error) => [h("p", { className: "error", role: "alert" }, error.message)]);
     if (mine !== turn) return;
     wait.textContent = "";
+    place.classList.remove("waiting");
     const next = index + 1 < CHAPTERS.length && h("button", { type: "button", id: "learn-next", onclick: () => { open(index + 1); scrollTo(0, 0); } }, `next: ${CHAPTERS[index + 1][1]} →`);
     place.replaceChildren(h("h2", {}, `${index + 1}. ${CHAPTERS[index][1]}`), ...fetched, h("p", {}, next));
     tell();
@@ -72,9 +74,9 @@ async function begins(how) {
     h("p", {}, "Everything begins with one vector: how the loss changes when a score changes, ∂loss/∂score. It is the probability, less 1 at the right word: p − y."),
     predict({ id: "begins-sign", ask: "Which of its twenty numbers are negative?", choices: ["only that of the right word", `that of the likeliest word, ${found.words[likeliest]}`, "about half of them"], right: 0,
       say: h("p", {}, `p − 1 is negative, every other p is positive: the loss falls when the score of ${right} rises and every other falls.`) }),
-    predict({ id: `begins-slope-${found.at}`, ask: `${right} got ${short(found.likely[found.target])}. What is ∂loss/∂score of ${right}?`, right: found.slope[found.target],
+    predict({ id: `begins-slope-${found.at}`, ask: `${right} got ${Number(found.likely[found.target].toPrecision(6))}. What is ∂loss/∂score of ${right}?`, right: found.slope[found.target],
       say: bars({ title: "∂loss/∂score, as the backward call of the classifier wrote it", rows: found.words.map((word, index) => [word, found.slope[index]]), mark: found.target }) }),
-    predict({ id: "begins-sum", ask: "What do the twenty numbers add up to?", right: 0, say: h("p", {}, `Probabilities add up to 1, and 1 is taken away: here the sum is ${short(found.slope.reduce((a, b) => a + b))}.`) }),
+    predict({ id: "begins-sum", ask: "What do the twenty numbers add up to?", right: 0, tolerance: 1e-6, say: h("p", {}, `Probabilities add up to 1, and 1 is taken away: here the sum is ${short(found.slope.reduce((a, b) => a + b))}.`) }),
   ];
 }
 

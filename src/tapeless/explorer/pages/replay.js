@@ -135,7 +135,7 @@ export function replay({ model, heat }) {
     if (!frame) return;
     const told = phase === "ask" ? `Before its first update the model is asked${story.held_out ? " something it will never be trained on" : ""}.`
       : phase === "climb" ? `${moment.said} is wrong: the loss is ${short(moment.loss)}. Its gradient goes back through every call, and each weight learns how it should change.`
-        : `Thousands of such ways back, each followed by a small update: the loss of this answer is ${short(moment.loss)}.`;
+        : `${whole(moments.at(-1).step)} such ways back, each followed by a small update: the loss of this answer is ${short(moment.loss)}.`;
     if (happens.textContent !== told) happens.textContent = told;
   }
 

@@ -2,10 +2,9 @@
 
 import { chart } from "./curves.js";
 import { h, whole } from "./dom.js";
-import { heatmap } from "./heatmap.js";
+import { MARKS, heatmap } from "./heatmap.js";
 import { replay } from "./replay.js";
 
-const MARKS = { fine: "✓", look: "!", bad: "✗" };
 const CHARTS = [
   ["loss", "Loss", "trained on (line) and held out (dots)", true],
   ["accuracy", "Right answers", "held out (dots), trained on (rings)", false],

@@ -20,10 +20,11 @@ export const progress = {
 
 // Numbers that people type: 0.3, .3, −0.3, 1e-3.
 const typed = (text) => Number(text.trim().replace("−", "-").replace(",", ".") || NaN);
-export const near = (found, right) => Math.abs(found - right) <= Math.max(0.006 * Math.abs(right), 0.0006);
+// Numbers are shown with three digits, and a product of two such is good to one percent.
+export const near = (found, right, tolerance = 0.012 * Math.abs(right)) => Math.abs(found - right) <= tolerance + 1e-9;
 
 // Predict, then reveal. `right` is the index of a choice, or a number.
-export function predict({ id, ask, choices, right, say }) {
+export function predict({ id, ask, choices, right, tolerance, say }) {
   const verdict = h("p", { role: "status" }), answer = h("div", { hidden: true }, say);
   const done = (good, words) => {
     verdict.className = good ? "fine" : "bad";
@@ -41,7 +42,7 @@ export function predict({ id, ask, choices, right, say }) {
       event.preventDefault();
       const given = typed(field.value);
       if (Number.isNaN(given)) done(false, "write a number, such as −0.25");
-      else done(near(given, right), near(given, right) ? `✓ ${short(right)}` : `✗ ${field.value} is not it: ${Math.sign(given) !== Math.sign(right) && right !== 0 ? "look at the sign" : "compute it once more"}`);
+      else done(near(given, right, tolerance), near(given, right, tolerance) ? `✓ ${short(right)}` : `✗ ${field.value} is not it: ${Math.sign(given) !== Math.sign(right) && right !== 0 ? "look at the sign" : "compute it once more"}`);
     } }, field, h("button", { type: "submit" }, "check"), reveal);
   }
   const box = h("div", { className: "predict" }, h("p", {}, h("b", {}, "Predict. "), ask), form, verdict, answer);

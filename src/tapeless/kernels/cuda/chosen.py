@@ -2,7 +2,8 @@
 
 Under a full load a GPU is held back by the power it may draw, and the algorithm that cuBLAS thinks fastest can take a
 quarter longer than another of its own. The first run of a product tries them on the numbers at hand. Only those are in
-the running that sum a result in one go and give the bits of the first: the choice shows in the time alone.
+the running that sum a result in one go (where it is float32, in as many parts as the first does) and give the bits of
+the first: the choice shows in the time alone.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ AT_A_TIME = 2**20  # numbers whose bits are summed
 
 # cublasLt.h: types, the attributes that are set, and the way results are handed over
 BFLOAT16, FLOAT32, COMPUTE_FLOAT32 = 14, 0, 68
-FIRST_TRANSPOSED, SECOND_TRANSPOSED, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
-PLAIN, BIAS = 1, 4
+FIRST_TRANSPOSED, SECOND_TRANSPOSED, EPILOGUE, BIAS_POINTER, BEFORE_POINTER, BEFORE_STRIDE = 3, 4, 7, 8, 11, 12
+PLAIN, BIAS, GELU_OF_BIAS = 1, 4, 164
 MOST_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
 SPLITS = 2
+TYPES = {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32}
 Pointer = ctypes.c_void_p
 
 
@@ -75,10 +77,11 @@ _CHOSEN: dict[tuple[Any, ...], Any] = {}  # by the shapes, strides and alignment
 
 
 def can_choose(out, a, b) -> bool:
-    """Large products in bfloat16 of matrices whose rows or columns lie together, on a GPU."""
+    """Large products of matrices in bfloat16 whose rows or columns lie together, on a GPU."""
     return (
         out.device.type == "cuda"
-        and out.dtype == a.dtype == b.dtype == torch.bfloat16
+        and out.dtype in TYPES
+        and a.dtype == b.dtype == torch.bfloat16
         and 2 * out.numel() * a.shape[1] >= FROM
         and out.stride(1) == 1
         and all(1 in x.stride() and max(x.stride()) % 8 == 0 for x in (out, a, b))
@@ -88,10 +91,11 @@ def can_choose(out, a, b) -> bool:
 
 
 class Chosen:
-    """out = a @ b, or a @ b + bias. What cuBLAS calls the first factor is b: it reads matrices by columns."""
+    """out = a @ b, or a @ b + bias; with `before`, before = a @ b + bias and out = gelu of that, taken before it is
+    rounded. What cuBLAS calls the first factor is b: it reads matrices by columns."""
 
-    def __init__(self, out, a, b, bias=None):
-        self._kept = out, a, b, bias
+    def __init__(self, out, a, b, bias=None, before=None):
+        self._kept = out, a, b, bias, before
         self._device = out.device.index
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._wanted = Pointer()
@@ -100,14 +104,18 @@ class Chosen:
         across, down = a.stride(1) != 1, b.stride(1) != 1
         self._set(FIRST_TRANSPOSED, ctypes.c_int(down))
         self._set(SECOND_TRANSPOSED, ctypes.c_int(across))
-        self._set(EPILOGUE, ctypes.c_int(PLAIN if bias is None else BIAS))
+        self._set(EPILOGUE, ctypes.c_int(PLAIN if bias is None else BIAS if before is None else GELU_OF_BIAS))
         if bias is not None:
             self._set(BIAS_POINTER, Pointer(bias.data_ptr()))
+        if before is not None:
+            self._set(BEFORE_POINTER, Pointer(before.data_ptr()))
+            self._set(BEFORE_STRIDE, ctypes.c_int64(before.stride(0)))
         self._layouts = [_layout(b.T if down else b), _layout(a.T if across else a), _layout(out)]
         places = [x.data_ptr() for x in (out, a, b)]
         self._alignments = [min(256, place & -place) for place in places]
         strides = (out.stride(), a.stride(), b.stride())
-        self._key = (self._device, out.shape, a.shape[1], strides, bias is None, tuple(self._alignments))
+        kind = (bias is None, before is None)
+        self._key = (self._device, out.dtype, out.shape, a.shape[1], strides, kind, tuple(self._alignments))
 
     def _set(self, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
@@ -120,7 +128,7 @@ class Chosen:
         self._run(algorithm)
 
     def _run(self, algorithm: Any) -> None:
-        out, a, b, _ = self._kept
+        out, a, b, *_ = self._kept
         first, second, result = self._layouts
         workspace = _workspace(self._device)
         _checked(
@@ -145,7 +153,7 @@ class Chosen:
         return min(zip(took, same, strict=True), key=lambda pair: median(pair[0]))[1]
 
     def _candidates(self) -> list[Any]:
-        """That sum each result in one go, cuBLAS's own first choice among them first."""
+        """That sum each result in as many parts, cuBLAS's own first choice among them first."""
         library, preference = _library(), Pointer()
         _checked(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
         limits = [(MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))]
@@ -162,7 +170,8 @@ class Chosen:
             )
         )  # fmt: skip
         found = [results[n].algorithm for n in range(number.value)]
-        return [each for each in found if _splits(each) == 1] or found[:1]
+        splits = 1 if self._kept[0].dtype == torch.bfloat16 else _splits(found[0])
+        return [each for each in found if _splits(each) == splits] or found[:1]
 
 
 def _splits(algorithm: Any) -> int:
@@ -179,7 +188,8 @@ def _layout(matrix) -> Any:
     """Of a matrix by rows, which cuBLAS sees as its transpose by columns."""
     rows, columns = matrix.shape
     found = Pointer()
-    _checked(_library().cublasLtMatrixLayoutCreate(ctypes.byref(found), BFLOAT16, columns, rows, matrix.stride(0)))
+    kind = TYPES[matrix.dtype]
+    _checked(_library().cublasLtMatrixLayoutCreate(ctypes.byref(found), kind, columns, rows, matrix.stride(0)))
     return found
 
 

@@ -32,19 +32,21 @@ def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Native]:
     narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
     runs: list[Native] = []
     a, b = (factor(x, narrow, runs) for x in (a, b))
+    if not add and times == 1 and can_choose(out, a, b):
+        return [*runs, Chosen(out, a, b)]
     if out.dtype != narrow:
         wide = torch.ops.aten.addmm.dtype_out
         options = {"out": out, "beta": float(add), "alpha": times}
         return [*runs, partial(wide, out, a, b, out.dtype, **options)]
     if add or times != 1:
         return [*runs, partial(torch.addmm, out, a, b, beta=float(add), alpha=times, out=out)]
-    return [*runs, Chosen(out, a, b) if can_choose(out, a, b) else partial(torch.mm, a, b, out=out)]
+    return [*runs, partial(torch.mm, a, b, out=out)]
 
 
-def affine(out, a, b, bias) -> list[Native]:
-    """out = a @ b + bias, all of one type."""
+def affine(out, a, b, bias, gelu=None) -> list[Native]:
+    """out = a @ b + bias, all of one type. `gelu`, which only may be given where `can_choose`, becomes that of out."""
     if can_choose(out, a, b):
-        return [Chosen(out, a, b, bias)]
+        return [Chosen(out, a, b, bias) if gelu is None else Chosen(gelu, a, b, bias, before=out)]
     return [partial(torch.addmm, bias, a, b, out=out)]
 
 

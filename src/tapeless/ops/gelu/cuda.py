@@ -13,7 +13,7 @@ from tapeless.kernels.cuda.sums import fold, part_height
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
-ROWS, COLUMNS, PROGRAMS, STAGES = 16, 128, 2048, 3  # of the backward that also sums: a tile, and about how many
+ROWS, COLUMNS, PROGRAMS, STAGES = 16, 128, 4096, 3  # of the backward that also sums: a tile, and about how many
 
 SCALE = tl.constexpr(2 * sqrt(2 / pi))
 CUBIC = tl.constexpr(2 * sqrt(2 / pi) * 0.044715)

@@ -11,6 +11,7 @@ from functools import partial
 import triton
 import triton.language as tl
 
+from tapeless.kernels.cuda.chosen import can_choose
 from tapeless.kernels.cuda.launch import blocks, launch, numbers, put
 from tapeless.kernels.cuda.products import affine, factor, product
 from tapeless.kernels.cuda.scratch import scratch
@@ -21,11 +22,17 @@ from tapeless.ops.contract import NONE
 COLUMNS = 1024
 
 
-def forward(y, x, weight, bias) -> list[Native]:
+def takes_gelu(y, x, weight, bias) -> bool:
+    """Whether `forward` can make the GELU of y on its way."""
+    return bias is not None and y.dtype == x.dtype == weight.dtype == bias.dtype and can_choose(y, x, weight)
+
+
+def forward(y, x, weight, bias, gelu=None) -> list[Native]:
+    """With `gelu`, where it `takes_gelu`, also that of y."""
     if bias is not None and y.dtype == weight.dtype == bias.dtype:
         made: list[Native] = []
         x = factor(x, weight.dtype, made)
-        return [*made, *affine(y, x, weight, bias)]
+        return [*made, *affine(y, x, weight, bias, gelu)]
     runs = product(y, x, weight)
     if bias is not None:
         rows, columns = y.shape

@@ -15,32 +15,43 @@ from tapeless.ops.contract import NONE
 PROGRAMS, STAGES = 528, 3  # of the backward, as LayerNorm's
 
 
-def forward(y, rstd, x, weight, eps) -> list[Native]:
+def forward(y, rstd, x, weight, eps, total=None, branch=None) -> list[Native]:
+    """With `branch`, of total = x + branch, which is written too, where whole rows are normed: a residual and the norm
+    after it in one pass."""
     heads, size = rstd.shape[1], len(weight)
-    arguments = (y, rstd, x, weight, y.stride(0), x.stride(0), heads, size, eps)
+    arguments = (y, rstd, total, x, branch, weight, y.stride(0), x.stride(0), heads, size, eps)
     return [launch(_forward, rstd.numel(), *arguments, WIDTH=width(size), num_warps=max(1, width(size) // 512))]
 
 
-def backward(dx, dweight, dy, x, weight, rstd, add=NONE) -> list[Native]:
+def backward(dx, dweight, dy, x, weight, rstd, add=NONE, copy=None, dbelow=None) -> list[Native]:
+    """`copy` is what dx becomes, in another type, and (+)= its column sums go to `dbelow`: what the linear below a norm
+    of whole rows begins with, while dx is at hand."""
     heads, size, stretches = rstd.shape[1], len(weight), rstd.numel()
     height = blocks(stretches, PROGRAMS)
     programs = blocks(stretches, height)
-    partial = None if dweight is None else scratch(x, 1, programs, size)
+    sums = {"dweight": dweight, "dbelow": dbelow}
+    asked = [name for name, total in sums.items() if total is not None]
+    partial = scratch(x, len(asked), programs, size) if asked else ()
+    parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     strides = (0 if dx is None else dx.stride(0), dy.stride(0), x.stride(0))
     run = launch(
-        _backward, programs, dx, partial, dy, x, weight, rstd, *strides, stretches, heads, size, height,
+        _backward, programs, dx, copy, *parts, dy, x, weight, rstd, *strides, stretches, heads, size, height,
         ADD="dx" in add, WIDTH=width(size), STAGES=STAGES, num_warps=max(1, width(size) // 512),
     )  # fmt: skip
-    return [run] if partial is None else [run, fold(partial, (dweight, "dweight" in add))]
+    return [run, fold(partial, *((sums[name], name in add) for name in asked))] if asked else [run]
 
 
 @triton.jit
-def _forward(Y, RSTD, X, WEIGHT, y_step, x_step, H, D, eps, WIDTH: tl.constexpr):
+def _forward(Y, RSTD, TOTAL, X, BRANCH, WEIGHT, y_step, x_step, H, D, eps, WIDTH: tl.constexpr):
     stretch = tl.program_id(0).to(tl.int64)
     row, head = stretch // H, stretch % H
     d = tl.arange(0, WIDTH)
     inside = d < D
     x = numbers(X + row * x_step + head * D + d, inside)
+    if BRANCH is not None:
+        x += numbers(BRANCH + row * D + d, inside)
+        tl.store(TOTAL + row * D + d, x, mask=inside)
+        x = x.to(TOTAL.dtype.element_ty).to(tl.float32)  # as the backward will read it
     rstd = 1.0 / tl.sqrt(tl.sum(x * x, 0) / D + eps)  # (1)
     tl.store(RSTD + stretch, rstd)
     tl.store(Y + row * y_step + head * D + d, x * rstd * numbers(WEIGHT + d, inside), mask=inside)  # (2)
@@ -48,7 +59,7 @@ def _forward(Y, RSTD, X, WEIGHT, y_step, x_step, H, D, eps, WIDTH: tl.constexpr)
 
 @triton.jit
 def _backward(
-    DX, DWEIGHT, DY, X, WEIGHT, RSTD, dx_step, dy_step, x_step, N, H, D, height,
+    DX, COPY, DWEIGHT, DBELOW, DY, X, WEIGHT, RSTD, dx_step, dy_step, x_step, N, H, D, height,
     ADD: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
@@ -56,6 +67,7 @@ def _backward(
     inside = d < D
     weight = numbers(WEIGHT + d, inside)
     scales = tl.zeros((WIDTH,), tl.float32)
+    below = tl.zeros((WIDTH,), tl.float32)
     for n in tl.range(program * height, tl.minimum(program * height + height, N), num_stages=STAGES):
         row, at = tl.cast(n // H, tl.int64), n % H * D + d
         dy, rstd = numbers(DY + row * dy_step + at, inside), tl.load(RSTD + n)
@@ -67,5 +79,10 @@ def _backward(
             if ADD:
                 dx += numbers(DX + row * dx_step + at, inside)
             tl.store(DX + row * dx_step + at, dx, mask=inside)
+            if COPY is not None:
+                tl.store(COPY + row * D + d, dx, mask=inside)
+            below += dx
     if DWEIGHT is not None:
         tl.store(DWEIGHT + program * D + d, scales, mask=inside)
+    if DBELOW is not None:
+        tl.store(DBELOW + program * D + d, below, mask=inside)

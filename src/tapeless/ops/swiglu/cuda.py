@@ -18,10 +18,12 @@ def forward(y, gate, up) -> list[Native]:
     return [launch(_forward, (rows, blocks(columns, BLOCK)), *arguments, BLOCK=BLOCK)]
 
 
-def backward(dgate, dup, dy, gate, up) -> list[Native]:
+def backward(dgate, dup, dy, gate, up, y=None) -> list[Native]:
+    """With `y` the activation once more, for the weights that read it, from the same pass."""
     rows, columns = dy.shape
     tensors = (dgate, dup, dy, gate, up)
-    arguments = (*tensors, *(tensor.stride(0) for tensor in tensors), columns)
+    strides = (*(tensor.stride(0) for tensor in tensors), 0 if y is None else y.stride(0))
+    arguments = (*tensors, y, *strides, columns)
     return [launch(_backward, (rows, blocks(columns, BLOCK)), *arguments, BLOCK=BLOCK)]
 
 
@@ -42,7 +44,7 @@ def _forward(Y, GATE, UP, y_step, gate_step, up_step, F, BLOCK: tl.constexpr):
 
 @triton.jit
 def _backward(
-    DGATE, DUP, DY, GATE, UP, dgate_step, dup_step, dy_step, gate_step, up_step, F, BLOCK: tl.constexpr
+    DGATE, DUP, DY, GATE, UP, Y, dgate_step, dup_step, dy_step, gate_step, up_step, y_step, F, BLOCK: tl.constexpr
 ):  # fmt: skip
     r, f = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     dy, gate = numbers(DY + r * dy_step + f, f < F), numbers(GATE + r * gate_step + f, f < F)
@@ -50,4 +52,7 @@ def _backward(
     e = tl.exp(-z)
     s = 1.0 / (1.0 + e)
     tl.store(DGATE + r * dgate_step + f, dy * up * (s * (1.0 + z * (e * s))), mask=f < F)  # (2)
-    tl.store(DUP + r * dup_step + f, dy * tl.where(gate < -FAR, gate * 0.0, gate * s), mask=f < F)  # (3)
+    swish = tl.where(gate < -FAR, gate * 0.0, gate * s)
+    tl.store(DUP + r * dup_step + f, dy * swish, mask=f < F)  # (3)
+    if Y is not None:
+        tl.store(Y + r * y_step + f, swish * up, mask=f < F)  # (1)

@@ -41,12 +41,16 @@ class Speech:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """What ends a turn: what the model's files say, and the first special token that the template puts behind an
-        answer."""
+        """What ends a turn: what the model's files say, and what the template does."""
+        return frozenset(self.chat.ends) | ({self.turn_end} if self.turn_end is not None else frozenset())
+
+    @cached_property
+    def turn_end(self) -> int | None:
+        """The first special token that the template puts behind an answer."""
         word, known = "word", frozenset(self.tokenizer.specials.values())
         text = self.chat.written([{"role": "user", "content": word}, {"role": ASSISTANT, "content": word}])
         behind = self.tokenizer.encode_marked(text.rpartition(word)[2])[0]
-        return frozenset(self.chat.ends).union([int(each) for each in behind if int(each) in known][:1])
+        return next((int(each) for each in behind if int(each) in known), None)
 
     def invitation(self, messages: Sequence[Message]) -> list[int]:
         """What stands before an answer."""

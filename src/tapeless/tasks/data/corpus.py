@@ -177,7 +177,9 @@ def check_share(validation: Any) -> None:
 def cut_once(document: Document, share: float) -> tuple[Document, Document]:
     """One document as two, at a line end near `share` of it: no line, or at least no word, is on both sides."""
     if document.size < 2:
-        raise TapelessError(f"{document.path} holds a single byte, so nothing can be held out: give more text.")
+        raise TapelessError(
+            f"{document.origin or document.path} holds a single byte of text, so nothing can be held out: give more."
+        )
     wanted = min(max(document.start + round(document.size * share), document.start + 1), document.stop - 1)
     first = max(document.start, wanted - PIECE)
     with opened(document.path) as file:
@@ -235,7 +237,7 @@ def _nearest_cut(block: bytes, wanted: int, path: Path) -> int:
     if not cut:
         cut = next((place for place in range(1, len(block)) if block[place] & 0xC0 != 0x80), 0)
     if not cut:
-        raise TapelessError(f"{path} holds a single character, so nothing can be held out: give more text.")
+        raise TapelessError(f"{path} holds a single character, so nothing can be held out: give more.")
     return cut
 
 

@@ -1,0 +1,84 @@
+// The residual stream as a highway: every branch that joins it, how large it is beside what drives there already, and
+// whether it goes the same way or against it. Left is the input, right the loss; forward above, backward below.
+
+import { css, SIGNS } from "./colour.js";
+import { h, percent, short, table, tableBeside } from "./dom.js";
+import { onResize, prepare } from "./draw.js";
+
+const LEFT = 78, RIGHT = 10, LABELS = 40, TALLEST = 1.5;
+
+export function highway({ choose }) {
+  let found = null, at = -1;
+  const canvas = h("canvas", { id: "highway", className: "highway", tabIndex: 0, role: "img", ariaLabel: "the residual stream and its branches" });
+  const told = h("p", { className: "readout", id: "highway-told", ariaLive: "polite" });
+  const said = h("p", { className: "soft", id: "highway-said" }, "computing …");
+  const beside = tableBeside("as a table", () => table("Branches of the residual stream", ["call", "way", "branch", "size", "of the stream", "cosine"],
+    found.map((each) => [String(each.call), each.direction, each.name, each.size, percent(each.highway ? each.size / each.highway : 0), each.cosine])));
+  const picture = h("div", { hidden: true }, canvas, told, beside);
+  const el = h("section", { className: "card", ariaLabel: "Residual highway" }, h("h2", {}, "The residual highway: what joins it, and which way"), said, picture);
+
+  // Forward in the order of its calls; of the backward, which comes from the loss, the last stands leftmost.
+  const lanes = () => [found.filter((each) => each.direction === "forward"), found.filter((each) => each.direction === "backward").reverse()];
+
+  function show(answer, step) {
+    picture.hidden = !!answer.error;
+    if (answer.error) { said.textContent = answer.error; return; }
+    found = answer.calls;
+    at = Math.min(at, found.length - 1);
+    said.textContent = `A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. After update ${answer.step.toLocaleString("en")}${answer.step === step ? "" : ", the nearest whose weights are kept"}.`;
+    beside.refresh();
+    draw();
+  }
+
+  function draw() {
+    if (!found || picture.hidden) return;
+    const { context, width, height, ink } = prepare(canvas), high = height / 2, across = width - LEFT - RIGHT;
+    lanes().forEach((lane, number) => {
+      const road = number * high + high - LABELS, unit = across / Math.max(1, lane.length), tall = high - LABELS - 16;
+      context.fillStyle = ink("soft");
+      context.textBaseline = "middle";
+      context.textAlign = "left";
+      context.fillText(number ? "gradient ←" : "forward →", 0, road - tall / 2);
+      context.fillStyle = ink("line");
+      context.fillRect(LEFT, road, across, 6);
+      lane.forEach((each, index) => {
+        const share = each.highway ? each.size / each.highway : 0, size = Math.max(2, (tall * Math.min(share, TALLEST)) / TALLEST), x = LEFT + index * unit;
+        context.fillStyle = tone(each.cosine, ink("line"));
+        context.fillRect(x + unit * 0.2, road - size, unit * 0.6, size);
+        if (found.indexOf(each) === at) { context.strokeStyle = ink("mark"); context.lineWidth = 2; context.strokeRect(x + unit * 0.2 - 3, road - size - 3, unit * 0.6 + 6, size + 6); }
+        context.fillStyle = ink("soft");
+        context.textAlign = "center";
+        if (unit > 84) {
+          context.fillText(each.name.replace("blocks.", ""), x + unit / 2, road + 16, unit - 4);
+          context.fillText(`${percent(share)}, cos ${short(Number(each.cosine.toFixed(2)))}`, x + unit / 2, road + 31, unit - 4);
+        }
+      });
+    });
+    canvas.setAttribute("aria-label", `${found.length} branches of the residual stream; arrow keys go through them`);
+    const each = found[at];
+    told.textContent = each ? `${each.direction}: ${each.name} joins at call ${each.call}, ${percent(each.highway ? each.size / each.highway : 0)} as large as the stream, cosine ${short(each.cosine)}: it ${each.cosine > 0.1 ? "reinforces what is there" : each.cosine < -0.1 ? "cancels part of what is there" : "goes across"}` : "Click a branch: its call is shown below.";
+  }
+
+  canvas.addEventListener("click", (event) => {
+    if (!found) return;
+    const box = canvas.getBoundingClientRect(), lane = lanes()[event.clientY - box.top < box.height / 2 ? 0 : 1];
+    const index = Math.floor(((event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT)) * lane.length), each = lane[Math.min(lane.length - 1, Math.max(0, index))];
+    if (each) { at = found.indexOf(each); draw(); choose(each.call); }
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !found?.length) return;
+    event.preventDefault();
+    at = Math.min(found.length - 1, Math.max(0, at + by));
+    draw();
+    choose(found[at].call);
+  });
+  const leave = onResize(canvas, draw);
+  return { el, show, draw, leave, wait: () => { said.textContent = "computing …"; } };
+}
+
+// The nearer to going across, the paler.
+function tone(cosine, pale) {
+  const share = Math.min(1, 0.25 + Math.abs(cosine) * 1.5);
+  return Math.abs(cosine) < 0.03 ? pale : css(SIGNS[cosine > 0 ? 1 : 0]).replace(")", ` / ${share.toFixed(2)})`);
+}

@@ -1,0 +1,140 @@
+"""A step of a run, walked again for a page: the branches of its stream, the error of every call against the proven
+reference, its time against the machine's ceiling, and the numbers of one call."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from math import isfinite
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tapeless.bench.ours import ceilings
+from tapeless.check.lockstep import compare
+from tapeless.errors import TapelessError
+from tapeless.explorer.tracing import MOST_FLOPS, Traced
+from tapeless.model import Model
+from tapeless.ops.contract import Array
+from tapeless.program.call import Call
+from tapeless.tracing.stream import PHASES, branches
+from tapeless.train.records import header_of
+
+CORNER = (4, 5)  # rows and columns of an array that are written out
+BINS = 41
+TIMES = 5
+
+
+def of_calls(traced: Traced, what: str) -> dict[str, Any]:
+    """Of every call of the step: "branches", "error" or "time"."""
+    found = {"branches": _branches, "error": _errors, "time": _times}[what](traced)
+    listing = header_of(traced.model.program).listing
+    return {"step": traced.standing.step, "what": what, "listing": listing, "calls": found}
+
+
+def _branches(traced: Traced) -> list[dict[str, Any]]:
+    inputs, targets = traced.update.batches[0]
+    return [asdict(each) for each in branches(traced.model, inputs, targets, count=traced.update.count)]
+
+
+def _numbered(model: Model) -> list[tuple[int, Call]]:
+    return [(number, call) for number, call in enumerate(model.program.calls) if call.phase in PHASES]
+
+
+def _errors(traced: Traced) -> list[dict[str, Any]]:
+    """Each call on the run's backend and on the reference in float64, which is given the same numbers to read."""
+    model = traced.model
+    if sum(call.flops for _, call in _numbered(model)) > MOST_FLOPS:
+        raise TapelessError("the reference would take too long for a step of this size: `tapeless check` is for that.")
+    twin = traced.probe.exact()
+    for side in (model, twin):
+        side.draws = traced.update.draws
+        side.feed(*traced.update.batches[0], traced.update.count)
+    found: dict[int, dict[str, Any]] = {}
+    for number, call in _numbered(model):
+        arrays, true = model.engine.arguments(call), twin.engine.arguments(call)
+        for each in compare(call, arrays, true, model.engine.backend, number):
+            worst = found.get(number)
+            if worst is None or not each.error <= worst["error"]:
+                found[number] = {
+                    "call": number, "argument": each.argument, "error": _finite(each.error), "ok": each.ok,
+                    "tolerance": each.tolerance, "position": list(each.position), "found": _finite(each.found),
+                    "true": _finite(each.true),
+                }  # fmt: skip
+    model.draws = twin.draws = traced.update.draws
+    return list(found.values())
+
+
+def _times(traced: Traced) -> list[dict[str, Any]]:
+    """Beside what the machine can do at most, in the same minute: products as fast as its fastest, or memory as fast
+    as a copy, whichever the call needs longer for."""
+    model = traced.model
+    if model.backend != "cpu":
+        raise TapelessError(f"calls are timed on the cpu backend, and this run's is {model.backend}.")
+    model.feed(*traced.update.batches[0], traced.update.count)
+    times: dict[int, list[float]] = {number: [] for number, _ in _numbered(model)}
+    for _ in range(TIMES + 1):
+        for number in times:
+            start = time.perf_counter()
+            for native in model.engine.bound[number][1]:
+                native()
+            times[number].append(time.perf_counter() - start)
+    model.draws = traced.update.draws
+    peak = ceilings(768)
+    found = []
+    for number, call in _numbered(model):
+        took = median(times[number][1:])
+        products = call.flops / (1e9 * peak["peak_gflops"])
+        moved = sum(each.nbytes for each in model.engine.arguments(call).values()) / (1e9 * peak["peak_gbytes"])
+        least, by = max((products, "products"), (moved, "memory"))
+        found.append({"call": number, "ms": 1000 * took, "share": min(1.0, least / took), "by": by})
+    return found
+
+
+def of_one(traced: Traced, number: int) -> dict[str, Any]:
+    """A call's arrays at this step: a corner of each, and of what it writes how its values are spread."""
+    model = traced.model
+    if number >= len(model.program.calls):
+        raise TapelessError(f"there is no call {number}: there are {len(model.program.calls)}.")
+    model.draws = traced.update.draws
+    model.feed(*traced.update.batches[0], traced.update.count)
+    phases = PHASES if model.program.calls[number].phase in PHASES else ()
+    if not phases:
+        raise TapelessError("clip and update are made once for all weights: Trace a weight shows their numbers.")
+    wanted = model.program.calls[number]
+    for call in model.engine.walk(*phases):
+        if call is wanted:
+            break
+    arguments = [_argument(model, each.name, each.mode, each.view) for each in wanted.arguments]
+    for _ in model.engine.walk("zero"):  # what was walked halfway leaves no half a gradient behind
+        pass
+    model.draws = traced.update.draws
+    listing = header_of(model.program).listing
+    return {"step": traced.standing.step, "call": number, "listing": listing, "arguments": arguments}
+
+
+def _argument(model: Model, name: str, mode: str, view: Any) -> dict[str, Any]:
+    values = np.array(model.engine.read(view))
+    flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[None]
+    corner = [[_number(value) for value in row[: CORNER[1]].tolist()] for row in flat[: CORNER[0]]]
+    found = {"name": name, "mode": mode, "buffer": view.name, "shape": list(values.shape), "corner": corner,
+             "rows": len(flat), "columns": flat.shape[1]}  # fmt: skip
+    return found | ({"spread": spread(values)} if mode != "read" and values.dtype.kind == "f" else {})
+
+
+def spread(values: Array) -> dict[str, Any]:
+    """A histogram, symmetric around zero, of what is finite."""
+    sound = values[np.isfinite(values)].astype(np.float64)
+    most = float(np.abs(sound).max(initial=0.0))
+    counts, _ = np.histogram(sound, BINS, (-most, most) if most else (-1.0, 1.0))
+    zeros, wrong = int(np.count_nonzero(sound == 0)), int(values.size - sound.size)
+    return {"most": most, "counts": counts.tolist(), "zeros": zeros, "wrong": wrong}
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int) else _finite(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
