@@ -551,7 +551,9 @@ def test_an_evaluation_does_not_speak_for_the_step():
     assert model.steps == 1
 
 
-@pytest.mark.parametrize("optimizer", ["preset", "sgd", "momentum", "adam", "adamw", tapeless.Optimizer("adam")])
+@pytest.mark.parametrize(
+    "optimizer", ["preset", "sgd", "momentum", "adam", "adamw", "muon", tapeless.Optimizer("adam")]
+)
 def test_a_few_updates_lower_the_loss(optimizer):
     model = small(optimizer=optimizer)
     inputs, targets = batch_for(model)

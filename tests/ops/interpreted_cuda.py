@@ -86,6 +86,7 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "sgd": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
     "momentum": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
     "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
+    "muon": [],  # which the backend does not have yet
 }
 FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inputs that decide something
     "attention": [

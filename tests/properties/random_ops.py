@@ -82,6 +82,8 @@ def random_inputs(
         scalars["decayed"] = _random_spans(rng, dims["N"])
         starts = rng.choice(dims["N"] - 1, dims["L"] - 1, replace=False) + 1
         scalars["sections"] = (0, *sorted(int(start) for start in starts))
+        scalars["matrices"] = _random_matrices(rng, dims["N"])
+        dims["U"] = dims["N"] - sum(rows * sum(widths) for _, rows, widths in scalars["matrices"])
         inputs = Inputs(name, dims, {}, scalars)
         sizes = [int(np.prod(inputs.shape(argument))) for argument in spec.shapes]
         if spec.refuse(dims, scalars) is None and max(sizes) <= MOST_ELEMENTS:
@@ -131,6 +133,13 @@ def _random_scalars(rng: np.random.Generator) -> dict[str, Any]:
 def _random_spans(rng: np.random.Generator, size: int) -> tuple[tuple[int, int], ...]:
     edges = np.sort(rng.integers(0, size + 1, 4))
     return tuple((int(a), int(b)) for a, b in edges.reshape(2, 2) if a < b)
+
+
+def _random_matrices(rng: np.random.Generator, size: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Some side by side, where there is room for them and for more."""
+    rows, widths = int(rng.integers(1, 9)), tuple(int(width) for width in rng.integers(1, 9, rng.integers(1, 4)))
+    free = size - rows * sum(widths)
+    return ((int(rng.integers(0, free)), rows, widths),) if free > 0 else ()
 
 
 def _random_array(inputs: Inputs, argument: str, rng: np.random.Generator) -> Array:

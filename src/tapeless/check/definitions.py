@@ -299,6 +299,48 @@ def adamw(
     return {"m": m, "v": v} | made
 
 
+def muon(
+    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
+    gradients: Array, scale: Array, finite: Array, lr: Array,
+    momentum: float, beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
+    matrices: tuple[tuple[int, int, tuple[int, ...]], ...], sections: tuple[int, ...],
+    master: Array | None = None,
+) -> Outputs:  # fmt: skip
+    t, full = int(step[0]) + 1, weights if master is None else master
+    first, second, change = m.copy(), v.copy(), np.zeros(len(m))
+    if not finite[0]:
+        return {"m": m, "v": v} | _update({}, weights, master, change, step, finite, sections)
+    others = set(range(len(m)))
+    for start, rows, widths in matrices:
+        for column, width in ((sum(widths[:n]), width) for n, width in enumerate(widths)):
+            places = [[start + r * sum(widths) + column + c for c in range(width)] for r in range(rows)]
+            others -= {n for row in places for n in row}
+            for n in (n for row in places for n in row):
+                first[n] = momentum * m[n] + (1 - momentum) * scale[0] * gradients[n]
+            ahead = [[momentum * first[n] + (1 - momentum) * scale[0] * gradients[n] for n in row] for row in places]
+            nearly = nearly_orthogonal(np.array(ahead))
+            for r, row in enumerate(places):
+                for c, n in enumerate(row):
+                    change[n] = lr[0] * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
+    for at, n in enumerate(sorted(others)):
+        g = scale[0] * gradients[n]
+        first[n], second[at] = beta1 * m[n] + (1 - beta1) * g, beta2 * second[at] + (1 - beta2) * g**2
+        change[n] = lr[0] * first[n] / (1 - beta1**t) / (sqrt(second[at] / (1 - beta2**t)) + eps)
+    for n in (n for start, stop in decayed for n in range(start, stop)):
+        change[n] += lr[0] * decay * full[n]
+    return _update({"m": first, "v": second}, weights, master, change, step, finite, sections)
+
+
+def nearly_orthogonal(x: Array) -> Array:
+    """By its singular values, each of which goes through the polynomial five times."""
+    left, values, right = np.linalg.svd(x, full_matrices=False)
+    values = values / max(sqrt(fsum(value * value for value in values)), 1e-7)
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    found: Array = left * values @ right
+    return found
+
+
 def sinusoid(positions: int, channels: int) -> Array:
     """Not an op's output, but what `positions` reads where nothing is learned."""
 
@@ -360,4 +402,5 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "sgd": sgd,
     "momentum": momentum,
     "adamw": adamw,
+    "muon": muon,
 }

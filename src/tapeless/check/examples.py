@@ -117,7 +117,8 @@ def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
 
 
 def _update(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"finite": np.array([0])}, own | {"gradients": np.full(9, np.nan), "finite": np.array([0])}]
+    nothing = np.full(own["gradients"].shape, np.nan)
+    return [own | {"finite": np.array([0])}, own | {"gradients": nothing, "finite": np.array([0])}]
 
 
 def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -126,11 +127,20 @@ def _adamw(own: Example, rng: np.random.Generator) -> list[Example]:
     return [*sizes, *_update(own, rng)]
 
 
+def _muon(own: Example, rng: np.random.Generator) -> list[Example]:
+    first = own | {"step": np.array([0]), "m": np.zeros(34), "v": np.zeros(7), "eps": 0.1}
+    whole = {key: rng.normal(size=12) for key in ("weights", "m", "gradients")}
+    square = own | whole | {"matrices": ((3, 3, (3,)),), "v": np.ones(3), "decayed": (), "sections": (0, 1, 3)}
+    tiny = first | {"gradients": 1e-9 * own["gradients"]}  # a norm that is not divided out
+    alone = square | {"matrices": ((0, 2, (4, 2)),), "v": np.ones(1), "sections": (0,), "moved": (1,), "norms": (1,)}
+    return [first, tiny, square, alone, *_update(own, rng)]
+
+
 def examples_with_master(name: str) -> list[Example]:
     """Of an update, with a master copy of which the weights are no rounding yet: they must not be read."""
     rng = np.random.default_rng(4)
     own = OPS[name].example(rng)
-    return [own | {"master": rng.normal(size=9)}] if "master" in OPS[name].SPEC.shapes else []
+    return [own | {"master": rng.normal(size=own["weights"].shape)}] if "master" in OPS[name].SPEC.shapes else []
 
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
@@ -151,4 +161,5 @@ FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "sgd": _update,
     "momentum": _update,
     "adamw": _adamw,
+    "muon": _muon,
 }

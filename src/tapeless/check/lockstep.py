@@ -130,10 +130,12 @@ def farthest(
 def reduction_length(call: Call, result: str) -> int:
     """How many numbers go into one of the result: the longest axis that is read but not in the result."""
     letters = summed_letters(call, result) or set(call.spec.letters(result))
-    return max((call.dims[letter] for letter in letters if letter in call.dims and letter != "N"), default=1)
+    return max((call.dims[letter] for letter in letters if letter in call.dims and letter not in "NU"), default=1)
 
 
 def summed_letters(call: Call, result: str) -> set[str]:
     """The axes that are read but not in the result."""
     read = {x for argument in call.arguments if argument.mode == "read" for x in call.spec.letters(argument.name)}
-    return {letter for letter in read - set(call.spec.letters(result)) if not letter.isdigit()}
+    mine = set(call.spec.letters(result))
+    mine |= {"N"} if "U" in mine else set()  # which are some of those
+    return {letter for letter in read - mine if not letter.isdigit()}

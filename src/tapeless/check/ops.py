@@ -243,6 +243,16 @@ def held(arrays: Arrays, backend: Backend) -> dict[str, Any]:
     return views
 
 
+def _large_matrices(rng: np.random.Generator) -> Example:
+    """A wide one beside a tall one, large enough for threads, and one that is taller still."""
+    size, matrices = 190_000, ((32, 256, (384, 32)), (110_000, 140, (71,)))
+    rest = size - 256 * 416 - 140 * 71
+    own: Example = OPS["muon"].example(rng)
+    made = {key: rng.normal(size=size) for key in ("weights", "m", "gradients")}
+    places = {"decayed": ((0, 107_000),), "matrices": matrices, "sections": (0, 32, 110_000)}
+    return own | made | places | {"v": rng.uniform(0.1, 1, size=rest)}
+
+
 def long_examples(name: str) -> list[Example]:
     """Sizes at which a fast kernel cuts strips and blocks, too long for a definition in loops."""
     rng = np.random.default_rng(2)
@@ -251,6 +261,8 @@ def long_examples(name: str) -> list[Example]:
         whole = {"q": q, "k": k, "v": v, "lse": (1, 2, 70), "causal": True, "window": 0}
         # Two documents, the second of which begins in a strip of queries and goes on in the next.
         return [whole, whole | {"window": 9}, whole | {"starts": np.repeat([[0, 41]], [41, 29], axis=1)}]
+    if name == "muon":
+        return [_large_matrices(rng)]
     if name == "linear":
         return [{"x": rng.normal(size=(67, 5)), "weight": rng.normal(size=(5, 70)), "bias": rng.normal(size=70)}]
     if name == "rmsnorm":

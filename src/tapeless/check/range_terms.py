@@ -22,7 +22,7 @@ LOST_DIGIT = 2.0**-52 / 2.0**-24
 # One key of an attention has all the weight where the others have this much; then ds is this share of dp at most.
 ONE_KEY, ALL_THE_WEIGHT = 2.0**-40, 2.0**-14
 # Norms that an update makes on its way are squared in float32: what is not within these is not asked of them.
-SQUARED = dict.fromkeys(("sgd", "momentum", "adamw"), ("moved", "norms"))
+SQUARED = dict.fromkeys(("sgd", "momentum", "adamw", "muon"), ("moved", "norms"))
 SQUARED_FROM, SQUARED_TO = 2.0**-50, 2.0**50
 # What a backward is given and need not use: attention's sum over p·dp is dy · y, but that has another rounding.
 NOT_MOVED = {"attention": ("y",)}

@@ -219,6 +219,8 @@ def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator)
     dims |= {letter: size for letter, size in sizes.items() if letter in dims}
     if "A" in dims and "C" in dims:  # one channel makes no pair: there two stand for it
         dims["C"] = max(dims["C"], 2 * dims["A"])
+    if "U" in dims:  # what matrices leave
+        dims["U"] += dims["N"] - len(example["weights"])
     made = dict(example)
     for argument in (argument for argument in spec.shapes if argument in example):
         shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))

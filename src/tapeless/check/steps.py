@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.check.definitions import nearly_orthogonal
 from tapeless.check.finding import EXACT, Finding, difference
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model, Stepped
-from tapeless.models.config import CHOICES, Optimizer
+from tapeless.models.config import CHOICES, Architecture, Optimizer
 from tapeless.ops.contract import Array
 from tapeless.train.metrics import gradient_norms, update_ratios
 
@@ -26,10 +27,11 @@ DIFFERENCE = 1e-10  # of two weights that are nearly the same, beside their diff
 
 
 class PlainOptimizer:
-    """SGD, momentum, Adam and AdamW tensor by tensor, as their papers have them, with clipping by the global norm."""
+    """SGD, momentum, Adam, AdamW and Muon tensor by tensor, as their papers have them, with clipping by the global
+    norm."""
 
-    def __init__(self, optimizer: Optimizer, weights: Mapping[str, Array]) -> None:
-        self.optimizer = optimizer
+    def __init__(self, optimizer: Optimizer, weights: Mapping[str, Array], config: Architecture) -> None:
+        self.optimizer, self.config = optimizer, config
         self.weights = {name: weight.copy() for name, weight in weights.items()}
         self.m, self.v = ({name: np.zeros(w.shape) for name, w in weights.items()} for _ in range(2))
         self.step = 0
@@ -48,12 +50,18 @@ class PlainOptimizer:
         if o.name == "sgd":
             return w - lr * g
         if o.name == "momentum":
-            self.m[name] = o.momentum * self.m[name] + g
+            self.m[name] = o.inertia * self.m[name] + g
             return w - lr * self.m[name]
+        if o.name == "muon" and (widths := matrix_widths(self.config, name)):
+            mu = o.inertia
+            self.m[name] = mu * self.m[name] + (1 - mu) * g
+            ahead = np.split(mu * self.m[name] + (1 - mu) * g, np.cumsum(widths)[:-1], axis=1)
+            parts = [0.2 * sqrt(max(x.shape)) * nearly_orthogonal(x) for x in ahead]
+            return (1 - lr * o.decay) * w - lr * np.hstack(parts)
         self.m[name] = o.beta1 * self.m[name] + (1 - o.beta1) * g
         self.v[name] = o.beta2 * self.v[name] + (1 - o.beta2) * g**2
         mean, size = self.m[name] / (1 - o.beta1**t), self.v[name] / (1 - o.beta2**t)
-        kept = 1 - lr * o.decay if o.name == "adamw" and decays(name, w) else 1.0
+        kept = 1 - lr * o.decay if o.name in ("adamw", "muon") and decays(name, w) else 1.0
         return kept * w - lr * mean / (np.sqrt(size) + o.eps)
 
 
@@ -74,6 +82,17 @@ def by_section(model: Model, arrays: Mapping[str, Array]) -> dict[str, float]:
 def decays(name: str, weight: Array) -> bool:
     """Matrices do; norms, biases and positions do not."""
     return weight.ndim == 2 and name != "positions.weight"
+
+
+def matrix_widths(config: Architecture, name: str) -> tuple[int, ...]:
+    """Of the matrices side by side in a weight of a hidden layer; of embeddings, the head and all vectors none."""
+    queries, keys = (heads * config.head_channels for heads in (config.heads, config.key_heads))
+    widths = {
+        "attn.qkv.weight": (queries, keys, keys), "attn.proj.weight": (config.channels,),
+        "mlp.gate_up.weight": (config.width, config.width), "mlp.up.weight": (config.width,),
+        "mlp.down.weight": (config.channels,),
+    }  # fmt: skip
+    return next((found for ending, found in widths.items() if name.endswith(ending)), ())
 
 
 def small_model(optimizer: Optimizer | str | None, batch: int = 2, **fields: Any) -> Model:
@@ -177,7 +196,7 @@ def _updated() -> Iterator[str]:
         for clip in (None, 0.5, 1e6):
             optimizer = Optimizer(name, decay=0.1)
             model = small_model(optimizer)
-            own = PlainOptimizer(optimizer, model.params)
+            own = PlainOptimizer(optimizer, model.params, model.config)
             for number, lr in enumerate(RATES):
                 model.forward_backward(*small_batch(2, seed=number))
                 true = own.update({key: gradient.copy() for key, gradient in model.grads.items()}, lr, clip)

@@ -20,7 +20,7 @@ from tapeless.backends.cpu import CPU
 from tapeless.check.examples import Example
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
-from tapeless.check.ops import Arrays, call_alone, narrowed
+from tapeless.check.ops import Arrays, call_alone, long_examples, narrowed
 from tapeless.check.parallel_order import backwards, collisions, forwards, is_parallel, run_in, shuffled
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.native import Native
@@ -63,6 +63,9 @@ def check_on_threads(name: str) -> Iterator[Finding]:
 
 def _examples(name: str) -> Iterator[Example]:
     letters = {letter for argument in OPS[name].SPEC.shapes for letter in OPS[name].SPEC.letters(argument)}
+    if "U" in letters:  # matrices do not grow along with the memory that they lie in
+        yield from long_examples(name)
+        return
     for sizes in SIZES:
         if next(iter(sizes)) in letters or sizes is SIZES[0]:
             yield grown(name, sizes)

@@ -5,6 +5,11 @@ TOLERANCES = {
     "complex step": 1e-12,
     "torch autograd": 1e-12,
     "torch optimizers": 1e-12,
+    # Fifty steps of Muon, whose products magnify what differs between small singular values a few hundred times.
+    "muon": 1e-10,
+    # torch's own rounds what it multiplies to bfloat16: once, and three products in each of five rounds. Of the length
+    # of the whole way; half of it was seen.
+    "muon in bfloat16": 16 * 2.0**-8,
     "hugging face": 1e-10,
     "definition": 1e-12,
     # Somebody's own backward, in float64. Against differences, whose own bound must be smaller; how well they must
@@ -70,6 +75,7 @@ RANGES = {
     "sgd": 3.0,
     "momentum": 5.0,
     "adamw": 10.0,
+    "muon": 24.0,
 }
 RANGE_FLOOR = 2.0**-120  # what is this small may be 0: denormals and a little above
 # Beside torch in float32 on the same numbers: at most this many times its error, or this many roundings if that is

@@ -130,7 +130,7 @@ def _loop() -> Iterator[str]:
     """Beside the trainer: the batches of an update as one big batch, its gradient, its rate, the plain optimizer."""
     trainer, given = _trainer(), _Fixed().given
     big = small_model(None, batch=2 * ACCUMULATE)
-    own = PlainOptimizer(OPTIMIZER, big.params)
+    own = PlainOptimizer(OPTIMIZER, big.params, big.config)
     schedule = SETTINGS.learning_rate(UPDATES)
     for update in range(UPDATES):
         for name, weight in own.weights.items():

@@ -18,14 +18,14 @@ from tapeless.train.run import Run
 from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
 
-ADAM = ("adam", "adamw")
+ADAM = ("adam", "adamw", "muon")
 # What a setting is part of, and whether that is at work.
 PART_OF: dict[str, tuple[str, Callable[[Settings, Preset], bool]]] = {
-    "momentum": ("the optimizer momentum", lambda settings, preset: preset.optimizer == "momentum"),
-    "beta1": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
-    "beta2": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
-    "eps": ("adam and adamw", lambda settings, preset: preset.optimizer in ADAM),
-    "decay": ("adamw", lambda settings, preset: preset.optimizer == "adamw"),
+    "momentum": ("the optimizers momentum and muon", lambda settings, preset: preset.optimizer in ("momentum", "muon")),
+    "beta1": ("adam, adamw and muon", lambda settings, preset: preset.optimizer in ADAM),
+    "beta2": ("adam, adamw and muon", lambda settings, preset: preset.optimizer in ADAM),
+    "eps": ("adam, adamw and muon", lambda settings, preset: preset.optimizer in ADAM),
+    "decay": ("adamw and muon", lambda settings, preset: preset.optimizer in ("adamw", "muon")),
     "floor": ("the schedules cosine and linear", lambda settings, preset: settings.schedule in ("cosine", "linear")),
     "every": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "rate": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),

@@ -22,7 +22,7 @@ CHOICES = {
     "readout": ("all", "last"),
     "loss": ("cross_entropy", "squared_error"),
     "initialisation": ("gpt2", "xavier"),
-    "optimizer": ("sgd", "momentum", "adam", "adamw"),
+    "optimizer": ("sgd", "momentum", "adam", "adamw", "muon"),
 }
 RENAMED = {"norm": "placement"}  # what fields were called before
 
@@ -319,21 +319,29 @@ class Optimizer:
     """How weights follow gradients. The defaults are the usual ones (and PyTorch's)."""
 
     name: str
-    momentum: float = 0.9
+    momentum: float | None = None  # by default 0.95 for muon, else 0.9
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
-    decay: float = 0.01  # adamw only, and there on matrices only
+    decay: float = 0.01  # of adamw and muon, and there on matrices only
+
+    @property
+    def inertia(self) -> float:
+        """The resolved momentum."""
+        usual = 0.95 if self.name == "muon" else 0.9
+        return usual if self.momentum is None else self.momentum
 
     def __post_init__(self) -> None:
         if self.name not in CHOICES["optimizer"]:
             raise unknown("optimizer", self.name, CHOICES["optimizer"])
-        for name in ("momentum", "beta1", "beta2", "eps", "decay"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
-                raise TapelessError(f"{name} must be a number, not {getattr(self, name)!r}.")
-        for name in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise TapelessError(f"{name} must be at least 0 and below 1, not {getattr(self, name)!r}.")
-        for name in ("eps", "decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise TapelessError(f"{name} must be 0 or a finite number above, not {getattr(self, name)!r}.")
+        shares = {"momentum": self.inertia, "beta1": self.beta1, "beta2": self.beta2}
+        sizes = {"eps": self.eps, "decay": self.decay}
+        for name, value in (shares | sizes).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TapelessError(f"{name} must be a number, not {value!r}.")
+        for name, value in shares.items():
+            if not 0 <= value < 1:
+                raise TapelessError(f"{name} must be at least 0 and below 1, not {value!r}.")
+        for name, value in sizes.items():
+            if not 0 <= value < float("inf"):
+                raise TapelessError(f"{name} must be 0 or a finite number above, not {value!r}.")

@@ -28,6 +28,7 @@ from tapeless.models.parts.dropout import (
 )
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
 from tapeless.models.parts.rotary import Rotary, declare_rotary, rotary_forward
+from tapeless.ops.muon.reference import Matrices
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
 
@@ -75,7 +76,7 @@ def declare(
         tokens = (
             None if c.features else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, decay=True)
         )
-        project = declare_affine(p, "input", c.features, c.channels, scheme.matrix) if c.features else None
+        project = declare_affine(p, "input", c.features, c.channels, scheme.matrix, matrices=()) if c.features else None
         dtokens = p.gradient(tokens) if tokens else None
         positions: Buffer | None = None
         dpositions, rotary = None, None
@@ -259,14 +260,20 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
             return
         m = p.buffer("state", "m", weights.shape)
         if optimizer.name == "momentum":
-            p.momentum.forward(**step, m=update(m), momentum=optimizer.momentum)
+            p.momentum.forward(**step, m=update(m), momentum=optimizer.inertia)
             return
-        decays = optimizer.name == "adamw"
-        p.adamw.forward(
-            **step, m=update(m), v=update(p.buffer("state", "v", weights.shape)),
-            beta1=optimizer.beta1, beta2=optimizer.beta2, eps=optimizer.eps,
-            decay=optimizer.decay if decays else 0.0, decayed=_spans(weights) if decays else (),
-        )  # fmt: skip
+        decays = optimizer.name != "adam"
+        step |= {
+            "m": update(m), "beta1": optimizer.beta1, "beta2": optimizer.beta2, "eps": optimizer.eps,
+            "decay": optimizer.decay if decays else 0.0, "decayed": _spans(weights) if decays else (),
+        }  # fmt: skip
+        if optimizer.name == "muon":
+            matrices = _matrices(weights)
+            rest = weights.elements - sum(rows * sum(widths) for _, rows, widths in matrices)
+            v = p.buffer("state", "v", (max(1, rest),))  # where matrices alone are trained, nothing is in it
+            p.muon.forward(**step, v=update(v), momentum=optimizer.inertia, matrices=matrices)
+        else:
+            p.adamw.forward(**step, v=update(p.buffer("state", "v", weights.shape)))
 
 
 def sections(weights: Buffer) -> dict[str, int]:
@@ -285,6 +292,12 @@ def _spans(region: Buffer) -> tuple[tuple[int, int], ...]:
     starts = member_offsets(region.members)[0]
     chosen = zip(region.members, starts, strict=True)
     return tuple((s, s + m.elements) for m, s in chosen if isinstance(m, Weight) and m.decay)
+
+
+def _matrices(region: Buffer) -> Matrices:
+    """Of the weights that are made of hidden layers' matrices: (first element in the region, rows, widths)."""
+    chosen = zip(region.members, member_offsets(region.members)[0], strict=True)
+    return tuple((s, m.shape[0], m.matrices) for m, s in chosen if isinstance(m, Weight) and m.matrices)
 
 
 def evaluation(preset: Preset, batch: int, time: int, *, weighted: bool = False) -> Program:

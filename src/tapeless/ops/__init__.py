@@ -34,6 +34,7 @@ NAMES = (
     "sgd",
     "momentum",
     "adamw",
+    "muon",
 )
 
 OPS: dict[str, ModuleType] = {name: import_module(f"tapeless.ops.{name}.reference") for name in NAMES}

@@ -61,10 +61,11 @@ class Builder:
         return self.buffer("workspace", name, shape, role)
 
     def weight(
-        self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False, adapter: bool = False
-    ) -> Weight:
-        about: dict[str, Any] = {"initial": initial, "decay": decay, "section": self._section, "adapter": adapter}
-        weight = Weight(name, "weight", shape, "weight", **about)
+        self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False,
+        matrices: tuple[int, ...] = (), adapter: bool = False,
+    ) -> Weight:  # fmt: skip
+        about: dict[str, Any] = {"initial": initial, "decay": decay, "section": self._section}
+        weight = Weight(name, "weight", shape, "weight", matrices=matrices, adapter=adapter, **about)
         if not self._trained(weight):
             weight = replace(weight, kind="frozen")
         self._declare(weight)

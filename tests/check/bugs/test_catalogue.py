@@ -289,7 +289,7 @@ def test_plain_adam_is_torch_s():
 
     rng = np.random.default_rng(0)
     weights = {"up.weight": rng.normal(size=(3, 2)), "up.bias": rng.normal(size=2)}
-    own = PlainOptimizer(Optimizer("adamw", decay=0.1), weights)
+    own = PlainOptimizer(Optimizer("adamw", decay=0.1), weights, small_model(None).config)
     tensors = {name: torch.tensor(weight, requires_grad=True) for name, weight in weights.items()}
     groups = [{"params": [tensors["up.weight"]], "weight_decay": 0.1}, {"params": [tensors["up.bias"]]}]
     peer = torch.optim.AdamW(groups, weight_decay=0.0, eps=1e-8)

@@ -94,9 +94,12 @@ def _columns(of: Buffer | View, start: int, stop: int) -> View:
 
 def declare_affine(
     p: Builder, name: str, inputs: int, outputs: int, initial: Initial, *, has_bias: bool = True,
-    adapters: Adapters | None = None,
+    matrices: tuple[int, ...] | None = None, adapters: Adapters | None = None,
 ) -> Affine:  # fmt: skip
-    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True)
+    """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
+    read and the first layer is none of them, as an embedding is not."""
+    packed = (outputs,) if matrices is None else matrices
+    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True, matrices=packed)
     bias = p.weight(f"{name}.bias", outputs, initial=ZERO) if has_bias else None
     dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
     return Affine(
@@ -116,8 +119,9 @@ def declare_adapter(p: Builder, name: str, inputs: int, adapters: Adapters) -> A
         found.append(Adapted((each.start, each.stop), (width, end), (n * rank, (n + 1) * rank)))
         width = end
     first = Uniform(1 / sqrt(inputs))
-    a = p.weight(f"{name}.{LORA_A}", inputs, len(adapted) * rank, initial=first, decay=True, adapter=True)
-    b = p.weight(f"{name}.{LORA_B}", rank, width, initial=ZERO, decay=True, adapter=True)
+    ranks, widths = (rank,) * len(adapted), tuple(each.stop - each.start for each in adapted)
+    a = p.weight(f"{name}.{LORA_A}", inputs, sum(ranks), initial=first, decay=True, matrices=ranks, adapter=True)
+    b = p.weight(f"{name}.{LORA_B}", rank, width, initial=ZERO, decay=True, matrices=widths, adapter=True)
     da = p.gradient(a)
     return Adapter(name, adapters.scale, a.all, da.all if da else None, b, p.gradient(b), tuple(found))
 

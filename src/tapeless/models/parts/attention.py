@@ -127,8 +127,9 @@ def declare_attention(
     width, queries, keys = c.head_channels, c.heads * c.head_channels, c.key_heads * c.head_channels
     one, all_three = 1 if last else time, queries + 2 * keys
     w_qkv = declare_affine(
-        p, f"{name}.qkv", c.channels, all_three, scheme.matrix, has_bias=c.attention_bias, adapters=adapters
-    )
+        p, f"{name}.qkv", c.channels, all_three, scheme.matrix,
+        has_bias=c.attention_bias, matrices=(queries, keys, keys), adapters=adapters,
+    )  # fmt: skip
     of_q = _declare_prepared(p, f"{name}.q", c, batch, one, c.heads, rotary)
     of_k = _declare_prepared(p, f"{name}.k", c, batch, time, c.key_heads, rotary)
     has_bias = c.attention_bias and c.projection_bias

@@ -41,12 +41,13 @@ class FeedForward:
 def declare_feed_forward(
     p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int, adapters: Adapters | None
 ) -> FeedForward:
-    up, width = ("gate_up", 2 * c.width) if c.gated else ("up", c.width)
+    up, widths = ("gate_up", (c.width, c.width)) if c.gated else ("up", (c.width,))
+    width = sum(widths)
     both: dict[str, Any] = {"has_bias": c.mlp_bias, "adapters": adapters}
     return FeedForward(
         activation=c.activation,
         gated=c.gated,
-        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, **both),
+        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, matrices=widths, **both),
         w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, **both),
         up=p.workspace(f"{name}.{up}", batch, time, width),
         act=p.workspace(f"{name}.act", batch, time, c.width),

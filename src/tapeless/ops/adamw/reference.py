@@ -77,17 +77,22 @@ def forward(
     for start, stop in decayed:
         change[start:stop] = lr[0] * decay * full[start:stop]
         full[start:stop] *= 1 - lr[0] * decay  # (3)
-    g = scale[0] * gradients
+    away = adam(m, v, scale[0] * gradients, step, lr, beta1, beta2, eps)
+    full -= away  # (2)
+    moved[...] = norms_by_section(change + away, sections)
+    if master is not None:
+        weights[...] = master
+
+
+def adam(m: Array, v: Array, g: Array, step: Array, lr: Array, beta1: float, beta2: float, eps: float) -> Array:
+    """What (2) takes away."""
     m += (1 - beta1) * (g - m)  # (1)
     v *= beta2
     v += (1 - beta2) * g * g
     correction = 1 - beta1 ** int(step[0])
     size = np.sqrt(v) / np.sqrt(1 - beta2 ** int(step[0])) + eps
-    away = lr[0] / correction * m / size
-    full -= away  # (2)
-    moved[...] = norms_by_section(change + away, sections)
-    if master is not None:
-        weights[...] = master
+    away: Array = lr[0] / correction * m / size
+    return away
 
 
 def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) -> int:
