@@ -20,6 +20,8 @@ MODULES = {
     "torch-compile": "tapeless.bench.torch_peer",
     "torch-eager-bfloat16": "tapeless.bench.torch_peer",
     "torch-compile-bfloat16": "tapeless.bench.torch_peer",
+    "peft": "tapeless.bench.peft_peer",
+    "peft-compile": "tapeless.bench.peft_peer",
     "decode-ours": "tapeless.bench.decode",
     "decode-floor": "tapeless.bench.decode",
     "decode-hugging-face": "tapeless.bench.decode",

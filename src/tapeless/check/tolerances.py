@@ -50,6 +50,7 @@ RANGES = {
     "positions": 6.0,
     "positions_at": 2.0,
     "linear": 8.0,
+    "adapt": 8.0,
     "layernorm": 40.0,  # its own sums, and the rounded mean and rstd of the forward
     "rmsnorm": 8.0,
     "angles": 1.0,

@@ -20,10 +20,12 @@ from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
+PEERS_OF_ADAPTERS = ("peft", "peft-compile")
 UNSEEN = {
     "optimizer": "everyone takes a step of adamw",
     "initialisation": "it takes the same time from any weights",
     "frozen": "its opponent trains every weight",
+    "train": "its opponent trains every weight",
     "norm_eps": "it takes the same time with any",
 }
 
@@ -38,7 +40,11 @@ def bench(
     ] = "float32",
     peers: Annotated[
         str | None,
-        typer.Option(help=f"Comma-separated, of {', '.join(PEERS)}; empty for none.", show_default=False),
+        typer.Option(
+            help=f"Comma-separated, of {', '.join(PEERS)}, and with --lora of {', '.join(PEERS_OF_ADAPTERS)}; "
+            "empty for none.",
+            show_default=False,
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
     threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
@@ -63,11 +69,12 @@ def bench(
     check_shape(config, batch, time)
     check_size("steps", steps)
     precision_for(backend_named("cpu"), precision)
-    usual = PEERS if precision == "bfloat16" else PEERS[:2]
+    there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
+    usual = PEERS[:2] if wanted.lora is None and precision != "bfloat16" else there
     chosen = list(usual) if peers is None else [peer.strip() for peer in peers.split(",") if peer.strip()]
     for peer in chosen:
-        if peer not in PEERS:
-            raise unknown("peer", peer, PEERS)
+        if peer not in there:
+            raise unknown("peer", peer, there)
     work = Work(name, batch, time, blas.checked_threads(threads), changes, precision)
     with contenders(["ours", *chosen, "floor"], work) as runners:
         _run(runners, steps, quiet=json)

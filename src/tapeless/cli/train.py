@@ -148,7 +148,9 @@ def _assemble(
 
 def announce(session: Session, told: str) -> None:
     model = session.model
-    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
+    trained = sum(weight.elements for weight in model.program.trained)
+    share = "" if trained == model.parameters else f" ({trained:,} trained)"
+    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
