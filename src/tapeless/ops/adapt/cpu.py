@@ -5,23 +5,25 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
 
-def forward_scratch(call) -> list[Scratch]:
-    return [Scratch(_rows_by_rank(call)), *adding_scratch(*_added(call))]
+def forward_scratch(call, precision) -> list[Scratch]:
+    rows, rank, width = (call.dims[letter] for letter in "RMF")
+    return [Scratch((rows, rank)), *product_scratch(precision, (rows, width, rank))]
 
 
 def forward(y, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
     scaled, *room = scratch
-    return [_scaled(scaled, low, scale), bound_gemm(y, scaled, weight, beta=float("y" in add), scratch=room)]
+    return [_scaled(scaled, low, scale), *bound_products(y, scaled, weight, beta=float("y" in add), scratch=room)]
 
 
-def backward_scratch(call) -> list[Scratch]:
-    return [Scratch(_rows_by_rank(call)), *adding_scratch(*_added(call))]
+def backward_scratch(call, precision) -> list[Scratch]:
+    rows, rank, width = (call.dims[letter] for letter in "RMF")
+    return [Scratch((rows, rank)), *product_scratch(precision, (rank, width, rows), (rows, rank, width))]
 
 
 def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
@@ -30,19 +32,11 @@ def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> lis
     natives: list[Native] = []
     if dweight is not None:
         adds = float("dweight" in add)
-        natives += [_scaled(scaled, low, scale), bound_gemm(dweight, scaled, dy, True, beta=adds, scratch=room)]
+        natives += [_scaled(scaled, low, scale), *bound_products(dweight, scaled, dy, True, beta=adds, scratch=room)]
     if dlow is not None:
-        natives += [bound_gemm(scaled, dy, weight, transpose_b=True), _scaled(dlow, scaled, scale, "dlow" in add)]
+        natives += bound_products(scaled, dy, weight, transpose_b=True, scratch=room)
+        natives.append(_scaled(dlow, scaled, scale, "dlow" in add))
     return natives
-
-
-def _rows_by_rank(call) -> tuple[int, int]:
-    return call.dims["R"], call.dims["M"]
-
-
-def _added(call) -> list[tuple[int, ...]]:
-    """Where a product of the BLAS adds."""
-    return [a.view.shape for a in call.writes if a.mode == "add" and a.name in ("y", "dweight")]
 
 
 def _scaled(y, x, scale, add=False) -> Native:
