@@ -10,7 +10,11 @@ def main() -> None:
     from tapeless.cli import output
 
     output.install()
-    status = _status()
+    try:
+        status = _status()
+    except KeyboardInterrupt:  # while it was still loading
+        output.say("stopped.")
+        status = 130
     sys.exit(output.closing_status() or status)
 
 
