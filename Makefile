@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -63,6 +63,20 @@ test: lint browser
 # Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
+
+# Our own products at every size up to 70 × 70 × 70, on vectors of every width: about ten minutes.
+product-shapes: .venv/.test
+	$(BIN)/python -m tests.kernels.product_shapes
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.product_shapes
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/python -m tests.kernels.product_shapes
+
+# Every configuration in bfloat16 on the CPU, call by call beside the reference: about five minutes.
+bfloat16: .venv/.test
+	$(BIN)/python -m tests.backends.bfloat16_everywhere
+
+# Our own products beside MKL's and NumPy's, interleaved: about two minutes.
+products: .venv/.test
+	$(BIN)/python benchmarks/products.py
 
 # How the step's cost grows, drawn to docs/scaling.svg: about two minutes.
 scaling: .venv/.run

@@ -25,6 +25,10 @@ class NonFiniteError(TapelessError):
     """NaN or infinity where a number should be. Nothing was changed by it."""
 
 
+class NotYetError(TapelessError):
+    """A form of an op that a backend does not have yet. A check of that backend leaves it out, and says so."""
+
+
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest what may have been meant, else say what there is."""
     names = sorted({*known}, key=_natural)

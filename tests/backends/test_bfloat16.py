@@ -1,4 +1,5 @@
-"""Mixed precision on the reference: bfloat16 activations and weights, float32 where it matters, a master copy."""
+"""Mixed precision on the reference and on the cpu backend: bfloat16 activations and weights, float32 where it matters,
+a master copy."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ import pytest
 
 from tapeless import Model, TapelessError
 from tapeless.backends.backend import backend_named
+from tapeless.backends.cpu import CPU
 from tapeless.backends.host import store_rounded
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tapeless.check.examples import examples_of
+from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.ops import call_alone
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.kernels.cpu import products_bfloat16
 from tapeless.program.precision import PRECISIONS, numpy_type
 
 CHECKED = ("gpt2-4x256", "gpt2-4x256 recomputed", "gpt2-4x256 read at the end", "ops-102k", "cllm", "sunfish")
@@ -25,11 +29,11 @@ def named(name: str) -> Configuration:
     return next(configuration for configuration in CONFIGURATIONS if configuration.name == name)
 
 
-def made(configuration: Configuration, precision: str = "bfloat16", **more: Any) -> Model:
+def made(configuration: Configuration, precision: str = "bfloat16", backend: str = "reference", **more: Any) -> Model:
     """Smooth throughout: a ReLU that a rounding switches changes a gradient by more than any rounding."""
     fields = {**configuration.fields, "activation": "gelu", **more}
     return Model(
-        configuration.preset, batch=configuration.batch, time=configuration.time, backend="reference",
+        configuration.preset, batch=configuration.batch, time=configuration.time, backend=backend,
         precision=precision, **fields,
     )  # fmt: skip
 
@@ -164,7 +168,41 @@ def test_storing_rounds_once() -> None:
     assert np.isnan(found[0])
 
 
-def test_the_cpu_backend_has_none_yet() -> None:
+ON_CPU = ("gpt2-4x256 dropout, recomputed", "ops-102k", "sunfish", "qwen3-0.6b")  # `make bfloat16` takes all
+fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
+
+
+@fast_here
+@pytest.mark.parametrize("name", ON_CPU)
+def test_on_the_cpu_every_call_is_as_near_as_its_roundings(name: str) -> None:
+    model, reference, inputs, targets = pair(named(name), "cpu", "bfloat16")
+    for difference in lockstep(model, reference, inputs, targets):
+        assert difference.ok, str(difference)
+
+
+@fast_here
+def test_on_the_cpu_a_step_moves_the_master_copy_and_the_weights_are_its_rounding() -> None:
+    for optimizer in ("adamw", "momentum", "sgd"):
+        model = made(named("gpt2-4x256"), backend="cpu", optimizer=optimizer)
+        inputs, targets = batch_of(named("gpt2-4x256"), model)
+        losses = []
+        for _ in range(20):
+            losses.append(model.forward_backward(inputs, targets))
+            model.update(1e-3 if optimizer == "adamw" else 0.02, clip=1.0)
+        assert losses[-1] < losses[0]
+        for weight, full in model.weights().items():
+            assert np.array_equal(full.astype(numpy_type("bfloat16")), model.params[weight]), weight
+
+
+@fast_here
+def test_on_the_cpu_decoding_is_reading() -> None:
+    model = made(named("gpt2-4x256"), backend="cpu")
+    tokens = model.generate([1, 2], 3, seed=0)
+    assert tokens == made(named("gpt2-4x256"), backend="cpu").generate([1, 2], 3, seed=0)
+
+
+def test_a_processor_without_it_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products_bfloat16, "THERE", False)
     with pytest.raises(TapelessError, match="the cpu backend has no bfloat16: it runs in float32"):
         Model("ops-102k", backend="cpu", precision="bfloat16")
 

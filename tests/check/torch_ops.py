@@ -116,6 +116,7 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
     "layernorm": _layernorm,
     "rmsnorm": _rmsnorm,
     "rope": _rope,
+    "adapt": lambda t, case: {"y": case.trial.example["scale"] * t["low"] @ t["weight"]},
     "swiglu": lambda t, case: {"y": functional.silu(t["gate"]) * t["up"]},
     "attention": _attention,
     "cached_attention": _cached_attention,

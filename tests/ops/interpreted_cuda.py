@@ -63,6 +63,7 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
     "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 4, "D": 16, "P": 70, "G": 2}],
     "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
+    "adapt": [{"R": 5, "M": 2, "F": 4}, {"R": 33, "M": 3, "F": 129}],
     "swiglu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
@@ -92,6 +93,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {  # the scalars of an op, and the inpu
         {"causal": causal, "window": window} for causal, window in ((True, 0), (False, 0), (True, 2), (True, 37))
     ],
     "cached_attention": [{"window": 0}, {"window": 33}],
+    "adapt": [{"scale": 0.7}],
     "layernorm": [{"eps": 1e-2}],
     "dropout": [
         {"rate": 0.4, "site": 1, "seed": (7 << 32) + 3, "draws": (2 << 32) + 5},

@@ -721,6 +721,15 @@ def adamw(weights: Array, m: Array, v: Array, g: Array, step: int, decay: float 
     assert made.tolist() == [step]
 
 
+def test_a_decay_of_part_of_a_matrix_is_refused() -> None:
+    spec, dims = OPS["muon"].SPEC, {"N": 12, "U": 4, "L": 1}
+    given: dict[str, Any] = {"matrices": ((2, 2, (4,)),), "sections": (0,)}
+    for decayed in (((2, 10),), ((0, 12),), ((0, 2), (10, 12)), ()):
+        assert spec.refuse(dims, given | {"decayed": decayed}) is None
+    for decayed in (((0, 9),), ((3, 12),), ((4, 6),)):
+        assert "only a part of the matrices" in str(spec.refuse(dims, given | {"decayed": decayed}))
+
+
 def test_adam_first_step_is_the_sign() -> None:
     """From zero state both corrections cancel exactly: m̂ = g, v̂ = g², so each weight moves by lr."""
     weights, m, v = np.array([1.0, 1.0]), np.zeros(2), np.zeros(2)

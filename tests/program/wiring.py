@@ -42,6 +42,15 @@ CHANGES: dict[str, dict[str, Any]] = {
         "mlp_bias": False,
         "window": 2,
     },
+    "adapted": {
+        "layers": 1,
+        "positions": "rotary",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "lora": 1,
+        "lora_targets": ("q", "v", "down"),
+        "train": ("embedding",),
+    },
     "embedding space": {"loss": "squared_error", "activation": "tanh", "layers": 1},
 }
 # adamw squares gradients of any sign; with sgd a wrong scale or a lost part is not evened out.
@@ -136,7 +145,7 @@ def is_derivative(program: Program) -> bool:
     through all weights, by complex step; and whether a second pass that does not zero them adds the same again."""
     rng = np.random.default_rng(0)
     engine = _prepared(program, "float64", rng)
-    directions = {weight.name: rng.normal(size=weight.shape) for weight in program.weights}
+    directions = {weight.name: rng.normal(size=weight.shape) for weight in program.trained}
     _run(engine, "zero")
     drawn = _drawn(engine)
     _run(engine, *STEP)
@@ -146,7 +155,7 @@ def is_derivative(program: Program) -> bool:
     twice = _gradients(program, engine)
     found = sum(float((once[name] * direction).sum()) for name, direction in directions.items())
     probe = _prepared(program, "complex128", np.random.default_rng(0))
-    for weight in program.weights:
+    for weight in program.trained:
         probe.view(weight)[...] += 1e-30j * directions[weight.name]
     _run(probe, "zero")
     _run(probe, *STEP)
@@ -160,7 +169,7 @@ def _prepared(program: Program, dtype: str, rng: np.random.Generator) -> Engine:
     engine.poison()
     for name in sorted(engine.plan.placements):
         buffer = engine.plan.placements[name].buffer
-        if not buffer.members and buffer.kind in ("weight", "state", "constant", "input"):
+        if not buffer.members and buffer.kind in ("weight", "frozen", "state", "constant", "input"):
             engine.write(buffer, _start(buffer, rng))
     return engine
 
@@ -184,7 +193,7 @@ def _run(engine: Engine, *phases: str) -> None:
 
 
 def _gradients(program: Program, engine: Engine) -> dict[str, Any]:
-    return {weight.name: engine.read(gradient_name(weight.name)).copy() for weight in program.weights}
+    return {weight.name: engine.read(gradient_name(weight.name)).copy() for weight in program.trained}
 
 
 def _buffer(program: Program, name: str) -> Buffer:

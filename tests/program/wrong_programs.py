@@ -31,7 +31,7 @@ RULES = {
     "out of order": r"out of order",
     "left out": r"^no gradient",
     "wrong gradient": r"wrong gradient",
-    "wrong scalar": r"wrong (causal|window|eps|rate|site)",
+    "wrong scalar": r"wrong (causal|window|eps|rate|site|scale)",
     "random": r"^random: .*(again, as both have site|learns nothing)",
     "not the same": r"wrong starts: .* must be given the same",
     "region": r"is no part of the region|lie in the order of their weights",
@@ -100,7 +100,7 @@ def at(p: Program, place: str) -> Call:
         for call in p.calls
         if call.title == title
         and (call.phase == "recompute") == again
-        and any(a.view.buffer.name.endswith(end) for a in call.arguments)
+        and any(name.endswith(end) for a in call.arguments for name in (a.view.buffer.name, a.view.name))
     ]
     assert len(found) == 1, f"{place} is {len(found)} calls"
     return found[0]
@@ -547,6 +547,28 @@ WRONG = (
     Wrong("write for add", "an RMSNorm written over the stream's gradient",
           written("rmsnorm.backward blocks.0.norm2.weight", "dx"),
           "dstream", "rmsnorm.backward", "overwritten", "llama"),
+    Wrong("exchange", "another scale in an adapter's backward", with_scalar("adapt.backward mlp.down.dlow", scale=1.0),
+          "blocks.0.mlp.down.dlow", "adapt.backward", "wrong scalar", "adapted"),
+    Wrong("drop", "an adapter's branch without its way back", drop("adapt.backward mlp.down.dlow"),
+          "blocks.0.mlp.down.dlow", "linear.backward", "read too early", "adapted"),
+    Wrong("drop", "an adapter's dx left out",
+          both(leave_out("linear.backward qkv.lora_a", "dx"), written("linear.backward attn.qkv.weight", "dx")),
+          "blocks.0.dnorm1", "linear.backward", "left out", "adapted"),
+    Wrong("write for add", "a frozen matrix's dx written over its adapter's",
+          written("linear.backward attn.qkv.weight", "dx"),
+          "blocks.0.dnorm1", "linear.backward", "overwritten", "adapted"),
+    Wrong("write for add", "an adapter that takes the place of what it adapts", written("adapt.forward mlp.down", "y"),
+          "blocks.0.mlp.down", "adapt.forward", "overwritten", "adapted"),
+    Wrong("redirect", "the values adapted by what the queries' A made",
+          redirect("adapt.forward qkv.low[1:2]", "low", lambda p: buffer(p, "blocks.0.attn.qkv.low").columns(0, 1)),
+          "blocks.0.attn.qkv", "adapt.forward", "no backward", "adapted"),
+    Wrong("redirect", "the gradient of the values' B added to the queries'",
+          redirect("adapt.backward qkv.dlow[1:2]", "dweight",
+                   lambda p: buffer(p, "blocks.0.attn.qkv.dlora_b").columns(0, 4)),
+          "blocks.0.attn.qkv.dlora_b", "adapt.backward", "wrong gradient", "adapted"),
+    Wrong("reorder", "x @ A's backward before B's",
+          before("linear.backward qkv.lora_a", "adapt.backward qkv.dlow[1:2]"),
+          "blocks.0.attn.qkv.dlow", "linear.backward", "read too early", "adapted"),
     Wrong("reorder", "the keys' turn taken back before attention's backward",
           before("rope.backward k_dturned", "attention.backward"),
           "blocks.0.attn.k_dturned", "rope.backward", "read too early", "llama"),

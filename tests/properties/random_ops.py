@@ -14,8 +14,8 @@ from tapeless.ops.contract import Array, Dims, Spec, away_from_zero
 
 # The most that each letter of the LEGEND becomes. SMALL is for the reference, where shapes matter and sizes do not.
 # LARGE is for kernels that cut blocks and use threads from some size on; every limit of theirs is crossed.
-SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 4, "D": 4, "F": 5, "V": 6, "P": 7, "K": 4, "N": 9, "L": 4}
-LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300}
+SMALL = {"B": 3, "T": 4, "S": 3, "R": 5, "H": 4, "D": 4, "F": 5, "V": 6, "P": 7, "K": 4, "M": 3, "N": 9, "L": 4}
+LARGE = {"B": 5, "T": 150, "S": 40, "R": 700, "H": 5, "D": 24, "F": 300, "V": 2500, "P": 20, "K": 300, "M": 20}
 LARGE |= {"N": 200_000, "L": 9}
 MOST_ELEMENTS = 200_000  # of one argument
 # Where kernels have been wrong and random sizes did not show it: a last block of one element or row, which is left out
@@ -124,6 +124,7 @@ def _random_scalars(rng: np.random.Generator) -> dict[str, Any]:
         "beta1": rng.uniform(0.1, 0.95),
         "beta2": rng.uniform(0.1, 0.99),
         "decay": rng.uniform(0.05, 0.5),
+        "scale": rng.uniform(0.3, 3),
         "rate": rng.uniform(0.1, 0.9),
         "site": int(rng.integers(0, 1 << 32)),
     }

@@ -62,6 +62,22 @@ def test_kernels_at_edges(name: str, direction: str, edge: str, seed: int, addin
     judge(name, direction, seed, adding, LARGE, EDGES[edge])
 
 
+WITH_PRODUCTS = ("linear", "attention", "cached_attention", "classifier", "unembed", "proximity")
+
+
+@pytest.mark.parametrize("name", WITH_PRODUCTS)
+@cases(8)
+@given(seed=st.integers(0, 2**32 - 1), adding=st.booleans(), large=st.booleans())
+def test_random_kernels_with_products_of_our_own(name: str, seed: int, adding: bool, large: bool) -> None:
+    before = blas.products()
+    blas.set_products("own")
+    try:
+        for direction in (way for op, way in DIRECTIONS if op == name):
+            judge(name, direction, seed, adding, LARGE if large else SMALL)
+    finally:
+        blas.set_products(before)
+
+
 def judge(
     name: str, direction: str, seed: int, adding: bool, limits: Mapping[str, int], dims: Mapping[str, int] | None = None
 ) -> None:

@@ -50,6 +50,38 @@ def test_a_resumed_run_has_its_threads_and_its_bits(tmp_path, request_of, thread
     assert finish(session) == whole
 
 
+def test_a_resumed_run_has_its_products_and_its_bits(tmp_path, request_of):
+    def made():
+        return replace(request_of(1), settings=replace(request_of(1).settings, products="own"))
+
+    try:
+        whole = finish(start(made(), tmp_path / "whole"))
+        finish(start(made(), tmp_path / "cut"), until=5)
+        assert '\nproducts = "own"\n' in (tmp_path / "cut" / "config.toml").read_text()
+        blas.set_products(None)
+        session = resume(tmp_path / "cut", {}, {})
+        assert blas.products() == "own"
+        assert finish(session) == whole
+    finally:
+        blas.set_products(None)
+
+
+def test_a_run_whose_products_are_not_installed_goes_on(tmp_path, request_of, monkeypatch):
+    finish(start(request_of(1), tmp_path / "run"), until=4)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(f'\nproducts = "{blas.products()}"\n', '\nproducts = "mkl"\n'))
+    monkeypatch.setattr(blas, "mkl", lambda: None)
+    try:
+        session = resume(tmp_path / "run", {}, {})
+    finally:
+        monkeypatch.undo()
+        blas.set_products(None)
+    session.run.release()
+    (said,) = [message for message in session.messages if "MKL" in message]
+    assert "goes on with our own" in said
+    assert 'products = "mkl"' in config.read_text()  # for the machine that has it
+
+
 def test_threads_of_a_file_are_taken(tmp_path, request_of):
     finish(start(request_of(1), tmp_path / "first"), until=1)
     blas.set_threads(CORES)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
 from math import prod
+from typing import Any
 
 import numpy as np
 from tests.program.wrong_programs import RULES, WRONG
@@ -24,11 +25,13 @@ from tapeless.check.complex_step import run_backward
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.examples import examples_of
 from tapeless.check.ops import call_alone, forms_of, long_examples
+from tapeless.cli.subject import subject
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.program.call import Program
+from tapeless.shown import flops, size
 from tools.figures.api import PUBLIC, api_of, api_of_the_given
 from tools.figures.places import ROOT
 
@@ -200,6 +203,22 @@ def _training() -> str:
     return _block(epochs[0], "…", epochs[-1], *answers[:4])
 
 
+def _fine_tuning() -> str:
+    """What a step of smollm2-135m takes, by what of it is trained."""
+    rows = ["| trained | parameters | memory | work |", "|---|--:|--:|--:|"]
+    for said, fields in (
+        ("all", dict[str, Any]()),
+        ("`--lora 16`", {"lora": 16}),
+        ("`--lora 16 --lora-targets q,v`", {"lora": 16, "lora_targets": ("q", "v")}),
+        ("`--train norms`", {"train": ("norms",)}),
+        ("`--train blocks.29,norm`", {"train": ("blocks.29", "norm")}),
+    ):
+        made = subject("smollm2-135m", fields, batch=1, time=512, usual=(1, None)).plan()
+        trained = sum(weight.elements for weight in made.program.trained)
+        rows.append(f"| {said} | {trained:,} | {size(made.peak_bytes)} | {flops(made.flops)} |")
+    return "\n".join(["", "", "smollm2-135m, one sequence of 512 positions, float32:", "", *rows, ""])
+
+
 def _in_one_file() -> str:
     return str(len((ROOT / "examples" / "gpt_in_one_file.py").read_text(encoding="utf-8").splitlines()))
 
@@ -259,6 +278,7 @@ FIGURES: dict[str, Figure] = {
     "memory of gpt2-124m": Figure(_plan),
     "memory of gpt2-124m recomputed": Figure(lambda: _plan("--recompute")),
     "plan": Figure(_plan_answer),
+    "fine-tuning": Figure(_fine_tuning),
     "attention": Figure(_looks, run=True),
     "backward of a block": Figure(_backward_of_a_block),
     **{f"api of {module.rpartition('.')[2]}": Figure(partial(api_of, module)) for module in PUBLIC},

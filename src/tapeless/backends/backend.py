@@ -72,6 +72,10 @@ class Backend(Protocol):
         """On how many threads calls run that are bound from now on: as many as before, or `count`, and where there are
         not so many, `lower` takes those there are. None where there is nothing to set."""
 
+    def products(self, name: str | None = None, *, lower: bool = False) -> str | None:
+        """Whose matrix products calls have that are bound from now on: as before, or those of `name`, and where those
+        are not installed, `lower` takes the backend's own. None where there is nothing to set."""
+
 
 def backend_named(name: str | Backend) -> Backend:
     if not isinstance(name, str) and hasattr(name, "bind"):  # one that is no part of this package
@@ -111,9 +115,11 @@ def bind_call(
     call: Call, arrays: dict[str, Any], backend: Backend, scratch: Sequence[Any] | None = None
 ) -> list[Native]:
     """Resolve a call once: its kernel, its arrays, its scalars. Running it then looks nothing up. A call that is bound
-    by itself has scratch of its own, for arrays in the backend's default precision."""
+    by itself has scratch of its own, for the precision that its arrays have."""
     if scratch is None:
-        placements, size = place_scratch(call, backend.scratch(call, precision_for(backend, None)))
+        narrow = any("bfloat16" in str(array.dtype) for array in arrays.values())
+        precision = PRECISIONS["bfloat16"] if narrow else precision_for(backend, None)
+        placements, size = place_scratch(call, backend.scratch(call, precision))
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]
     arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]

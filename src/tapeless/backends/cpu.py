@@ -1,9 +1,10 @@
-"""The CPU backend: a BLAS for the products, Numba for everything else, in float32.
+"""The CPU backend: MKL's products or our own, Numba for everything else, in float32.
 
 An op's `cpu.py` has the functions of its `reference.py`, with the same arguments. But where those compute, these
 *bind*: they decide everything that can be decided (which kernel, how many threads) and return the native calls that
 compute the result, each without arguments. Where a kernel needs scratch, `forward_scratch` or `backward_scratch` says
-for a call how much of which type, and the binder is handed the arrays as `scratch`.
+for a call (and, where it asks for it, a `precision`) how much of which type, and the binder is handed the arrays as
+`scratch`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 from tapeless.backends.host import Host
@@ -27,11 +29,20 @@ if find_spec("numba") is None:
 class Cpu(Host):
     name = "cpu"
     default_precision = "float32"
-    precisions = ("float32",)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        from tapeless.kernels.cpu import products_bfloat16
+
+        return ("float32", "bfloat16") if products_bfloat16.THERE else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         needed = self._function(call, "_scratch")
-        found: Sequence[Scratch] = needed(call) if needed else ()
+        if needed is None:
+            return ()
+        found: Sequence[Scratch] = (
+            needed(call, precision) if "precision" in signature(needed).parameters else needed(call)
+        )
         return found
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
@@ -43,8 +54,6 @@ class Cpu(Host):
                 f"{call.op} has no {call.direction} on the cpu backend: write it in ops/{call.op}/cpu.py, "
                 f"or take the reference backend."
             )
-        if any(argument.name == "master" for argument in call.arguments):
-            raise TapelessError("the cpu backend updates no master copy of the weights: take the reference backend.")
         natives: list[Native] = binder(*arguments, **options)
         if natives is None:
             raise TapelessError(
@@ -75,6 +84,13 @@ class Cpu(Host):
         if count is None:
             return blas.threads()
         return blas.set_threads(min(count, blas.cores()) if lower else count)
+
+    def products(self, name: str | None = None, *, lower: bool = False) -> str:
+        from tapeless.kernels.cpu import blas
+
+        if name is None:
+            return blas.products()
+        return blas.set_products("own" if lower and name == "mkl" and blas.mkl() is None else name)
 
 
 CPU = Cpu()

@@ -121,6 +121,9 @@ class Device:
     def threads(self, count: int | None = None, *, lower: bool = False) -> None:
         return None
 
+    def products(self, name: str | None = None, *, lower: bool = False) -> None:
+        return None
+
 
 class Captured:
     """Native calls as one. The first run is an ordinary one, in which kernels are compiled and cuBLAS makes itself

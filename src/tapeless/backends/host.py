@@ -85,3 +85,6 @@ class Host:
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
         return None
+
+    def products(self, name: str | None = None, *, lower: bool = False) -> str | None:
+        return None

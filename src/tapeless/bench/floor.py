@@ -14,10 +14,11 @@ import numpy as np
 
 from tapeless.bench.ours import build
 from tapeless.bench.race import Work
-from tapeless.kernels.cpu.blas import Product, bound_gemm
+from tapeless.kernels.cpu.blas import Product, bound_products
 from tapeless.kernels.native import Native
 from tapeless.ops.attention.reference import pairs
 from tapeless.program.call import Call
+from tapeless.program.precision import Precision, numpy_type
 
 
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
@@ -26,7 +27,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     runs: list[Native] = []
     for call, bound in model.engine.bound:
         if call.op == "attention":
-            runs += _attention_products(call)
+            runs += _attention_products(call, model.precision)
         elif call.phase == "update":
             runs += bound
         else:
@@ -39,15 +40,16 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     return step, {"products": sum(isinstance(run, Product) for run in runs)}, None
 
 
-def _attention_products(call: Call) -> list[Native]:
+def _attention_products(call: Call, precision: Precision) -> list[Native]:
     """q·kᵀ and p·v forward; s, dp, dv, dq, dk backward, over as many keys as are visible on average."""
     dims = call.dims
     rows, width = dims["B"] * dims["H"] * dims["T"], dims["C"] // dims["H"]
     keys = max(1, pairs(dims, **dict(call.scalars)) // dims["T"])
     rng = np.random.default_rng(0)
-    q, k = (rng.normal(size=(length, width)).astype(np.float32) for length in (rows, keys))
+    kind = numpy_type(precision.activation)
+    q, k = (rng.normal(size=(length, width)).astype(kind) for length in (rows, keys))
     scores = rng.normal(size=(rows, keys)).astype(np.float32)
-    across: list[Native] = [bound_gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
-    along: list[Native] = [bound_gemm(q, scores, k)]  # p·v, ds·k
-    down: list[Native] = [bound_gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
+    across = bound_products(scores, q, k, transpose_b=True)  # q·kᵀ, dy·vᵀ
+    along = bound_products(q, scores, k)  # p·v, ds·k
+    down = bound_products(k, scores, q, transpose_a=True)  # pᵀ·dy, dsᵀ·q
     return across + along if call.direction == "forward" else 2 * across + along + 2 * down

@@ -20,7 +20,10 @@ from tapeless.program.listing import local_name
 def build(work: Work) -> tuple[Model, Any, Any]:
     """The model and a batch for it."""
     blas.set_threads(work.threads)
-    model = Model(work.preset, batch=work.batch, time=work.time, backend="cpu", optimizer="adamw", **work.fields)
+    model = Model(
+        work.preset, batch=work.batch, time=work.time, backend="cpu", optimizer="adamw", precision=work.precision,
+        **work.fields,
+    )  # fmt: skip
     rng, shape = np.random.default_rng(0), (work.batch, work.time)
     config = model.config
     targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)

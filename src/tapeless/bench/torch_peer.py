@@ -1,6 +1,7 @@
 """The peer: the same models in PyTorch, as one who knows it well would write them.
 
-nn.Module, scaled_dot_product_attention, fused AdamW, zero_grad(set_to_none=True), optionally torch.compile.
+nn.Module, scaled_dot_product_attention, fused AdamW, zero_grad(set_to_none=True), optionally torch.compile and
+autocast to bfloat16.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     others = [weight for weight in model.parameters() if weight.ndim != 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
-    run: Any = torch.compile(model) if name == "torch-compile" else model
+    run: Any = torch.compile(model) if name.startswith("torch-compile") else model
+    narrow = torch.autocast("cpu", torch.bfloat16, enabled=name.endswith("bfloat16"))
     shape = (work.batch, work.time)
     inputs = torch.randn(*shape, config.features) if config.features else torch.randint(config.vocab, shape)
     targets = torch.randint(config.vocab, shape[:1] if config.readout == "last" else shape)
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = run(inputs, targets)
+        with narrow:
+            loss = run(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Preset
 from tapeless.models.initialise import Constant
+from tapeless.models.learning import check_trained
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 
@@ -48,7 +48,7 @@ class Configuration:
         """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""
         for weight in model.program.weights:
             centre = 1.3 if isinstance(weight.initial, Constant) and weight.initial.value else 0.0
-            model.params[weight.name][...] = rng.normal(centre, self.spread, weight.shape)
+            model.write(weight.name, rng.normal(centre, self.spread, weight.shape))
 
     def batch_of(self, rng: np.random.Generator, model: Model) -> tuple[Any, Array]:
         """Inputs with a repeated token, and targets of which some are ignored."""
@@ -148,6 +148,26 @@ CONFIGURATIONS = (
         frozen=("*.mlp.*", "*norm[12].*", "*.k_norm.*", "*.qkv.*", "*.proj.*"),
         documents=(3, 2),
     ),
+    _variant("LoRA", "gpt2-4x256", lora=2),
+    _variant("LoRA, recomputed", "gpt2-4x256", lora=3, lora_alpha=2.0, recompute=True),
+    _variant("LoRA, read at the end", "gpt2-4x256", lora=2, readout="last", tied=False),
+    _variant("LoRA on qkv, dropout", "gpt2-4x256", lora=1, lora_targets=("qkv",), dropout=0.3),
+    _variant("LoRA on proj and down, post-norm", "gpt2-4x256", lora=2, lora_targets=("proj", "down"), placement="post"),
+    _variant("LoRA", "llama-4x256", lora=2, lora_alpha=3.0, documents=(2, 1, 2)),
+    _variant("LoRA, one head of keys", "llama-4x256", lora=2, kv_heads=1, recompute=True),
+    _variant("LoRA on q and v", "llama-4x256", lora=2, lora_targets=("q", "v"), tied=False),
+    _variant("LoRA on k alone", "llama-4x256", lora=1, lora_targets=("k",), window=3),
+    _variant("LoRA on up, in the last block", "llama-4x256", lora=2, lora_targets=("blocks.1.mlp.up",)),
+    _variant("LoRA, read at the end", "llama-4x256", lora=2, readout="last", query_key_norm=True),
+    _variant(
+        "LoRA on q, v and down, norms trained", "qwen3-0.6b", lora=2, lora_targets=("q", "v", "down"), train=("norms",)
+    ),
+    _variant("LoRA, some of it frozen", "qwen3-0.6b", lora=2, frozen=("*.0.attn.*lora_a", "*.1.mlp.*lora_b")),
+    _variant("LoRA", "ops-102k", lora=2),
+    _variant("norms alone", "llama-4x256", train=("norms",), documents=(3, 2)),
+    _variant("the last block and the head alone", "gpt2-4x256", train=("blocks.1", "head"), tied=False),
+    _variant("the last block and the tied head", "gpt2-4x256", train=("blocks.1", "head")),
+    _variant("biases and one matrix alone", "gpt2-4x256", train=("biases", "blocks.0.mlp.down"), recompute=True),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 
@@ -182,6 +202,8 @@ LARGER = (
         3,
         70,
     ),
+    Configuration("llama-4x256 adapted", "llama-4x256", {"layers": 2, "vocab": 700, "lora": 8}, 2, 150),
+    Configuration("gpt2-4x256 adapted", "gpt2-4x256", {"layers": 2, "vocab": 700, "lora": 5, "lora_alpha": 7}, 3, 90),
     Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
     Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )
@@ -198,14 +220,25 @@ def full_size(name: str, preset: Preset | None = None) -> Configuration:
 
 
 def made_small(name: str, preset: Preset, weighted: bool = False) -> Configuration:
-    """Of a model of somebody's own. What it freezes is frozen here as far as the few layers have it."""
+    """Of a model of somebody's own. What it freezes, trains and adapts is so here as far as the few layers have it;
+    where none of that is left, all is trained, or adapted."""
     fields = dict(small(preset, chunk=2 if preset.architecture.readout == "last" else 4))
-    weights = transformer.evaluation(preset.override(**fields, frozen=()), 1, 1).weights
-    names = [weight.name for weight in weights]
-    frozen = tuple(pattern for pattern in preset.frozen if any(fnmatchcase(name, pattern) for name in names))
-    try:
-        transformer.check_frozen(names, frozen)
-    except TapelessError:  # it trains none but layers that a small model lacks
-        frozen = ()
+    if preset.lora is not None:
+        fields["lora"] = min(preset.lora, 2)
+    for chosen in ("lora_targets", "train", "frozen"):
+        fields[chosen] = ()
+    for chosen in ("lora_targets", "train", "frozen"):
+        kept = tuple(
+            each for each in getattr(preset, chosen) if _possible(preset.override(**fields | {chosen: (each,)}))
+        )
+        fields[chosen] = kept if _possible(preset.override(**fields | {chosen: kept})) else ()
     classes = {"class_weights": (0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)} if weighted else {}
-    return Configuration(f"{name} made small", preset, fields | {"frozen": frozen} | classes, batch=3, time=5)
+    return Configuration(f"{name} made small", preset, fields | classes, batch=3, time=5)
+
+
+def _possible(preset: Preset) -> bool:
+    try:
+        check_trained(preset, transformer.evaluation(preset, 1, 1).weights)
+    except TapelessError:
+        return False
+    return True

@@ -29,10 +29,10 @@ def check_decoding() -> Iterator[Finding]:
             yield Finding(place, "decoding", f"raises {type(error).__name__}: {error}")
 
 
-# Positions from a table; and by turning, with shared heads and a window that is shorter than a chunk.
+# Positions from a table; and by turning, with shared heads, a window that is shorter than a chunk, and adapters.
 MODELS: dict[str, dict[str, Any]] = {
     "gpt2-4x256": {"channels": 6, "heads": 2},
-    "qwen3-0.6b": {"channels": 8, "heads": 4, "kv_heads": 2, "hidden": 9, "head_width": 6, "window": 50},
+    "qwen3-0.6b": {"channels": 8, "heads": 4, "kv_heads": 2, "hidden": 9, "head_width": 6, "window": 50, "lora": 1},
 }
 
 
@@ -48,8 +48,9 @@ def _model(name: str, time: int) -> Model:
 
 def _scores(model: Model, tokens: list[int]) -> Array:
     """Of what may follow these tokens, which are read from the first position on."""
-    values = plain.forward(model.config, model.params, np.array([tokens]))
-    found: Array = plain.scores(model.config, model.params, values)[0, -1]
+    weights = plain.adapted(model.preset, model.params)
+    values = plain.forward(model.config, weights, np.array([tokens]))
+    found: Array = plain.scores(model.config, weights, values)[0, -1]
     return found
 
 

@@ -54,6 +54,10 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Outputs:
     return {"y": _each((len(x), weight.shape[1]), lambda r, f: _dot(x[r], weight[:, f]) + shift[f])}
 
 
+def adapt(low: Array, weight: Array, scale: float) -> Outputs:
+    return {"y": _each((len(low), weight.shape[1]), lambda r, f: scale * _dot(low[r], weight[:, f]))}
+
+
 def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Outputs:
     rows, width = x.shape
     mean = _each((rows,), lambda r: fsum(x[r]) / width)
@@ -372,6 +376,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "positions": positions,
     "positions_at": positions_at,
     "linear": linear,
+    "adapt": adapt,
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
     "angles": angles,

@@ -96,6 +96,10 @@ def _linear(own: Example, rng: np.random.Generator) -> list[Example]:
     return [square, {"x": own["x"], "weight": own["weight"]}]
 
 
+def _adapt(own: Example, rng: np.random.Generator) -> list[Example]:
+    return [{"low": rng.normal(size=(3, 3)), "weight": rng.normal(size=(3, 3)), "scale": 2.0}]
+
+
 def _embedding(own: Example, rng: np.random.Generator) -> list[Example]:
     return [own | {"tokens": np.full(5, 2)}]
 
@@ -150,6 +154,7 @@ FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "squared_error": _squared_error,
     "layernorm": _layernorm,
     "linear": _linear,
+    "adapt": _adapt,
     "embedding": _embedding,
     "gelu": _gelu,
     "clip": _clip,

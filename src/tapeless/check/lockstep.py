@@ -51,17 +51,20 @@ class Difference(Told):
         )
 
 
-def pair(configuration: Configuration, backend: str) -> tuple[Model, Model, Array, Array]:
-    """A model on the backend, a float64 reference with the same weights, and a batch: what `lockstep` takes."""
+def pair(configuration: Configuration, backend: str, precision: str | None = None) -> tuple[Model, Model, Array, Array]:
+    """A model on the backend, a float64 reference with the same weights, and a batch: what `lockstep` takes. In
+    bfloat16 the reference's step is that of the same list, with a master copy."""
     made = {"batch": configuration.batch, "time": configuration.time, **configuration.fields}
-    model, reference = (Model(configuration.preset, backend=name, **made) for name in (backend, "reference"))
+    model = Model(configuration.preset, backend=backend, precision=precision, **made)
+    same = precision if model.precision.has_master else None
+    reference = Model(configuration.preset, backend="reference", precision=same, **made)
     rng = np.random.default_rng(configuration.seed)
     inputs, targets = configuration.batch_of(rng, reference)
     if configuration not in LARGER:  # those keep their first values: at their size random ones would saturate
         configuration.scramble(rng, reference)
     for name, weight in reference.params.items():
         model.write(name, weight)
-        weight[...] = model.read(name)  # what the backend's type can hold
+        reference.write(name, model.read(name))  # what the backend's type can hold
     return model, reference, inputs, targets
 
 
@@ -81,22 +84,28 @@ def compare(
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
         true[argument.name][...] = backend.read(found[argument.name])
-    dtype = backend.default_precision
+    narrow = any(array.dtype.kind == "V" for array in true.values())
+    dtype = "bfloat16" if narrow else backend.default_precision
+    rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
-    moved = [_moved(call, true, float(np.finfo(dtype).eps) / 2, rng) for _ in range(draws)]
+    moved = [_moved(call, true, rounding, rng) for _ in range(draws)]
     for arrays, where in ((found, backend), *((each, REFERENCE) for each in (*moved, true))):
         run_call(call, arrays, where)
     for argument in call.writes:
         if argument.name != "logits":  # scratch: each backend may leave there what it likes
             name = argument.name
-            mine, others = backend.read(found[name]), [each[name] for each in moved]
-            yield _difference(number, call, name, mine, true[name], others, dtype)
+            mine, exact, *others = (
+                array.astype(np.float64) for array in (backend.read(found[name]), true[name], *(m[name] for m in moved))
+            )
+            yield _difference(number, call, name, mine, exact, others, dtype)
 
 
 def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random.Generator) -> dict[str, Array]:
-    """A copy in which every number that the call reads is off by one rounding, up or down."""
-    copies = {name: array.copy() for name, array in arrays.items()}
+    """A copy in float64 in which every number that the call reads is off by one rounding, up or down."""
+    numbers = {name for name in arrays if call.spec.is_number(name)}
+    with np.errstate(invalid="ignore"):  # what a result holds before it is written may be any bits
+        copies = {name: array.astype(np.float64) if name in numbers else array.copy() for name, array in arrays.items()}
     for argument in call.reads:
         if call.spec.is_number(argument.name):
             array = copies[argument.name]
@@ -107,7 +116,7 @@ def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random
 def _difference(
     number: int, call: Call, result: str, found: Array, true: Array, moved: list[Array], dtype: str
 ) -> Difference:
-    length = reduction_length(call, result)
+    length = 1 if dtype == "bfloat16" else reduction_length(call, result)  # its sums are float32's
     error, tolerance, where = farthest(found, true, moved, dtype, length)
     return Difference(number, call, result, error, tolerance, where, float(found[where]), float(true[where]))
 

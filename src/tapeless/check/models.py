@@ -41,6 +41,9 @@ WALKED = tuple(
         "qwen3-0.6b",
         "qwen3-0.6b untied, documents, recomputed",
         "llama-4x256 documents and a window",
+        "llama-4x256 LoRA",
+        "gpt2-4x256 LoRA, recomputed",
+        "qwen3-0.6b LoRA on q, v and down, norms trained",
     )
 )
 
@@ -83,21 +86,21 @@ def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array
 
 def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model)
-    rate, whole = model.preset.dropout, plain.forward(model.config, model.params, inputs)
+    weights = plain.adapted(model.preset, model.params)
+    rate, whole = model.preset.dropout, plain.forward(model.config, weights, inputs)
     dropping = plain.Dropping(rate, configuration.seed, draws=model.draws + 1) if rate else None
-    values = plain.forward(model.config, model.params, inputs, dropping) if rate else whole
+    values = plain.forward(model.config, weights, inputs, dropping) if rate else whole
     expected, evaluated = (
-        np.array([plain.loss(model.config, model.params, each, targets, model.class_weights)])
-        for each in (values, whole)
+        np.array([plain.loss(model.config, weights, each, targets, model.class_weights)]) for each in (values, whole)
     )
-    last_writer = {call.writes[0].view.name: call for call in model.program.phase("forward")}
+    last_writer = {call.writes[0].view.buffer: call for call in model.program.phase("forward")}
     for call, arrays in model.trace(inputs, targets):
-        written = call.writes[0]
-        if call.phase == "forward" and last_writer[written.view.name] is call and written.view.name in values:
-            true = values[written.view.name][:, -written.view.shape[1] :]  # all positions, or the last
-            found = difference(arrays[written.name].reshape(true.shape), true)
+        written = call.writes[0].view.buffer
+        if call.phase == "forward" and last_writer[written] is call and written.name in values:
+            true = values[written.name][:, -written.shape[1] :]  # all positions, or the last
+            found = difference(model.read(written.name).reshape(true.shape), true)
             if found:
-                yield _finding(configuration, "plain model", call, f"{written.view.name} {found}")
+                yield _finding(configuration, "plain model", call, f"{written.name} {found}")
         if "targets" in arrays:
             yield from _fed(configuration, arrays, targets)
             found = difference(arrays["loss"], expected)
@@ -105,7 +108,7 @@ def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterat
                 yield _finding(configuration, "plain model", call, f"the loss {found}")
     for what, single, true in (
         ("loss", np.array([model.loss(inputs, targets)]), evaluated),
-        ("scores", model.logits(inputs), plain.scores(model.config, model.params, whole)),
+        ("scores", model.logits(inputs), plain.scores(model.config, weights, whole)),
     ):
         found = difference(single, true)
         if found:

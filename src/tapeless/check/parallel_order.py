@@ -98,7 +98,7 @@ def _form(function: Any) -> Any:
     clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     clone.__qualname__, clone.__module__ = f"{function.__name__}_in_order", function.__module__
     form = numba.njit(**OPTIONS)(clone)
-    keep_on_disk(form)
+    keep_on_disk(form, clone)
     return form
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from tapeless.check.definitions import drop, gelu_of, sinusoid, swish_of, turning_rates
 from tapeless.inputs import Packed, unpacked
-from tapeless.models.config import Architecture
+from tapeless.models.adapters import adapters_of
+from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 
 Weights = Mapping[str, Array]
@@ -63,6 +64,36 @@ def forward(config: Architecture, weights: Weights, inputs: Array | Packed, drop
             parts.append(_sequence(config, weights, document, drops))
         together.append({name: np.concatenate([each[name] for each in parts]) for name in parts[0]})
     return {name: np.stack([values[name] for values in together]) for name in together[0]}
+
+
+def adapted(preset: Preset, weights: Weights) -> Weights:
+    """The weights as they work: where a projection has an adapter, W[i, j] + alpha / rank · Σ_m A[i, m] · B[m, j]."""
+    adapters, found = adapters_of(preset), dict(weights)
+    if adapters is None or preset.lora is None:
+        return weights
+    factor = 2.0 if preset.lora_alpha is None else preset.lora_alpha / preset.lora
+    for n in range(preset.architecture.layers):
+        for name, widths in _projections(preset.architecture).items():
+            path, columns, a_columns, b_columns = f"blocks.{n}.{name}", 0, 0, 0
+            for part, width in widths.items():
+                if f"blocks.{n}.{part}" in adapters.targets:
+                    a = weights[f"{path}.lora_a"][:, a_columns : a_columns + preset.lora]
+                    b = weights[f"{path}.lora_b"][:, b_columns : b_columns + width]
+                    whole = np.array(found[f"{path}.weight"])
+                    whole[:, columns : columns + width] += factor * np.einsum("im,mj->ij", a, b)
+                    found[f"{path}.weight"] = whole
+                    a_columns, b_columns = a_columns + preset.lora, b_columns + width
+                columns += width
+    return found
+
+
+def _projections(c: Architecture) -> dict[str, dict[str, int]]:
+    """What lies side by side in each matrix of a block, as it is published: of GPT-2, q, k and v are one."""
+    q, k = c.heads * c.head_channels, c.key_heads * c.head_channels
+    together = {"attn.qkv": q + 2 * k} if c.positions != "rotary" else {"attn.q": q, "attn.k": k, "attn.v": k}
+    gated = c.activation == "swiglu"
+    up = {"mlp.gate_up": {"mlp.gate": c.width, "mlp.up": c.width}} if gated else {"mlp.up": {"mlp.up": c.width}}
+    return {"attn.qkv": together, "attn.proj": {"attn.proj": c.channels}, **up, "mlp.down": {"mlp.down": c.channels}}
 
 
 def _documents(row: Array, segments: Array | None) -> list[tuple[int, Array]]:

@@ -45,11 +45,38 @@ LARGEST = float(np.finfo(np.float32).max) / 8  # a sum of terms this large is no
 
 # By letter of the LEGEND; what is not named keeps the size of the example. One size for the bulk of the values, then
 # one channel, one row, and a size at which kernels use threads, cut strips and hold the vocabulary transposed.
-USUAL = {"B": 4, "T": 20, "S": 24, "R": 48, "C": 24, "H": 2, "D": 12, "F": 40, "V": 37, "P": 30, "K": 20, "N": 4000}
-NARROW = {"B": 5, "T": 9, "S": 9, "R": 60, "C": 1, "H": 1, "D": 1, "F": 1, "P": 12, "K": 60}
-ONE_ROW = {"B": 2, "T": 1, "S": 9, "R": 1, "C": 48, "H": 4, "D": 12, "F": 50, "V": 37, "P": 30, "K": 1}
-THREADED = {"B": 2, "T": 70, "S": 75, "R": 345, "C": 192, "H": 8, "D": 24, "F": 192, "V": 1100, "P": 80, "K": 200}
-SMALL = {"B": 2, "T": 4, "S": 5, "R": 6, "C": 8, "H": 2, "D": 4, "F": 9, "V": 7, "P": 8, "K": 4, "N": 40}
+USUAL = {
+    "B": 4,
+    "T": 20,
+    "S": 24,
+    "R": 48,
+    "C": 24,
+    "H": 2,
+    "D": 12,
+    "F": 40,
+    "V": 37,
+    "P": 30,
+    "K": 20,
+    "M": 6,
+    "N": 4000,
+}
+NARROW = {"B": 5, "T": 9, "S": 9, "R": 60, "C": 1, "H": 1, "D": 1, "F": 1, "P": 12, "K": 60, "M": 1}
+ONE_ROW = {"B": 2, "T": 1, "S": 9, "R": 1, "C": 48, "H": 4, "D": 12, "F": 50, "V": 37, "P": 30, "K": 1, "M": 3}
+THREADED = {
+    "B": 2,
+    "T": 70,
+    "S": 75,
+    "R": 345,
+    "C": 192,
+    "H": 8,
+    "D": 24,
+    "F": 192,
+    "V": 1100,
+    "P": 80,
+    "K": 200,
+    "M": 190,
+}
+SMALL = {"B": 2, "T": 4, "S": 5, "R": 6, "C": 8, "H": 2, "D": 4, "F": 9, "V": 7, "P": 8, "K": 4, "M": 3, "N": 40}
 # The heads of keys, their channels and the pairs that are turned.
 for _sizes, _shared in ((USUAL, 1), (NARROW, 1), (ONE_ROW, 2), (THREADED, 2), (SMALL, 1)):
     _sizes |= {"G": _shared, "E": _shared * _sizes["D"], "A": max(1, _sizes["D"] // 2)}

@@ -33,7 +33,7 @@ MOST = 8  # threads
 # Many rows, wide rows, many sequences, one row. T, S and P grow by the same factor, and so do C and D: how they hang
 # together stays.
 SIZES = (
-    {"R": 2053, "T": 70, "C": 64, "F": 60, "V": 300, "K": 500, "N": 300_003},
+    {"R": 2053, "T": 70, "C": 64, "F": 60, "V": 300, "K": 500, "M": 40, "N": 300_003},
     {"R": 150, "T": 30, "C": 384, "F": 500, "V": 1100, "K": 90, "N": 150_001},
     {"B": 1100, "T": 3, "C": 64},
     {"R": 1, "C": 384, "F": 500, "V": 1100, "K": 1},

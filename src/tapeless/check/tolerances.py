@@ -37,7 +37,8 @@ TOLERANCES = {
 # relative to the result's largest element. Eight roundings of the type. To it is added a multiple of how far
 # the exact result moves when its inputs are off by one rounding: where the terms of a result cancel (the gradient of a
 # query in a nearly uniform attention), no kernel can be expected closer.
-LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53}
+# bfloat16, whose sums are float32's: four roundings, two of factors, one of each result.
+LOCKSTEP = {"float32": 8 * 2.0**-24, "float64": 8 * 2.0**-53, "bfloat16": 4 * 2.0**-9}
 LOCKSTEP_INHERENT = 4.0
 
 # Over the whole range of float32 (check/ranges.py): the worst error of any result in roundings (2⁻²⁴) of its natural
@@ -49,6 +50,7 @@ RANGES = {
     "positions": 6.0,
     "positions_at": 2.0,
     "linear": 8.0,
+    "adapt": 8.0,
     "layernorm": 40.0,  # its own sums, and the rounded mean and rstd of the forward
     "rmsnorm": 8.0,
     "angles": 1.0,

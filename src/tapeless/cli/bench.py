@@ -9,6 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tapeless.backends.backend import backend_named, precision_for
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
@@ -18,11 +19,13 @@ from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 
-PEERS = ("torch-eager", "torch-compile")
+PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
+PEERS_OF_ADAPTERS = ("peft", "peft-compile")
 UNSEEN = {
     "optimizer": "everyone takes a step of adamw",
     "initialisation": "it takes the same time from any weights",
     "frozen": "its opponent trains every weight",
+    "train": "its opponent trains every weight",
     "norm_eps": "it takes the same time with any",
 }
 
@@ -32,7 +35,17 @@ def bench(
     name: PresetName,
     batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
     time: Time = None,
-    peers: Annotated[str, typer.Option(help="Comma-separated; empty for none.")] = ",".join(PEERS),
+    precision: Annotated[
+        str, typer.Option(help="Of ours, float32 or bfloat16; in bfloat16 the peers run in both.")
+    ] = "float32",
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Comma-separated, of {', '.join(PEERS)}, and with --lora of {', '.join(PEERS_OF_ADAPTERS)}; "
+            "empty for none.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
     threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
@@ -55,11 +68,14 @@ def bench(
     time = config.context if time is None else time
     check_shape(config, batch, time)
     check_size("steps", steps)
-    chosen = [peer.strip() for peer in peers.split(",") if peer.strip()]
+    precision_for(backend_named("cpu"), precision)
+    there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
+    usual = PEERS[:2] if wanted.lora is None and precision != "bfloat16" else there
+    chosen = list(usual) if peers is None else [peer.strip() for peer in peers.split(",") if peer.strip()]
     for peer in chosen:
-        if peer not in PEERS:
-            raise unknown("peer", peer, PEERS)
-    work = Work(name, batch, time, blas.checked_threads(threads), changes)
+        if peer not in there:
+            raise unknown("peer", peer, there)
+    work = Work(name, batch, time, blas.checked_threads(threads), changes, precision)
     with contenders(["ours", *chosen, "floor"], work) as runners:
         _run(runners, steps, quiet=json)
         result = _result(work, runners)
@@ -90,6 +106,7 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
         "batch": work.batch,
         "time": work.time,
         "threads": work.threads,
+        "precision": work.precision,
         "blas": ours.about["blas"],
         "ours_ms": median(ours.times),
         "peers": {_key(peer): median(peer.times) for peer in peers},
@@ -113,8 +130,8 @@ def _ratio(above: Contender, below: Contender) -> float:
 
 def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None:
     console.print(
-        f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.threads} threads, {result['blas']}; "
-        f"{len(runners[0].times)} turns each, medians"
+        f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.precision}, {work.threads} threads, "
+        f"{result['blas']}; {len(runners[0].times)} turns each, medians"
     )
     peaks = {"ours": result["ours_peak_bytes"]} | {
         runner.name: result["peers_peak_bytes"].get(_key(runner)) for runner in runners[1:]
@@ -133,6 +150,9 @@ def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None
             size(peak) if peak else "",
         )
     console.print(table)
+    held = [runner.name for runner in runners if "isa" in runner.about]
+    if held:
+        console.print(f"[dim]{', '.join(held)}: without AMX, with which oneDNN dies on this machine[/]")
     if result["ratio"]:
         console.print(f"\nbest peer over ours: [bold]{result['ratio']:.2f}×[/]")
     console.print(f"step over floor (products and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")

@@ -69,6 +69,10 @@ PRESET_HELP = {
     "chunk": "Rows of logits that exist at a time.",
     "dropout": "Share of every branch and of the embedding that is left out while it learns.",
     "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
+    "train": "What alone is trained, the rest stays: norms, biases, embedding, head, blocks.11, or names of weights.",
+    "lora": "Train adapters of this rank instead of the weights, which stay as they are.",
+    "lora_alpha": "Adapters are scaled by alpha / rank; by default twice the rank.",
+    "lora_targets": "Projections that are adapted, such as q,v; all by default.",
 }
 
 

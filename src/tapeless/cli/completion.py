@@ -14,6 +14,7 @@ CONFIGURATION = "config.toml"  # by which a run is known
 WORDS: dict[str, Iterable[str]] = {
     "backend": ("cpu", "cuda", "reference"),
     "precision": ("float32", "float64", "bfloat16"),
+    "products": ("mkl", "own"),
     "tokenizer": ("bytes", "bpe"),
     "data": ("stdlib", "operations"),
     "source": ("stdlib",),

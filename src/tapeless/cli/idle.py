@@ -15,6 +15,7 @@ from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.config import Preset
 from tapeless.tasks.kinds import kind_of, usual_data
 from tapeless.train.run import Run
+from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
 
 ADAM = ("adam", "adamw", "muon")
@@ -29,6 +30,7 @@ PART_OF: dict[str, tuple[str, Callable[[Settings, Preset], bool]]] = {
     "every": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "rate": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "threads": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
+    "products": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
 }
 
 
@@ -55,7 +57,7 @@ def refuse_idle(
     another day. `folder` is that of a run which goes on."""
     if base is not None:
         theirs = base.request()
-        request = replace(request, preset=theirs.preset, model={**theirs.model, **request.model})
+        request = replace(request, preset=theirs.preset, model={**theirs.model, **OF_A_TRAINING, **request.model})
     preset = request.resolved()
     data = request.settings.data or usual_data(request.preset)
     kind = kind_of(data, folder, EVERY_KIND)

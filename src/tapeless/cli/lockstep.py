@@ -15,6 +15,7 @@ from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
 from tapeless.cli.progress import one_by_one
+from tapeless.errors import NotYetError
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 
@@ -27,7 +28,14 @@ def check_backend(backend: str, asked: list[Configuration], json: bool) -> None:
     chosen = asked or [*CONFIGURATIONS, *LARGER]
     alone = [] if asked else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
     models = one_by_one(chosen, lambda configuration: configuration.name, json)
-    found = alone + [(each, difference) for each in models for difference in lockstep(*pair(each, backend))]
+    found, left_out = alone, []
+    for each in models:
+        try:
+            found += [(each, difference) for difference in lockstep(*pair(each, backend))]
+        except NotYetError as error:
+            if asked:
+                raise
+            left_out.append((each.name, str(error)))
     kind = backend_named(backend)
     # These two look at kernels that have this machine's threads and memory.
     ops = [] if asked or kind.threads() is None else list(OPS)
@@ -54,10 +62,13 @@ def check_backend(backend: str, asked: list[Configuration], json: bool) -> None:
                 ],
                 "ranges": [vars(error) for error in ranges],
                 "threads": [str(finding) for finding in races],
+                "left_out": [name for name, _ in left_out],
             }
         )
     else:
         _print(backend, found, broken, len({configuration.name for configuration, _ in found}))
+        if left_out:
+            console.print(f"[yellow]Left out: {', '.join(name for name, _ in left_out)}: {left_out[0][1]}[/]")
         if ops:
             _print_on_threads(races)
         _print_ranges(ranges, outside)

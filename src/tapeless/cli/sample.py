@@ -38,6 +38,9 @@ def sample(
     backend: Annotated[
         str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")
     ] = DEFAULT_BACKEND,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
+    ] = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -51,7 +54,7 @@ def sample(
                 raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
     take_threads(backend, threads)
     with compiling_shown(quiet=json):
-        trained = Trained(opened(run), "newest" if newest else "best", backend=backend)
+        trained = Trained(opened(run), "newest" if newest else "best", backend=backend, precision=precision)
         writing = trained.stream(prompt, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
         first = next(writing, "")  # reading the prompt: the kernels are compiled here
     for message in trained.messages:

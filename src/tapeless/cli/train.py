@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tapeless.backends.backend import backend_named
 from tapeless.cli.common import (
     Json,
     bars,
@@ -86,6 +87,8 @@ def train(
     go_on_unread()
     if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
         take_threads(DEFAULT_BACKEND, settings["threads"])
+    if settings.get("products") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
+        backend_named(DEFAULT_BACKEND).products(settings["products"])
     if find_lr:
         refuse_beside(settings, resume, out)
         with TemporaryDirectory(prefix="tapeless-") as folder:
@@ -145,7 +148,9 @@ def _assemble(
 
 def announce(session: Session, told: str) -> None:
     model = session.model
-    about = f"{model.parameters:,} parameters, {model.backend} backend, {model.precision.name}"
+    trained = sum(weight.elements for weight in model.program.trained)
+    share = "" if trained == model.parameters else f" ({trained:,} trained)"
+    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")

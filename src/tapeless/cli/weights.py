@@ -11,10 +11,12 @@ from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
 from tapeless.cli.paths import named_path, quoted
+from tapeless.errors import TapelessError
 from tapeless.train.run import NumberedFolder, open_run
 from tapeless.weights.hub import fetch, is_hub_name
 from tapeless.weights.hugging_face import TYPES
-from tapeless.weights.runs import Exported, export_gguf, export_run, import_folder
+from tapeless.weights.peft import is_adapter
+from tapeless.weights.runs import Exported, export_gguf, export_run, import_adapter, import_folder
 
 
 def import_(
@@ -22,9 +24,10 @@ def import_(
         str,
         typer.Argument(
             metavar="FOLDER|hf:OWNER/NAME",
-            help="A folder with config.json and model.safetensors, or a model of the hub.",
+            help="A folder with config.json and model.safetensors, an adapter of peft, or a model of the hub.",
         ),
     ],
+    base: Annotated[Path | None, typer.Option(help="Of an adapter: the run whose model it adapts.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")] = None,
     json: Json = False,
 ) -> None:
@@ -42,7 +45,15 @@ def import_(
     else:
         folder = named_path(source)
         name, origin = folder.resolve().name, None
-    imported = import_folder(folder, out or NumberedFolder(Path("runs"), name), origin)
+    target = out or NumberedFolder(Path("runs"), name)
+    if is_adapter(folder):
+        if base is None:
+            raise TapelessError(f"{source} is an adapter: name the run whose model it adapts with --base.")
+        imported = import_adapter(folder, open_run(base), target)
+    elif base is not None:
+        raise TapelessError(f"{source} is no adapter, as it has no adapter_config.json: leave out --base.")
+    else:
+        imported = import_folder(folder, target, origin)
     made, tokenizer = imported.run, imported.has_tokenizer
     if json:
         print_json({"run": str(made.folder), "parameters": imported.parameters, "tokenizer": tokenizer})
@@ -69,26 +80,36 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The folder to make, or with --gguf the file.")],
     newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
     precision: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
+    merge: Annotated[bool, typer.Option("--merge", help="Of a run with adapters: fold them into the weights.")] = False,
     gguf: Annotated[
         bool, typer.Option("--gguf", help="One file for llama.cpp and Ollama instead of a folder.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write a run's weights as a folder that `transformers` loads as it is.
+    """Write a run's weights as a folder that `transformers` loads as it is; of a run with adapters (train --lora) the
+    adapters, as `peft` loads them, or with --merge the whole model.
 
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
 
     Example: tapeless export runs/llama-4x256-001 mine.gguf --gguf --precision float16
     """
-    if gguf:
+    if gguf:  # which holds whole models: adapters are folded in
         _print_file(folder, export_gguf(open_run(run), folder, "newest" if newest else "best", precision), json)
         return
-    exported = export_run(open_run(run), folder, "newest" if newest else "best", precision)
+    exported = export_run(open_run(run), folder, "newest" if newest else "best", precision, merge)
     if json:
         print_json({"folder": str(folder), **asdict(exported)})
         return
     for message in exported.messages:
         console.print(f"[yellow]{escape(message)}[/]")
+    if exported.loader == "PeftModel":
+        console.print(
+            f"the adapters after update {exported.step:,} are in [bold]{escape(str(folder))}[/]:", soft_wrap=True
+        )
+        console.print(
+            f"peft.PeftModel.from_pretrained(base, {str(folder)!r})", soft_wrap=True, markup=False, style="dim"
+        )
+        return
     beside = "" if exported.tokenizer else ", without a tokenizer, as the run learned from bare tokens"
     place = escape(str(folder))
     console.print(f"the weights after update {exported.step:,} are in [bold]{place}[/]{beside}:", soft_wrap=True)

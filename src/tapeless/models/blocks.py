@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tapeless.models.adapters import Adapters
 from tapeless.models.config import Architecture, Layout
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.attention import (
@@ -74,6 +75,7 @@ def declare_block(
     position: Buffer | None,
     draws: Draws | None,
     rotary: Rotary | None,
+    adapters: Adapters | None,
 ) -> Block:
     """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence. `draws`:
     what its branches are dropped by, if they are."""
@@ -94,9 +96,11 @@ def declare_block(
         pre_norm=c.placement == "pre",
         recompute=layout.recompute,
         norm1=norm("norm1", norm1_time),
-        attn=declare_attention(p, f"{name}.attn", c, scheme, batch, time, last, position, rotary, layout.recompute),
+        attn=declare_attention(
+            p, f"{name}.attn", c, scheme, batch, time, last, position, rotary, layout.recompute, adapters
+        ),
         norm2=norm("norm2", one),
-        mlp=declare_feed_forward(p, f"{name}.mlp", c, scheme, batch, one),
+        mlp=declare_feed_forward(p, f"{name}.mlp", c, scheme, batch, one, adapters),
         sum1=stream("sum1", one),
         sum2=stream("sum2", one),
         dsum1=stream("dsum1", one),
@@ -135,12 +139,14 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
     with p.phase("recompute"):
         if b.recompute:
             pre_norm_inside(p, b, x)
-        elif b.mlp.w_up.dweight:  # a norm's result is as large as its input and cheap to have again: it is never kept
+        elif (
+            b.mlp.w_up.needs_input
+        ):  # a norm's result is as large as its input and cheap to have again: it is never kept
             norm_forward(p, b.norm2, b.sum1)
     dbranch = dropout_backward(p, b.drop2, dstream, b.mlp.down)
     feed_forward_backward(p, b.mlp, dx=write(b.norm2.dy), dy=dbranch, x=b.norm2.y)
     norm_backward(p, b.norm2, dx=add(dstream), dy=b.norm2.dy, x=b.sum1)
-    if b.attn.w_qkv.dweight and not b.recompute:
+    if b.attn.w_qkv.needs_input and not b.recompute:
         with p.phase("recompute"):
             norm_forward(p, b.norm1, x)
     dbranch = dropout_backward(p, b.drop1, dstream, b.attn.proj)

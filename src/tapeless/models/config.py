@@ -178,6 +178,12 @@ class Preset:
     optimizer: str = "adamw"
     dropout: float = 0.0  # while it learns: the share of every branch, and of the embedding, that is left out
     frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
+    train: tuple[str, ...] = ()  # those that alone are: "norms", "head", "blocks.11", or patterns; none named means all
+    lora: int | None = (
+        None  # the rank of adapters, which are trained in the place of what they adapt; None: it has none
+    )
+    lora_alpha: float | None = None  # they are scaled by alpha / rank; by default by 2
+    lora_targets: tuple[str, ...] = ()  # projections that have one: "q", "attn.proj", "blocks.3"; none named means all
 
     @classmethod
     def of(cls, name: str, **values: Any) -> Preset:
@@ -193,8 +199,7 @@ class Preset:
         """The same with these fields changed, checked as a whole."""
         check_fields(changes)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
-        if isinstance(plain.get("frozen"), list):
-            plain["frozen"] = tuple(plain["frozen"])
+        plain = {name: _listed(value) if name in LISTS else value for name, value in plain.items()}
         changed = replace(
             self,
             architecture=replace(self.architecture, **_those_of(Architecture, plain)),
@@ -218,11 +223,39 @@ class Preset:
                 f"dropout must be the share that is left out, at least 0 and below 1, such as 0.1, "
                 f"not {self.dropout!r}."
             )
-        if not isinstance(self.frozen, tuple) or not all(isinstance(pattern, str) for pattern in self.frozen):
-            raise TapelessError(
-                f"frozen must be a tuple or list of patterns over the names of weights, such as ('blocks.0.*',), "
-                f"not {self.frozen!r}."
-            )
+        for name, what in LISTS.items():
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(each, str) and each for each in value):
+                raise TapelessError(f"{name} must be a tuple or list of {what}, not {value!r}.")
+        self._check_lora()
+
+    def _check_lora(self) -> None:
+        if self.lora is not None:
+            check_size("lora", self.lora)
+        for name in ("lora_alpha", "lora_targets"):
+            if self.lora is None and getattr(self, name):
+                raise TapelessError(
+                    f"{name}={getattr(self, name)!r} is of adapters, and lora says no rank: give one, such as lora=16."
+                )
+        alpha = self.lora_alpha
+        wrong = isinstance(alpha, bool) or not isinstance(alpha, int | float | None)
+        if wrong or (alpha is not None and not 0 < alpha < float("inf")):
+            raise TapelessError(f"lora_alpha must be a finite number above 0, not {alpha!r}.")
+
+
+# Fields that name several things, with an example for who gave something else.
+LISTS = {
+    "frozen": "patterns over the names of weights, such as ('blocks.0.*',)",
+    "train": "names of weights or parts of the model, such as ('norms', 'blocks.0', 'head')",
+    "lora_targets": "names of projections, such as ('q', 'v')",
+}
+
+
+def _listed(value: Any) -> Any:
+    """A tuple; where names are separated by commas, all of them."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        return value
+    return tuple(name.strip() for each in value for name in each.split(","))
 
 
 def _names(part: Any) -> tuple[str, ...]:

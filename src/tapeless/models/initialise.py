@@ -41,6 +41,16 @@ class Xavier:
 
 
 @dataclass(frozen=True)
+class Uniform:
+    """Between −limit and limit."""
+
+    limit: float
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        return rng.uniform(-self.limit, self.limit, shape)
+
+
+@dataclass(frozen=True)
 class Directions:
     """All of one length: a state that is unsure lies in the middle, where the shortest would always be the nearest."""
 

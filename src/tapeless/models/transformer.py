@@ -7,13 +7,15 @@ an evaluation (the loss alone), as a readout (the scores), and with a cache as d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
-from tapeless.errors import ProgramError, TapelessError
+from tapeless.errors import ProgramError
+from tapeless.models.adapters import adapters_of
 from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
 from tapeless.models.config import Architecture, Optimizer, Preset
 from tapeless.models.initialise import scheme_of
+from tapeless.models.learning import check_trained, is_trained
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.models.parts.dropout import (
     Draws,
@@ -68,7 +70,7 @@ def declare(
     c, layout = preset.architecture, preset.layout
     draws = declare_draws(p, preset.dropout if learning else 0.0)
     dropout = declare_dropout(p, draws, "x", batch, time, c.channels, role="stream")
-    scheme = scheme_of(c, preset.initialisation)
+    scheme, adapters = scheme_of(c, preset.initialisation), adapters_of(preset)
     position = p.buffer("input", "position", (1,), "index") if cached else None
     with p.section("embedding"):
         tokens = (
@@ -92,7 +94,7 @@ def declare(
         with p.section(f"blocks.{n}"):
             ends = last and n == c.layers - 1
             blocks.append(
-                declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws, rotary)
+                declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws, rotary, adapters)
             )
     with p.section("head"):
         norm = (
@@ -208,9 +210,9 @@ def training(
 ) -> Program:
     """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
     update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
-    p = Builder(preset.frozen)
+    p = Builder(partial(is_trained, preset))
     n = declare(p, preset, batch, time, weighted=weighted, learning=True)
-    check_frozen([weight.name for weight in p.weights], preset.frozen)
+    check_trained(preset, p.weights)
     gradients = p.region("gradient", "gradients")
     with p.phase("zero"):
         p.zero.forward(y=write(gradients))
@@ -224,17 +226,6 @@ def training(
     if optimizer is not None:
         write_update(p, optimizer, gradients, n.loss, master)
     return p.verified()
-
-
-def check_frozen(names: list[str], patterns: tuple[str, ...]) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise TapelessError(
-                f"frozen={pattern!r} is the name of no weight: they are called {names[0]}, {names[-1]} and so on, and "
-                f"* stands for any part of a name."
-            )
-    if all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names):
-        raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer, master: bool) -> None:

@@ -8,6 +8,7 @@ NAMES = (
     "positions",
     "positions_at",
     "linear",
+    "adapt",
     "layernorm",
     "rmsnorm",
     "angles",

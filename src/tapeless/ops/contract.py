@@ -42,6 +42,7 @@ LEGEND = {
     "V": "vocabulary",
     "P": "positions held",
     "K": "rows in a chunk",
+    "M": "rank of an adapter",
     "N": "elements of a region",
     "U": "those of them that AdamW steps, where Muon steps matrices",
     "L": "sections of a model: embedding, blocks, head",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -39,13 +38,14 @@ HOME = Path(__file__).parents[2]  # the folder that holds the package
 class Builder:
     """Collects buffers and calls, checks each call as it is made, and freezes the list."""
 
-    def __init__(self, frozen: Collection[str] = ()) -> None:
+    def __init__(self, trained: Callable[[Weight], bool] = lambda weight: True) -> None:
+        """`trained`: whether a weight is; else it is frozen."""
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self._frozen_names = frozen  # patterns over the names of weights
-        self._active: set[str] = set()  # the buffers that depend on a trained weight
+        self._trained = trained
+        self._active: dict[str, set[tuple[int, int]]] = {}  # the columns of buffers that depend on a trained weight
 
     def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
         role = role or ROLE_OF.get(kind, "activation")
@@ -53,17 +53,21 @@ class Builder:
             raise unknown("role", role, ROLES)
         return self._declare(Buffer(name, kind, shape, role))
 
+    def shared_workspace(self, name: str, *shape: int) -> Buffer:
+        """Declared the first time it is asked for."""
+        return self._buffers.get(name) or self.workspace(name, *shape)
+
     def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
         return self.buffer("workspace", name, shape, role)
 
     def weight(
         self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False,
-        matrices: tuple[int, ...] = (),
+        matrices: tuple[int, ...] = (), adapter: bool = False,
     ) -> Weight:  # fmt: skip
-        kind = "frozen" if any(fnmatchcase(name, pattern) for pattern in self._frozen_names) else "weight"
-        weight = Weight(
-            name, kind, shape, "weight", initial=initial, decay=decay, matrices=matrices, section=self._section
-        )
+        about: dict[str, Any] = {"initial": initial, "decay": decay, "section": self._section}
+        weight = Weight(name, "weight", shape, "weight", matrices=matrices, adapter=adapter, **about)
+        if not self._trained(weight):
+            weight = replace(weight, kind="frozen")
         self._declare(weight)
         return weight
 
@@ -85,8 +89,9 @@ class Builder:
 
     def active(self, target: Buffer | View) -> bool:
         """Whether it depends on a trained weight. Only then does a gradient go back to it."""
-        buffer = as_view(target).buffer
-        return buffer.kind == "weight" or buffer.name in self._active
+        view = as_view(target)
+        spans = self._active.get(view.buffer.name, ())
+        return view.buffer.kind == "weight" or any(start < view.stop and view.start < stop for start, stop in spans)
 
     def _declare(self, buffer: Buffer) -> Buffer:
         if buffer.name in self._buffers:
@@ -153,7 +158,8 @@ class Builder:
         check_call(call)
         self._calls.append(call)
         if direction == "forward" and any(self.active(call[name]) for name in gradient_takers(call)):
-            self._active |= {argument.view.buffer.name for argument in call.writes}
+            for view in (argument.view for argument in call.writes):
+                self._active.setdefault(view.buffer.name, set()).add((view.start, view.stop))
 
     def verified(self) -> Program:
         """The list, proven sound, with what the proof found out."""

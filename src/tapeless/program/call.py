@@ -83,6 +83,7 @@ class Weight(Buffer):
     decay: bool = False  # whether weight decay applies to it
     matrices: tuple[int, ...] = ()  # widths of the hidden layer's matrices side by side in it; an embedding has none
     section: str = ""  # the part of the model it belongs to, as of a call
+    adapter: bool = False  # whether it adapts another: without it the model is another one
 
     __hash__, __repr__ = Buffer.__hash__, Buffer.__repr__
 

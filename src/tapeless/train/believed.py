@@ -43,8 +43,9 @@ STATE: dict[str, Callable[[Any], bool]] = {
     "updates": _count,
     "draws": _count,
     "first_spread": lambda value: value is None or _finite(value),
+    "base": lambda value: value is None or _text(value),
 }
-LATER = {"draws": 0}  # what earlier versions did not keep, and what it was then
+LATER = {"draws": 0, "base": None}  # what earlier versions did not keep, and what it was then
 LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     "step": {
         **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), _number),

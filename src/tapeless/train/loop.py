@@ -17,6 +17,7 @@ from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
+from tapeless.train.base import read_base
 from tapeless.train.believed import LATER, check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
@@ -112,6 +113,7 @@ class Trainer:
         self.first_spread = _spread(model, self._aims)
         self.phases = Phases()
         self.recording: Recording | None = None  # whoever keeps a run gives it one
+        self.base: str | None = None  # the SHA-256 of what is not trained, where that is kept beside the checkpoints
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
         self._drawn: list[tuple[Any, Array]] = []
@@ -232,11 +234,14 @@ class Trainer:
             "updates": self.model.steps,
             "draws": self.model.draws,
             "first_spread": self.first_spread,
-        }
+        } | ({} if self.base is None else {"base": self.base})
 
     def tensors(self) -> dict[str, dict[str, Array]]:
-        found = {"weights": self.model.weights(), "optimizer": self._optimizer()}
+        found = {"weights": self._weights(), "optimizer": self._optimizer()}
         return found | {"gradients": self._gradients()} if self.added else found
+
+    def _weights(self) -> dict[str, Array]:
+        return self.model.weights() if self.base is None else {name: self.model.read(name) for name in self.model.grads}
 
     def _optimizer(self) -> dict[str, Array]:
         return {name: self.model.read(name) for name in self.model.state}
@@ -247,7 +252,10 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         state = {**LATER, **checkpoint.state}
         check_state(state, self.settings.accumulate, str(checkpoint.path))
-        for stem, values in (("weights", self.model.weights()), ("optimizer", self._optimizer())):
+        self.base = state.get("base")
+        for name, array in read_base(checkpoint).items():
+            self.model.write(name, array)
+        for stem, values in (("weights", self._weights()), ("optimizer", self._optimizer())):
             if values:
                 checkpoint.read(stem, values, self.model.write)
         self.batches.restore(state["data"])

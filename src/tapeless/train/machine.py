@@ -1,4 +1,5 @@
-"""The threads of a run. MKL's products round differently on another number of them, so a run keeps its own."""
+"""The threads of a run, and whose its matrix products are: they round differently on another number, or by another
+library, so a run keeps its own."""
 
 from __future__ import annotations
 
@@ -8,15 +9,20 @@ from tapeless.backends.backend import backend_named
 from tapeless.train.settings import Settings
 
 
-def on_its_threads(settings: Settings) -> tuple[Settings, list[str]]:
-    """From here on the backend has the threads that the settings name; where they name none, they are given those
-    that are in effect, to be recorded. And what the user should know about it."""
-    taken = backend_named(settings.backend).threads(settings.threads, lower=True)
-    if settings.threads is None:
-        return replace(settings, threads=taken), []
-    if taken in (None, settings.threads):
-        return settings, []
-    return settings, [
-        f"the run is set to {settings.threads} threads and this machine has {taken}: it goes on with {taken}, and may "
-        f"round differently from here on."
-    ]
+def on_its_machine(settings: Settings) -> tuple[Settings, list[str]]:
+    """From here on the backend has the threads and the products that the settings name; where they name none, they are
+    given those that are in effect, to be recorded. And what the user should know about it."""
+    backend, messages = backend_named(settings.backend), []
+    products = backend.products(settings.products, lower=True)
+    threads = backend.threads(settings.threads, lower=True)
+    if settings.products not in (None, products) and products is not None:
+        messages.append(
+            f"the run's products are {settings.products.upper()}'s, which is not installed here: it goes on with our "
+            f"own, and may round differently from here on."
+        )
+    if settings.threads not in (None, threads) and threads is not None:
+        messages.append(
+            f"the run is set to {settings.threads} threads and this machine has {threads}: it goes on with {threads}, "
+            f"and may round differently from here on."
+        )
+    return replace(settings, products=settings.products or products, threads=settings.threads or threads), messages

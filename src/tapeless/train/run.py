@@ -21,9 +21,11 @@ from tapeless.files.plain import read_toml
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.learning import check_trained
 from tapeless.program.call import Program
 from tapeless.program.precision import Precision
 from tapeless.train import checkpoint
+from tapeless.train.base import all_weights
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
 from tapeless.train.settings import Request, as_toml, request_from, upgraded
@@ -154,17 +156,16 @@ class Run:
 def _to_read(preset: Preset) -> Preset:
     """A slip in what is frozen is a training's to refuse: weights that are only read are as they are."""
     try:
-        weights = transformer.evaluation(preset, 1, 1).weights
-        transformer.check_frozen([weight.name for weight in weights], preset.frozen)
+        check_trained(preset, transformer.evaluation(preset, 1, 1).weights)
     except TapelessError:
-        return preset.override(frozen=())
+        return preset.override(frozen=(), train=())
     return preset
 
 
 def read_weights(found: Checkpoint, model: Model) -> None:
     """Into a model of any type: what was trained in float64 can be sampled in float32."""
-    stored = found.tensors("weights")
-    if {name: array.shape for name, array in stored.items()} != {n: a.shape for n, a in model.params.items()}:
+    stored = all_weights(found)
+    if {name: array.shape for name, array in stored.items()} != {n: tuple(a.shape) for n, a in model.params.items()}:
         raise TapelessError(f"the weights in {found.path} do not belong to this model: names or shapes differ.")
     for name, array in stored.items():
         model.write(name, array)

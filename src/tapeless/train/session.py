@@ -12,16 +12,19 @@ from typing import Any
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
+from tapeless.models.adapters import merged
 from tapeless.models.config import RENAMED, Preset
+from tapeless.ops.contract import Array
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
+from tapeless.train.base import all_weights, write_base
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
-from tapeless.train.machine import on_its_threads
+from tapeless.train.machine import on_its_machine
 from tapeless.train.metrics import Recorder
 from tapeless.train.recording import Recording
-from tapeless.train.run import NumberedFolder, Run, read_weights
+from tapeless.train.run import NumberedFolder, Run
 from tapeless.train.settings import EARLIER, Request, Settings
 
 ENDED = object()
@@ -30,6 +33,9 @@ FIXED = (
     "data", "field", "column", "encoding", "drop_duplicates", "tokenizer", "validation", "batch", "time", "accumulate",
     "seed", "backend", "precision",
 )  # fmt: skip
+
+# What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
+OF_A_TRAINING: dict[str, Any] = {"frozen": (), "train": (), "lora": None, "lora_alpha": None, "lora_targets": ()}
 
 
 @dataclass(frozen=True)
@@ -173,14 +179,16 @@ def start(
     request: Request, folder: Path | NumberedFolder, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
-    found: checkpoint.Checkpoint | None = None
+    weights: Mapping[str, Array] | None = None
     if base is None:
+        if request.resolved().lora is not None:
+            raise TapelessError("--lora adapts a model that is there already: name the run that it is in with --from.")
         _check_reads_tokens(request.resolved())
         request = _with_data(request)
         kind = kind_of(request.settings.data)
         request, messages = _trained_on_all_it_reads(request, kind)
     else:
-        request, found, messages = _based_on(request, base)
+        request, weights, messages = _based_on(request, base)
         request = _with_data(request)
         kind = kind_of(request.settings.data)
     preset = request.resolved()
@@ -189,18 +197,18 @@ def start(
     check_shape(preset.architecture, request.settings.batch or 1, _length(kind, request.settings))
     with run.making(folder) as made:
         inherited = base.tokenizer_spec() if base else None
-        session = begin(made, request, preset, kind, weights=found, inherited=inherited, progress=progress)
+        session = begin(made, request, preset, kind, weights=weights, inherited=inherited, progress=progress)
     session.messages[:0] = messages
     return session
 
 
 def begin(
-    made: Run, request: Request, preset: Preset, kind: TaskKind, *, weights: checkpoint.Checkpoint | None = None,
+    made: Run, request: Request, preset: Preset, kind: TaskKind, *, weights: Mapping[str, Array] | None = None,
     inherited: str | Path | None = None, progress: Progress | None = None,
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
-    settings, messages = on_its_threads(request.settings)
+    settings, messages = on_its_machine(request.settings)
     request = replace(request, settings=settings)
     task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
@@ -213,10 +221,29 @@ def begin(
     trainer.recording = _recording(made, trainer)
     session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
     if weights is not None:
-        read_weights(weights, session.model)
+        _take(weights, session.model)
+    trainer.base = _keep_base(made, session.model, weights or {})
+    if weights is not None:
         session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
     run.write_configuration(made, request, preset)
     return session
+
+
+def _take(weights: Mapping[str, Array], model: Model) -> None:
+    """Those of a run that it starts from; adapters begin anew."""
+    wanted = {each.name: each.shape for each in model.program.weights if not each.adapter}
+    if {name: array.shape for name, array in weights.items()} != wanted:
+        raise TapelessError("the weights that it is to start from do not belong to this model: names or shapes differ.")
+    for name, array in weights.items():
+        model.write(name, array)
+
+
+def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | None:
+    """What is not trained, as it was before this training's precision has rounded it."""
+    frozen = [weight.name for weight in model.program.weights if weight.kind == "frozen"]
+    if not frozen:
+        return None
+    return write_base(made.folder, {name: weights[name] if name in weights else model.read(name) for name in frozen})
 
 
 def _recording(run: Run, trainer: Trainer) -> Recording | None:
@@ -258,7 +285,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
                 f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
             )
     preset = opened.preset()
-    threaded, told = on_its_threads(request.settings)
+    threaded, told = on_its_machine(request.settings)
     request = replace(request, settings=threaded)
     found, messages = opened.newest()
     messages += told
@@ -276,6 +303,8 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     trainer = Trainer(make_model(request, preset, kind), task, request.settings)
     if found is not None:
         trainer.restore(found)
+    else:
+        trainer.base = _keep_base(opened, trainer.model, {})
     if trainer.step >= trainer.steps and not trainer.added:
         made = f"it has made {trainer.step:,} updates of {trainer.steps:,}"
         raise TapelessError(f"{folder} is done: {made}; go on by giving more with --steps.")
@@ -348,10 +377,11 @@ def _trained_on_all_it_reads(request: Request, kind: TaskKind) -> tuple[Request,
     return replace(request, settings=settings), messages
 
 
-def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoint, list[str]]:
-    """The model is the base's; its width or depth cannot change, as its weights must fit."""
+def _based_on(request: Request, base: Run) -> tuple[Request, dict[str, Array], list[str]]:
+    """The model is the base's; its width or depth cannot change, as its weights must fit. Adapters that it has are
+    part of its weights now."""
     for name in request.model:
-        if name not in ("optimizer", "recompute", "chunk", "dropout", "frozen"):
+        if name not in ("optimizer", "recompute", "chunk", "dropout", *OF_A_TRAINING):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
     theirs, context = base.request(), base.preset().architecture.context
@@ -363,8 +393,9 @@ def _based_on(request: Request, base: Run) -> tuple[Request, checkpoint.Checkpoi
                 f"time={time} is longer than the {context} positions that {base.folder} brings: use at most {context}."
             )
         settings = replace(settings, time=time)
-    model = {**theirs.model, "frozen": (), **request.model}  # what is frozen belongs to a training, not to its weights
-    return replace(request, preset=theirs.preset, model=model, settings=settings), found, messages
+    weights = merged(base.preset(), all_weights(found))
+    model = {**theirs.model, **OF_A_TRAINING, **request.model}
+    return replace(request, preset=theirs.preset, model=model, settings=settings), weights, messages
 
 
 def _asked(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def read_weights(folder: Path, config: Architecture, into: Mapping[str, Array]) 
     for theirs, (name, _) in places.items():
         source = stored[theirs]
         for values in _rows(source.read()):
-            _check_finite(f"{source.path} has {show(source.name)}", values, into[name].dtype)
+            check_finite(f"{source.path} has {show(source.name)}", values, into[name].dtype)
     if "head.weight" not in into and HEAD in stored:
         _check_tied(folder, stored[HEAD], stored[family.tokens])
     for theirs, (name, piece) in places.items():
@@ -113,15 +114,11 @@ def write_folder(
     check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
     end = None if described is None else _end_of_text(str(tokenizer), described, config)
-    target = _free(folder)
-    beside = target.with_name(f".{target.name}.part-{os.getpid()}")
-    try:
-        make_folder(target.parent)
-        beside.mkdir()
+    with made_whole(folder) as beside:
         # Else each family's own, whatever the vocabulary.
         ends = dict.fromkeys(("bos_token_id", "eos_token_id"), end)
         narrow = {} if dtype == "float32" else dict.fromkeys(("torch_dtype", "dtype"), dtype)
-        _write_json(beside / "config.json", family.described(config) | ends | narrow)
+        write_json(beside / "config.json", family.described(config) | ends | narrow)
         theirs = their_tensors(config, params)
         write_safetensors(beside / "model.safetensors", theirs, dtype=TYPES[dtype], metadata={"format": "pt"})
         if described is not None:
@@ -129,10 +126,22 @@ def write_folder(
             about = _tokenizer_config(config, end)
             if chat is not None:
                 about |= {**chat.tokens, "chat_template": chat.template}
-                _write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
-            if tokenizer == "bytes" and chat is None:  # to which a text that spells the end token out is like any other
+                write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
+            # To bytes a text that spells the end token out is like any other.
+            if tokenizer == "bytes" and chat is None:
                 about["split_special_tokens"] = True
-            _write_json(beside / "tokenizer_config.json", about)
+            write_json(beside / "tokenizer_config.json", about)
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A place to write into, which becomes the folder when all is written: it is whole or not there."""
+    target = _free(folder)
+    beside = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        make_folder(target.parent)
+        beside.mkdir()
+        yield beside
         fsync_folder(beside)
         rename(beside, target)
     except OSError as error:
@@ -201,7 +210,7 @@ def _some(names: set[str]) -> str:
     return f"the tensor {first}" + (f" and {more} more" if more else "")
 
 
-def _check_finite(what: str, values: Array, dtype: Any) -> None:
+def check_finite(what: str, values: Array, dtype: Any) -> None:
     with np.errstate(over="ignore"):
         wrong = ~np.isfinite(values.astype(dtype, copy=False))
     if wrong.any():
@@ -210,8 +219,8 @@ def _check_finite(what: str, values: Array, dtype: Any) -> None:
         raise TapelessError(f"{what} with {value} inside, {reason}: such a model computes nothing.")
 
 
-def _check_fits(name: str, values: Array, dtype: str) -> None:
-    _check_finite(name, values, "<f4")
+def check_fits(name: str, values: Array, dtype: str) -> None:
+    check_finite(name, values, "<f4")
     most = largest(dtype)
     if np.abs(values).max(initial=0) > most:
         raise TapelessError(f"{name} holds {values.flat[np.abs(values).argmax()]}, more than the {most:g} of {dtype}.")
@@ -239,7 +248,7 @@ def check_params(config: Architecture, params: Mapping[str, Array], dtype: str) 
                 f"{name} has shape {spelled(array.shape)}, but this model needs {spelled(shapes[name])}."
             )
         for values in _rows(array):
-            _check_fits(name, values, dtype)
+            check_fits(name, values, dtype)
 
 
 def _rows(array: Array) -> Iterator[Array]:
@@ -301,5 +310,5 @@ def _tokenizer_config(config: Architecture, end: int | None) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_file(path, [json.dumps(value, indent=2).encode() + b"\n"])

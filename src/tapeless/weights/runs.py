@@ -9,14 +9,17 @@ from pathlib import Path
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
+from tapeless.models.adapters import merged
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.chat.template import Chat, kept_chat, published_chat
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
+from tapeless.train.base import all_weights, write_base
 from tapeless.train.run import NumberedFolder, Run, making, write_configuration
+from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
-from tapeless.weights import hugging_face
+from tapeless.weights import hugging_face, peft
 from tapeless.weights.gguf import write_gguf
 
 IMPORTED = "imported"  # in the place of a preset: it is none of ours
@@ -55,18 +58,58 @@ def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None =
     return Imported(made, model.parameters, tokenizer is not None, chat is not None and chat.own)
 
 
+def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Imported:
+    """A new run: the weights of `base`, and beside them adapters as peft saves them."""
+    found, _ = base.checkpoint("best")
+    bare, theirs = base.preset().override(**OF_A_TRAINING), base.request().settings
+    weights = merged(base.preset(), all_weights(found))
+    adapter = peft.read_adapter(folder, bare)
+    preset, tokenizer = bare.override(**adapter.fields), base.tokenizer_spec()
+    with making(out) as made:
+        settings = Settings(tokenizer=theirs.tokenizer, time=theirs.time)
+        write_configuration(made, Request(preset.name, {}, settings), preset)
+        if isinstance(tokenizer, Path):
+            shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+        chat = kept_chat(base.folder, tokenizer)
+        if chat is not None and chat.own:
+            chat.save(made.folder)
+        digest = write_base(made.folder, weights)
+        if adapter.base not in (None, digest):
+            raise TapelessError(
+                f"{folder} was trained on top of other weights than those of {base.folder}: name the run that it was "
+                f"made from (its weights have the SHA-256 {adapter.base}, these {digest})."
+            )
+        state = {"step": 0, "from": str(folder), "base": digest}
+        checkpoint.save(made.checkpoints, 0, {"weights": adapter.weights}, state, best=True)
+    parameters = sum(array.size for array in (*weights.values(), *adapter.weights.values()))
+    return Imported(made, parameters, tokenizer is not None, chat is not None and chat.own)
+
+
 @dataclass(frozen=True)
 class Exported:
     step: int  # of the weights
     tokenizer: bool  # whether there is one
     messages: list[str]
-    loader: str  # the class of transformers that loads it
+    loader: str  # the class of transformers that loads it; of adapters, that of peft
 
 
-def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32") -> Exported:
-    """Write the weights of the `best` or `newest` checkpoint as a folder that transformers loads as it is."""
+def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", merge: bool = False) -> Exported:
+    """Write the weights of the `best` or `newest` checkpoint as a folder that transformers loads as it is; of a run
+    with adapters those alone, as peft loads them, or with `merge` the model that they make."""
+    preset = opened.preset()
+    if merge and preset.lora is None:
+        raise TapelessError(f"{opened.folder} has no adapters to merge: leave out --merge.")
+    if preset.train and preset.lora is not None and not merge:
+        raise TapelessError(
+            f"{opened.folder} trains {', '.join(preset.train)} beside its adapters, which peft has no place for: "
+            f"export the whole model with --merge."
+        )
     model, found, messages = opened.model(which, backend="reference", precision="float32", time=1)
     spec = opened.tokenizer_spec()
+    if preset.lora is not None and not merge:
+        base = found.state.get("base")
+        peft.write_adapter(folder, preset, model.weights(), base if isinstance(base, str) else None, dtype)
+        return Exported(found.step, False, messages, "PeftModel")
     config, params = _trained(model, opened.window())
     hugging_face.write_folder(folder, config, params, spec, dtype, kept_chat(opened.folder, spec))
     loader: str = hugging_face.family_of(config).described(config)["architectures"][0]
@@ -84,7 +127,7 @@ def export_gguf(opened: Run, path: Path, which: str, dtype: str = "float32") -> 
 
 def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:
     """Without the positions that it was never trained on: whoever loads it would write there."""
-    params = model.weights()
+    params = merged(model.preset, model.weights())
     if "positions.weight" in params:
         params["positions.weight"] = params["positions.weight"][:positions]
     return replace(model.config, context=positions), params

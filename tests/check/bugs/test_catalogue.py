@@ -29,7 +29,8 @@ from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
-from tapeless.models import blocks, transformer
+from tapeless.models import blocks, decoding, transformer
+from tapeless.models.parts import affine
 from tapeless.ops import OPS
 from tapeless.ops.dropout import cpu as dropout_on_cpu
 from tapeless.program.builder import Builder
@@ -52,6 +53,9 @@ PATCHED = (
     batches.Batches,
     blocks,
     transformer,
+    decoding,
+    affine,
+    affine.Adapter,
     dropout_on_cpu,
     *OPS.values(),
 )

@@ -2,6 +2,7 @@
 
 from tapeless.check.bugs import (
     activations,
+    adapters,
     attention,
     blocks,
     cpu,
@@ -24,6 +25,7 @@ from tapeless.check.bugs.planting import Bug
 
 BUGS: tuple[Bug, ...] = (
     *linear.BUGS,
+    *adapters.BUGS,
     *activations.BUGS,
     *norms.BUGS,
     *rms.BUGS,

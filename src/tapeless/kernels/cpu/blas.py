@@ -1,9 +1,10 @@
-"""The matrix products: MKL where it is installed, NumPy's own BLAS elsewhere, one interface above both.
+"""The matrix products: MKL's where it is installed, our own elsewhere and where they are chosen, one interface above
+both.
 
 One thread pool for the whole process. MKL's libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
 that Numba's parallel loops and MKL's products run on the same threads. Whoever else is in the process (PyTorch,
 SciPy, the user's own NumPy) keeps what it had: MKL's interface stays at 32-bit integers and we call the functions that
-take 64 by name, and NumPy's OpenBLAS keeps its threads unless the products are its own.
+take 64 by name.
 """
 
 from __future__ import annotations
@@ -14,29 +15,22 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cache, partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapeless.errors import TapelessError
+from tapeless.errors import TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
 
 Array = NDArray[Any]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+A_NARROW, B_NARROW = 1 << 10, 1 << 11  # added to ROW_MAJOR, they tell our own which factors are bfloat16
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
-# Under which names an OpenBLAS lets its number of threads be set: NumPy's wheels, then everyone else's.
-OPENBLAS_SETTERS = (
-    "scipy_openblas_set_num_threads64_",
-    "scipy_openblas_set_num_threads",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-)
 THREADED = 2_000_000  # FLOPs; a smaller product stays on one thread
-OPENBLAS_PRODUCTS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_")
+PRODUCTS = ("mkl", "own")
 
 
 @cache
@@ -74,31 +68,34 @@ def _loaded_libraries() -> list[str]:
     return sorted({line.split(maxsplit=5)[-1].strip() for line in lines if "/" in line})
 
 
-@cache
-def _openblas() -> tuple[ctypes.CDLL, ...]:
-    """What NumPy has loaded already: loading it again by its path gives the same library."""
-    paths = [path for path in _loaded_libraries() if "openblas" in path]
-    if not paths:
-        root = Path(np.__file__).parent
-        folders = (root.parent / "numpy.libs", root / ".dylibs")
-        paths = [str(path) for folder in folders for path in sorted(folder.glob("*openblas*"))]
-    return tuple(ctypes.CDLL(path) for path in paths)
+_chosen: str | None = None
 
 
-def _openblas_function(names: tuple[str, ...]) -> Any:
-    return next((getattr(lib, name) for lib in _openblas() for name in names if hasattr(lib, name)), None)
+def products() -> str:
+    """Whose they are, of calls that are bound from now on."""
+    return _chosen or ("own" if mkl() is None else "mkl")
 
 
-def _set_openblas_threads(count: int) -> None:
-    setter = _openblas_function(OPENBLAS_SETTERS)
-    if setter is not None:
-        setter(ctypes.c_int(count))
+def set_products(name: str | None) -> str:
+    """None means MKL's where it is installed. Models bound before keep what they were bound with."""
+    global _chosen
+    if name is not None and name not in PRODUCTS:
+        raise unknown("products", name, PRODUCTS)
+    if name == "mkl" and mkl() is None:
+        raise TapelessError("the products cannot be MKL's: it is not installed. pip install 'tapeless[mkl]'.")
+    _chosen = name
+    return products()
+
+
+def _serving() -> ctypes.CDLL | None:
+    """MKL, where the products are its own."""
+    return mkl() if products() == "mkl" else None
 
 
 def name() -> str:
-    library = mkl()
+    library = _serving()
     if library is None:
-        return "NumPy's BLAS"
+        return "products of its own"
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, 200)
     return "MKL " + text.value.decode().partition("Version ")[2].partition("-")[0]
@@ -139,8 +136,7 @@ def set_threads(count: int | None) -> int:
         numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
         library.MKL_Set_Num_Threads(count)
     else:
-        numba.config.THREADING_LAYER = "workqueue"  # does not spin, so that it may stand beside OpenBLAS
-        _set_openblas_threads(count)
+        numba.config.THREADING_LAYER = "workqueue"  # comes with Numba, and does not spin
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     _threads = count
     return count
@@ -172,7 +168,7 @@ def refuse_after_fork(count: int) -> None:
 
 def alone(runs: list[Native]) -> list[Native]:
     """Native calls as whoever else is in the process allows. Numba's `workqueue` ends a process in which two threads
-    call it at once, and the number of OpenBLAS's threads is everybody's: there, one call runs at a time."""
+    call it at once: there, one call runs at a time."""
     import numba
 
     if threads() == 1 or numba.threading_layer() != "workqueue":
@@ -195,7 +191,7 @@ class Product(partial[None]):
 
 def on_one_thread(runs: list[Native]) -> list[Native]:
     """Native calls during which MKL stays on the calling thread. Switching costs a fifth of a microsecond."""
-    library = mkl()
+    library = _serving()
     if library is None or threads() == 1:
         return runs
     one, all_again = (partial(library.MKL_Set_Num_Threads_Local, ctypes.c_int(count)) for count in (1, 0))
@@ -211,8 +207,8 @@ def bound_gemm(
     beta: float = 0.0,
     scratch: Sequence[Array] = (),
 ) -> Product:
-    """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add, for which
-    `adding_scratch` says what is needed."""
+    """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add. `scratch`: what
+    `product_scratch` asked for, in the last place."""
     for matrix in (c, a, b):
         if matrix.dtype != np.float32 or matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
             raise ValueError(f"a product takes row-major float32 matrices, not {matrix.dtype} {matrix.shape}")
@@ -220,12 +216,9 @@ def bound_gemm(
     (m, k), n = left.shape, right.shape[1]
     if c.shape != (m, n) or right.shape[0] != k:
         raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
-    library = mkl()
+    library = _serving()
     if library is None:
-        room = (scratch[0][: m * n].reshape(m, n),) if beta else ()
-        product = Product(_matmul_add if beta else np.matmul, left, right, c, *room)
-        product.flops = 2 * m * n * k
-        return product
+        return _own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch)
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
     product = Product(
         library.cblas_sgemm_64,
@@ -248,9 +241,53 @@ def bound_gemm(
     return product
 
 
-def adding_scratch(*shapes: tuple[int, ...]) -> list[Scratch]:
-    """For products that are added to matrices of these shapes, one after the other: NumPy's BLAS only writes."""
-    return [Scratch((max(map(prod, shapes)),))] if shapes and mkl() is None else []
+def _own_gemm(
+    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array]
+) -> Product:
+    from tapeless.kernels.cpu import products as own
+
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    count = _threads_for(m, n, k)
+    room = scratch[-1] if scratch else np.empty(own.floats(m, n, k, count), np.float32)
+    product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room))
+    product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    return product
+
+
+def bound_products(
+    c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
+    scratch: Sequence[Array] = (), bias: Array | None = None,
+) -> list[Native]:  # fmt: skip
+    """As `bound_gemm` for matrices of any type, all in one call. A bias is added where one of them is bfloat16."""
+    if all(each.dtype == np.float32 for each in (c, a, b)):
+        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch)]
+    from tapeless.kernels.cpu import products_bfloat16 as narrow
+
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    count = _threads_for(m, n, k)
+    room = scratch[-1] if scratch else np.empty(narrow.floats(m, n, k, count), np.float32)
+    runs = narrow.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, room, bias)
+    products = [Product(run) for run in runs]
+    for product in products:
+        product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    return list[Native](products)
+
+
+def _threads_for(m: int, n: int, k: int) -> int:
+    return threads() if 2 * m * n * k >= THREADED else 1
+
+
+def product_scratch(precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:
+    """For products of these m, n and k, one after the other: our own pack into it, MKL has its own memory. It comes
+    last of what a kernel asks for. A product that is not given any has some of its own."""
+    if not sizes or (precision.weight == "float32" and products() == "mkl"):
+        return []
+    if precision.weight == "float32":
+        from tapeless.kernels.cpu.products import floats
+    else:
+        from tapeless.kernels.cpu.products_bfloat16 import floats
+
+    return [Scratch((max(floats(*size, _threads_for(*size)) for size in sizes),))]
 
 
 def _row_stride(matrix: Array) -> int:
@@ -258,21 +295,11 @@ def _row_stride(matrix: Array) -> int:
     return max(int(matrix.strides[0]) // 4, int(matrix.shape[1]), 1)
 
 
-def _matmul_add(left: Array, right: Array, c: Array, scratch: Array) -> None:
-    np.matmul(left, right, out=scratch)
-    np.add(c, scratch, out=c)
-
-
-@cache
-def sgemm_address() -> int | None:
+def sgemm_address() -> int:
     """Where an sgemm with 64-bit integers lies, for kernels that call it from inside a parallel loop."""
-    library = mkl()
-    function = _openblas_function(OPENBLAS_PRODUCTS) if library is None else library.cblas_sgemm_64
-    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+    library = _serving()
+    if library is None:
+        from tapeless.kernels.cpu import products as own
 
-
-def on_each_thread(run: Native) -> list[Native]:
-    """A kernel that calls sgemm on each of its own threads. MKL sees that and stays on one; OpenBLAS is told."""
-    if mkl() is not None:
-        return [run]
-    return [partial(_set_openblas_threads, 1), run, partial(_set_openblas_threads, threads())]
+        return own.sgemm_address()
+    return ctypes.cast(library.cblas_sgemm_64, ctypes.c_void_p).value or 0

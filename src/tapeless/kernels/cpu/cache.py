@@ -21,12 +21,12 @@ from numba.core.caching import FunctionCache
 KERNELS = ("tapeless.kernels.", "tapeless.ops.")  # where something may stand that is compiled
 
 
-def keep_on_disk(form: Any) -> None:
+def keep_on_disk(form: Any, function: Callable[..., Any]) -> None:
     """From here on the form is read from disk where it is there, and saved where it is not."""
     try:
-        form._cache = KernelCache(form.py_func)
+        form._cache = KernelCache(function)
     except RuntimeError:  # no folder can be written
-        _say(f"neither {Path(form.py_func.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
+        _say(f"neither {Path(function.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.narrow import is_narrow, type_of
 from tapeless.kernels.cpu.vector import EXACT
 from tapeless.kernels.native import Native
 
@@ -59,13 +60,13 @@ class Kernel:
         clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
         clone.__module__ = original.__module__
         form = numba.njit(parallel=parallel, **OPTIONS)(clone)
-        keep_on_disk(form)
+        keep_on_disk(form, clone)
         return form
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Native:
         """Compiled for these arguments (or read from the cache), ready to be called with none."""
         form = self._threaded if size >= threaded_from and blas.threads() > 1 else self._serial
-        types = tuple(numba.typeof(argument) for argument in arguments)
+        types = tuple(type_of(argument) for argument in arguments)
         if types not in form.overloads:
             name = f"{self._function.__module__.split('.')[-2]}.{self._function.__name__}"
             for listener in listeners:
@@ -74,7 +75,9 @@ class Kernel:
             form.compile(types)
             cached = sum(form.stats.cache_hits.values()) > hits
             compiled.append(Compiled(name, time.perf_counter() - begin, cached))
-        run: Native = partial(form, *arguments)
+        # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
+        called = form.overloads[types].entry_point if any(map(is_narrow, arguments)) else form
+        run: Native = partial(called, *arguments)
         return run
 
 

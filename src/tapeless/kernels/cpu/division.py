@@ -28,4 +28,4 @@ def parts(rows: int, fewest: int, most: int) -> int:
 
 def calling_blas(run: Native, workers: int) -> list[Native]:
     """A kernel that calls the BLAS by itself, from every thread that works on it."""
-    return blas.on_each_thread(run) if workers > 1 else blas.on_one_thread([run])
+    return [run] if workers > 1 else blas.on_one_thread([run])  # among several threads, MKL stays on each by itself

@@ -31,6 +31,11 @@ def piece_sums(call: Any, *edges: int) -> list[Scratch]:
     return [Scratch((2, len(pieces)), "float64")]
 
 
+def stepped(weights, master):
+    """What an update steps, and the working weights that are its rounding, where there are both."""
+    return (weights, None) if master is None else (master, weights)
+
+
 @inlined
 def square_sum(x):
     total = 0.0

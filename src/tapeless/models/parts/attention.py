@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tapeless.models.adapters import Adapters
 from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
@@ -56,6 +57,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Attention:
+    name: str
     queries: int  # channels
     keys: int
     causal: bool
@@ -77,11 +79,11 @@ class Attention:
 
     @property
     def w_q(self) -> Affine:
-        return self.w_qkv.columns(0, self.queries)
+        return self.w_qkv.columns(0, self.queries, f"{self.name}.q")
 
     @property
     def w_kv(self) -> Affine:
-        return self.w_qkv.columns(self.queries, self.queries + 2 * self.keys)
+        return self.w_qkv.columns(self.queries, self.queries + 2 * self.keys, f"{self.name}.kv")
 
     @property
     def q_k_v(self) -> tuple[View, View, View]:
@@ -118,6 +120,7 @@ def declare_attention(
     position: Buffer | None,
     rotary: Rotary | None,
     recompute: bool,
+    adapters: Adapters | None,
 ) -> Attention:
     """`last`: queries of the last position alone. `position`: keys and values are cached, and this many are there.
     `recompute`: the whole block is computed again before its backward."""
@@ -125,14 +128,17 @@ def declare_attention(
     one, all_three = 1 if last else time, queries + 2 * keys
     w_qkv = declare_affine(
         p, f"{name}.qkv", c.channels, all_three, scheme.matrix,
-        has_bias=c.attention_bias, matrices=(queries, keys, keys),
+        has_bias=c.attention_bias, matrices=(queries, keys, keys), adapters=adapters,
     )  # fmt: skip
     of_q = _declare_prepared(p, f"{name}.q", c, batch, one, c.heads, rotary)
     of_k = _declare_prepared(p, f"{name}.k", c, batch, time, c.key_heads, rotary)
     has_bias = c.attention_bias and c.projection_bias
-    w_proj = declare_affine(p, f"{name}.proj", queries, c.channels, scheme.into_stream, has_bias=has_bias)
+    w_proj = declare_affine(
+        p, f"{name}.proj", queries, c.channels, scheme.into_stream, has_bias=has_bias, adapters=adapters
+    )
     cached = (1, c.key_heads, c.context, width)
     return Attention(
+        name=name,
         queries=queries,
         keys=keys,
         causal=c.causal,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tapeless.models.adapters import Adapters
 from tapeless.models.config import Architecture
 from tapeless.models.initialise import Scheme
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine, parts
@@ -37,14 +38,17 @@ class FeedForward:
         return {name: write(part) for name, part in zip(("dgate", "dup"), parts(self.dup, 2), strict=True)}
 
 
-def declare_feed_forward(p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int) -> FeedForward:
+def declare_feed_forward(
+    p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int, adapters: Adapters | None
+) -> FeedForward:
     up, widths = ("gate_up", (c.width, c.width)) if c.gated else ("up", (c.width,))
     width = sum(widths)
+    both: dict[str, Any] = {"has_bias": c.mlp_bias, "adapters": adapters}
     return FeedForward(
         activation=c.activation,
         gated=c.gated,
-        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, has_bias=c.mlp_bias, matrices=widths),
-        w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, has_bias=c.mlp_bias),
+        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, matrices=widths, **both),
+        w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, **both),
         up=p.workspace(f"{name}.{up}", batch, time, width),
         act=p.workspace(f"{name}.act", batch, time, c.width),
         down=p.workspace(f"{name}.down", batch, time, c.channels),
@@ -64,7 +68,7 @@ def down_forward(p: Builder, f: FeedForward) -> None:
 
 
 def feed_forward_backward(p: Builder, f: FeedForward, dx: Output | None, dy: Buffer, x: Buffer) -> None:
-    if f.w_down.dweight:
+    if f.w_down.needs_input:
         with p.phase("recompute"):  # cheaper than keeping R×F numbers per block until now
             p.op(f.activation).forward(y=write(f.act), **f.activated)
     affine_backward(p, f.w_down, dx=write(f.dact), dy=dy, x=f.act)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -22,9 +22,11 @@ def forward(
     beta1, beta2, eps, decay, decayed, sections, scratch,
 ) -> list[Native]:  # fmt: skip
     pieces, firsts = cut(weights.size, sections, *_edges(decayed))
-    written, read = (weights, m, v, step, moved, norms), (gradients, scale, finite, lr)
+    full, working = stepped(weights, master)
+    written, read = (full, m, v, step, moved, norms), (gradients, scale, finite, lr)
     decays = _inside(pieces, decayed)
-    return [ADAMW.bind(weights.size, *written, *read, beta1, beta2, eps, decay, pieces, firsts, decays, *scratch)]
+    rest = (beta1, beta2, eps, decay, pieces, firsts, decays, *scratch, working)
+    return [ADAMW.bind(weights.size, *written, *read, *rest)]
 
 
 def _edges(decayed):
@@ -39,7 +41,7 @@ def _inside(pieces, decayed):
 
 def adamw(
     weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay,
-    pieces, firsts, decays, squares,
+    pieces, firsts, decays, squares, working,
 ):  # fmt: skip
     step[0] += finite[0]
     rate = float32(lr[0] / (1.0 - beta1 ** step[0]))
@@ -53,6 +55,8 @@ def adamw(
                 float32(1.0 - beta1), float32(1.0 - beta2), shrink if decays[piece] else float32(0),
                 rate, root, float32(eps),
             )  # fmt: skip
+            if working is not None:
+                working[a:b] = weights[a:b]
         else:
             squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
     roots(moved, squares[0], firsts)

@@ -2,64 +2,73 @@
 
 The scores of one strip are all of the T×S array that ever exists, once per thread, in that thread's own cache; what a
 causal mask would hide to the right of a strip, or a window or a document's beginning to its left, is never computed.
-The products of a strip are the BLAS's, called from inside the parallel loop.
+The products of a strip are called from inside the parallel loop.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from math import log, sqrt
 
-import llvmlite.binding as llvm
-from numba import float32, intp, prange, types, uintp
+from numba import float32, intp, prange, uintp
 
-from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, division
-from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
+from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, PLAIN, ROW_MAJOR, TRANSPOSED
+from tapeless.kernels.cpu.called import sgemm
 from tapeless.kernels.cpu.compile import Kernel, apart
+from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 from tapeless.kernels.native import Native, Scratch
 
-# Named, not a number: the machine code in Numba's cache refers to the symbol and is linked when it is loaded.
-SYMBOL = "tapeless_sgemm"
-sgemm = types.ExternalFunction(
-    SYMBOL,
-    types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp),
-)
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 STRIP = 64  # queries
 THREADED_WORK = 100_000  # multiplications, below which one thread does it all
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
     """A strip of scores for every thread."""
     batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
     most = batch * heads * division.blocks(queries, STRIP)
     workers = division.workers(call["q"].elements * keys, THREADED_WORK, most)
-    return [Scratch((workers, min(STRIP, queries), _row_length(keys)))]
+    strips = Scratch((workers, min(STRIP, queries), _row_length(keys)))
+    return [strips, *_sums(call, precision, workers)]
+
+
+def _sums(call, precision, workers):
+    """The rows of a strip before they are rounded, where they are."""
+    rows, width = min(STRIP, call.dims["T"]), call.dims["C"] // call.dims["H"]
+    return [] if precision.activation == "float32" else [Scratch((workers, rows, width))]
+
+
+def product_for(q):
+    """Where the product lies that multiplies q's type by itself and float32 by it."""
+    if not is_narrow(q):
+        return blas.sgemm_address()
+    from tapeless.kernels.cpu.products_bfloat16 import gemm_address
+
+    return gemm_address()
 
 
 def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
-    _link()
-    (strips,) = scratch
-    arguments = (y, lse, q, k, v, starts, strips, causal, window)
+    strips, *sums = scratch
+    arguments = (y, lse, q, k, v, starts, strips, *(sums or (None,)), product_for(q), causal, window)
     native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
 
-def backward_scratch(call) -> list[Scratch]:
-    """A strip of weights and one of slopes for every thread; where heads are shared, dk and dv of each that shares."""
+def backward_scratch(call, precision) -> list[Scratch]:
+    """A strip of weights and one of slopes for every thread; where heads are shared, or what is written is rounded, dk
+    and dv of each that shares."""
     batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
     workers = division.workers(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
-    shared = call.dims["E"] < call.dims["C"]
-    parts = [Scratch((batch, keys, call.dims["C"]))] * 2 if shared else []
-    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys))), *parts]
+    sums = _sums(call, precision, workers)
+    parts = [Scratch((batch, keys, call.dims["C"]))] * 2 if sums or call.dims["E"] < call.dims["C"] else []
+    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys))), *parts, *sums]
 
 
 def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
-    _link()
-    strips, *parts = scratch
-    arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], strips, causal, window)
+    strips, parts, sums = scratch[0], scratch[1:3], scratch[3:]
+    rooms = (strips, *(sums or (None,)), product_for(q))
+    arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)
     native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     natives = division.calling_blas(native, len(strips))
     width = q.shape[2] // lse.shape[1]
@@ -69,20 +78,16 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
     return natives
 
 
-@cache
-def _link() -> None:
-    address = blas.sgemm_address()
-    if address is None:
-        raise TapelessError(
-            "attention on the cpu backend needs MKL or an OpenBLAS to call: pip install 'tapeless[mkl]', "
-            "or take the reference backend."
-        )
-    llvm.add_symbol(SYMBOL, address)
-
-
 def _row_length(keys):
     """Not a power of two: the rows of a strip must not fall onto the same sets of the cache."""
     return -(-keys // 16) * 16 + 16
+
+
+@inlined
+def _orders(q):
+    """How a product is told of types: float32 times q's, and q's times q's."""
+    narrow = 1 if q.itemsize == 2 else 0
+    return R + narrow * B_NARROW, R + narrow * (A_NARROW + B_NARROW)
 
 
 @inlined
@@ -103,18 +108,18 @@ def _first_of_strip(starts, b, at, rows, before, window):
     return low
 
 
-def attention(y, lse, q, k, v, starts, scratch, causal, window):
+def attention(y, lse, q, k, v, starts, scratch, sums, product, causal, window):
     """q, k and v may be columns of one buffer: rows and sequences lie any distance apart."""
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[1], scratch.shape[2]
     blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
-    scale = float32(1.0 / sqrt(width))
+    scale, (right, both) = float32(1.0 / sqrt(width)), _orders(q)
     for worker in prange(workers):
         strip = scratch[worker]
         for task in range(worker, batch * heads * blocks, workers):
             b, h, block = task // (heads * blocks), task // blocks % heads, task % blocks
-            at, shift, shared = block * height, h * width * 4, h // group * width * 4
+            at, shift, shared = block * height, h * width * q.itemsize, h // group * width * q.itemsize
             rows = min(height, queries - at)
             low = _first_of_strip(starts, b, at, rows, before, window)
             seen = (min(keys, at + rows + before) if causal else keys) - low
@@ -123,15 +128,23 @@ def attention(y, lse, q, k, v, starts, scratch, causal, window):
             v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + low * v.strides[1] + shared)
             y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + at * y.strides[1] + shift)
             strip_at = uintp(strip.ctypes.data)
-            ldq, ldk = intp(q.strides[1] // 4), intp(k.strides[1] // 4)
-            ldv, ldy = intp(v.strides[1] // 4), intp(y.strides[1] // 4)
+            ldq, ldk = intp(q.strides[1] // q.itemsize), intp(k.strides[1] // q.itemsize)
+            ldv, ldy = intp(v.strides[1] // q.itemsize), intp(y.strides[1] // q.itemsize)
             m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
-            sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld))  # (1)
+            sgemm(
+                product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld)
+            )  # (1)
             for i in range(rows):
                 mine = min(seen, at + i + 1 + before - low) if causal else seen
                 first = _first(starts, b, at + i, at + i + before, window) - low
                 lse[b, h, at + i] = _softmax(strip[i, :seen], first, mine)  # (2)
-            sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy)  # (3)
+            if sums is not None:
+                y_at, ldy = uintp(sums[worker].ctypes.data), w
+            sgemm(
+                product, intp(right), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy
+            )  # (3)
+            if sums is not None:
+                y[b, at : at + rows, h * width : (h + 1) * width] = sums[worker, :rows]
 
 
 @inlined
@@ -152,7 +165,7 @@ def _softmax(row, first, seen):
     return most + float32(log(total))
 
 
-def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, window):
+def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, sums, product, causal, window):
     """A head is one thread's, with dk and dv of its own also where keys are shared. Its strips go from the last, which
     sees every key but those before its first and so writes all of dk and dv, to the first; those after the last add.
 
@@ -162,16 +175,21 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, 
     keys = k.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]
     blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
-    scale = float32(1.0 / sqrt(width))
+    scale, (right, both) = float32(1.0 / sqrt(width)), _orders(q)
     for worker in prange(workers):
         p, ds = scratch[worker, 0], scratch[worker, 1]
         p_at, ds_at = uintp(p.ctypes.data), uintp(ds.ctypes.data)
         for head in range(worker, batch * heads, workers):
             b, h = head // heads, head % heads
-            shift, shared = h * width * 4, h // group * width * 4
-            ldq, ldk, ldv = intp(q.strides[1] // 4), intp(k.strides[1] // 4), intp(v.strides[1] // 4)
-            ldy, lddq = intp(dy.strides[1] // 4), intp(dq.strides[1] // 4)
-            lddk, lddv = intp(dk.strides[1] // 4), intp(dv.strides[1] // 4)
+            shift, shared = h * width * q.itemsize, h // group * width * q.itemsize
+            own = h * width * dk.itemsize
+            ldq, ldk, ldv = (
+                intp(q.strides[1] // q.itemsize),
+                intp(k.strides[1] // q.itemsize),
+                intp(v.strides[1] // q.itemsize),
+            )
+            ldy = intp(dy.strides[1] // q.itemsize)
+            lddk, lddv = intp(dk.strides[1] // dk.itemsize), intp(dv.strides[1] // dv.itemsize)
             for block in range(blocks - 1, -1, -1):
                 at = block * height
                 rows = min(height, queries - at)
@@ -182,22 +200,65 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, causal, 
                     dv[b, :low, h * width : (h + 1) * width] = float32(0)
                 k_at = uintp(k.ctypes.data) + uintp(b * k.strides[0] + low * k.strides[1] + shared)
                 v_at = uintp(v.ctypes.data) + uintp(b * v.strides[0] + low * v.strides[1] + shared)
-                dk_at = uintp(dk.ctypes.data) + uintp(b * dk.strides[0] + low * dk.strides[1] + shift)
-                dv_at = uintp(dv.ctypes.data) + uintp(b * dv.strides[0] + low * dv.strides[1] + shift)
+                dk_at = uintp(dk.ctypes.data) + uintp(b * dk.strides[0] + low * dk.strides[1] + own)
+                dv_at = uintp(dv.ctypes.data) + uintp(b * dv.strides[0] + low * dv.strides[1] + own)
                 q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + at * q.strides[1] + shift)
                 dq_at = uintp(dq.ctypes.data) + uintp(b * dq.strides[0] + at * dq.strides[1] + shift)
                 dy_at = uintp(dy.ctypes.data) + uintp(b * dy.strides[0] + at * dy.strides[1] + shift)
                 m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
                 beta = zero if block == blocks - 1 else one
-                sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld))  # (1)
-                sgemm(intp(R), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld))  # (4)
+                sgemm(
+                    product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld)
+                )  # (1)
+                sgemm(
+                    product, intp(both), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld)
+                )  # (4)
                 for i in range(rows):
                     mine = min(seen, at + i + 1 + before - low) if causal else seen
                     first = _first(starts, b, at + i, at + i + before, window) - low
                     _weights_and_slopes(p[i, :seen], ds[i, :seen], first, mine)  # (2) (5)
-                sgemm(intp(R), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv)
-                sgemm(intp(R), intp(T), intp(N), n, w, m, scale, ds_at, intp(ld), q_at, ldq, beta, dk_at, lddk)
-                sgemm(intp(R), intp(N), intp(N), m, w, n, scale, ds_at, intp(ld), k_at, ldk, zero, dq_at, lddq)
+                sgemm(
+                    product, intp(right), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv
+                )
+                sgemm(
+                    product,
+                    intp(right),
+                    intp(T),
+                    intp(N),
+                    n,
+                    w,
+                    m,
+                    scale,
+                    ds_at,
+                    intp(ld),
+                    q_at,
+                    ldq,
+                    beta,
+                    dk_at,
+                    lddk,
+                )
+                lddq = intp(dq.strides[1] // q.itemsize)
+                if sums is not None:
+                    dq_at, lddq = uintp(sums[worker].ctypes.data), w
+                sgemm(
+                    product,
+                    intp(right),
+                    intp(N),
+                    intp(N),
+                    m,
+                    w,
+                    n,
+                    scale,
+                    ds_at,
+                    intp(ld),
+                    k_at,
+                    ldk,
+                    zero,
+                    dq_at,
+                    lddq,
+                )
+                if sums is not None:
+                    dq[b, at : at + rows, h * width : (h + 1) * width] = sums[worker, :rows]
 
 
 @inlined

@@ -1,6 +1,6 @@
 """Attention over the cache on the CPU: a head is one thread's, and its past is read once, from end to end.
 
-One query has its own kernel: to it the BLAS would give half of the memory's speed.
+One query has its own kernel: to it a product would give half of the memory's speed.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from math import sqrt
 from numba import float32, intp, prange, uintp
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import PLAIN, ROW_MAJOR, TRANSPOSED
+from tapeless.kernels.cpu.blas import PLAIN, TRANSPOSED
+from tapeless.kernels.cpu.called import sgemm
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.attention.cpu import THREADED_WORK, _link, _row_length, _softmax, sgemm
+from tapeless.ops.attention.cpu import THREADED_WORK, _orders, _row_length, _softmax, product_for
 
-R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
+N, T = PLAIN, TRANSPOSED
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
     """The scores of all queries of a head, for every thread."""
     batch, queries, held, channels = (call.dims[letter] for letter in "BTPC")
     workers = division.workers(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))
-    return [Scratch((workers, queries, _row_length(held)))]
+    sums = [] if precision.activation == "float32" else [Scratch((workers, queries, call.dims["D"]))]
+    return [Scratch((workers, queries, _row_length(held))), *sums]
 
 
 def forward(y, q, keys, values, position, window, scratch) -> list[Native]:
-    (strips,) = scratch
+    strips, *sums = scratch
     work = q.size * keys.shape[2]
-    arguments = (y, q, keys, values, position, strips, window)
+    arguments = (y, q, keys, values, position, strips, *(sums or (None,)), window)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
-    _link()
-    native = QUERIES.bind(work, *arguments, threaded_from=THREADED_WORK)
+    native = QUERIES.bind(work, *arguments, product_for(q), threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
 
@@ -43,7 +44,7 @@ def _first(own, window):
     return max(0, own - window + 1) if window > 0 else 0
 
 
-def one_query(y, q, keys, values, position, scratch, window):
+def one_query(y, q, keys, values, position, scratch, sums, window):
     batch, groups, _, width = keys.shape
     heads = q.shape[2] // width
     workers, scale = scratch.shape[0], float32(1.0 / sqrt(width))
@@ -55,7 +56,11 @@ def one_query(y, q, keys, values, position, scratch, window):
             low, shared = h * width, h // (heads // groups)
             _match(row, q[b, 0, low : low + width], keys[b, shared, first:], scale)  # (1)
             _softmax(row, 0, row.size)
-            _mix(y[b, 0, low : low + width], row, values[b, shared, first:])  # (2)
+            if sums is None:
+                _mix(y[b, 0, low : low + width], row, values[b, shared, first:])  # (2)
+            else:
+                _mix(sums[worker, 0], row, values[b, shared, first:])  # (2)
+                y[b, 0, low : low + width] = sums[worker, 0]
 
 
 @inlined
@@ -83,28 +88,36 @@ def _mix(y, weights, values):
             y[c] += weight * value[c]
 
 
-def queries(y, q, keys, values, position, scratch, window):
+def queries(y, q, keys, values, position, scratch, sums, window, product):
     """Rows of q and y lie any distance apart. No product reaches beyond the last query's own position."""
     batch, groups, held, width = keys.shape
     workers, time, ld = scratch.shape
     heads, before, scale = q.shape[2] // width, position[0], float32(1.0 / sqrt(width))
-    low = _first(before, window)
+    low, (right, both) = _first(before, window), _orders(q)
     for worker in prange(workers):
         strip = scratch[worker]
         strip_at = uintp(strip.ctypes.data)
         for head in range(worker, batch * heads, workers):
             b, h = head // heads, head % heads
-            q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + h * width * 4)
-            y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + h * width * 4)
-            place = ((b * groups + h // (heads // groups)) * held + low) * width * 4
+            q_at = uintp(q.ctypes.data) + uintp(b * q.strides[0] + h * width * q.itemsize)
+            y_at = uintp(y.ctypes.data) + uintp(b * y.strides[0] + h * width * q.itemsize)
+            place = ((b * groups + h // (heads // groups)) * held + low) * width * q.itemsize
             keys_at = uintp(keys.ctypes.data) + uintp(place)
             values_at = uintp(values.ctypes.data) + uintp(place)
-            ldq, ldy = intp(q.strides[1] // 4), intp(y.strides[1] // 4)
+            ldq, ldy = intp(q.strides[1] // q.itemsize), intp(y.strides[1] // q.itemsize)
             m, n, w, zero, one = intp(time), intp(before + time - low), intp(width), float32(0), float32(1)
-            sgemm(intp(R), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld))  # (1)
+            sgemm(
+                product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld)
+            )  # (1)
             for t in range(time):
                 _softmax(strip[t, : before + time - low], _first(before + t, window) - low, before + t + 1 - low)
-            sgemm(intp(R), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy)  # (2)
+            if sums is not None:
+                y_at, ldy = uintp(sums[worker].ctypes.data), w
+            sgemm(
+                product, intp(right), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy
+            )  # (2)
+            if sums is not None:
+                y[b, :, h * width : (h + 1) * width] = sums[worker]
 
 
 ONE_QUERY, QUERIES = Kernel(one_query), Kernel(queries)

@@ -13,8 +13,9 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.narrow import wide
 from tapeless.kernels.cpu.vector import exp, inlined, larger, largest, plus
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
@@ -25,13 +26,27 @@ WORDS = 64  # of a block of the gradient
 BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, whatever the threads
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
+    return [*_passes(call), *product_scratch(precision, *_products(call))]
+
+
+def _passes(call):
     """What the passes over a chunk hand to each other: the loss of every row, or what a column's bands have found."""
     rows, vocab = min(call.dims["R"], call.dims["K"]), call.dims["V"]
     if vocab < TRANSPOSED_FROM:
         return [Scratch((rows,), "float64")]
     bands = division.parts(vocab, 256, BANDS)
     return [Scratch((bands * 3 * rows,)), Scratch((bands * rows,), "float64"), Scratch((rows,)), Scratch((rows,))]
+
+
+def _products(call):
+    """m, n and k: for the scores of a chunk, and for both gradients. The last chunk may have fewer rows."""
+    rows, chunk, channels, words = (call.dims[letter] for letter in "RKCV")
+    found = []
+    for count in {min(rows, chunk), rows % chunk or min(rows, chunk)}:
+        found.append((words, count, channels) if words >= TRANSPOSED_FROM else (count, words, channels))
+        found += [(count, channels, words), (words, channels, count)]
+    return found
 
 
 def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scratch) -> list[Native]:
@@ -42,8 +57,8 @@ def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scra
     return natives
 
 
-def backward_scratch(call) -> list[Scratch]:
-    return [*forward_scratch(call), *adding_scratch((call.dims["V"], call.dims["C"]))]
+def backward_scratch(call, precision) -> list[Scratch]:
+    return forward_scratch(call, precision)
 
 
 def backward(
@@ -57,9 +72,10 @@ def backward(
         beta = float("dweight" in add or not first)
         natives += made
         if dx is not None:
-            natives.append(bound_gemm(dx[rows], z, weight, transpose_a=transposed))
+            natives += bound_products(dx[rows], z, weight, transpose_a=transposed, scratch=scratch[-1:])
         if dweight is not None:
-            natives.append(bound_gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=scratch[-1:]))
+            room = scratch[-1:]
+            natives += bound_products(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=room)
     return natives
 
 
@@ -73,14 +89,15 @@ def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
         arguments = (loss, scratch[0][:rows], z, *given, first, gradient)
-        return z, [bound_gemm(z, x, weight, transpose_b=True), BY_ROWS.bind(z.size, *arguments)]
+        scores = bound_products(z, x, weight, transpose_b=True, scratch=scratch[-1:])
+        return z, [*scores, BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = division.parts(vocab, 256, BANDS)
     tops = scratch[0][: bands * 3 * rows].reshape(bands, 3, rows)
     totals = scratch[1][: bands * rows].reshape(bands, rows)
     shift, share = scratch[2][:rows], scratch[3][:rows]
     natives: list[Native] = [
-        bound_gemm(z, weight, x, transpose_b=True),
+        *bound_products(z, weight, x, transpose_b=True, scratch=scratch[-1:]),
         BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:
@@ -108,7 +125,7 @@ def by_rows(loss, row_loss, z, targets, count, class_weights, first, gradient):
             if gradient:
                 _scale(row, float32(factor / (total * count[0])))
                 row[target] -= float32(factor / count[0])
-            row_loss[r] = factor * (log(total) + (float64(most) - float64(picked)))
+            row_loss[r] = factor * (log(total) + (float64(most) - float64(wide(picked))))
     total = 0.0
     for r in range(z.shape[0]):
         total += row_loss[r]
@@ -160,7 +177,7 @@ def by_columns(loss, shift, share, z, targets, count, class_weights, first, tops
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
             factor = _row_weight(targets[k], class_weights)
-            chunk_loss += factor * (log(total) + (float64(most) - float64(z[targets[k], k])))
+            chunk_loss += factor * (log(total) + (float64(most) - float64(wide(z[targets[k], k]))))
             share[k] = float32(factor / (total * count[0]))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 

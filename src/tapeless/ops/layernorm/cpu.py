@@ -8,6 +8,7 @@ from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.narrow import wide
 from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
@@ -41,7 +42,7 @@ def _row(y, x, weight, bias, eps, share):
     what the mean loses when it becomes a float32, where the row's values are near each other: it is taken off too."""
     total = float64(0)
     for c in range(x.size):
-        total = plus(total, float64(x[c]))
+        total = plus(total, float64(wide(x[c])))
     mean = float32(total / x.size)
     rest = float32(total / x.size - float64(mean))
     spread = float64(0)

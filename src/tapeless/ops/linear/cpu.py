@@ -1,12 +1,13 @@
-"""Linear on the CPU: the products are the BLAS's, which adds where the call adds (beta = 1)."""
+"""Linear on the CPU: products, which add where the call adds (beta = 1)."""
 
 from __future__ import annotations
 
 from numba import float32, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import adding_scratch, bound_gemm
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.vector import inlined
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
@@ -15,24 +16,29 @@ COLUMNS = 64  # summed by one thread
 BLOCKS = 16  # of a matrix's rows, when there is one row to multiply: a fixed number, whatever the threads
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
     """For one row, all the time goes into reading the weights: y once for every block of them."""
-    rows, width = call.dims["C"], call.dims["F"]
-    one_row = call.dims["R"] == 1 and call["weight"].whole
-    return [Scratch((division.parts(rows, 32, BLOCKS), width))] if one_row else []
+    rows, width, count = call.dims["C"], call.dims["F"], call.dims["R"]
+    if count == 1 and call["weight"].whole:
+        return [Scratch((division.parts(rows, 32, BLOCKS), width))]
+    return product_scratch(precision, (count, width, rows))
 
 
 def forward(y, x, weight, bias, scratch=()) -> list[Native]:
-    if scratch:
+    if scratch and scratch[0].ndim == 2:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
-    natives: list[Native] = [bound_gemm(y, x, weight)]
+    if is_narrow(weight):
+        return bound_products(y, x, weight, scratch=scratch, bias=bias)
+    natives = bound_products(y, x, weight, scratch=scratch)
     if bias is not None:
         natives.append(BIAS_ADD.bind(y.size, y, bias))
     return natives
 
 
-def backward_scratch(call) -> list[Scratch]:
-    return adding_scratch(*(a.view.shape for a in call.writes if a.mode == "add" and a.name in ("dx", "dweight")))
+def backward_scratch(call, precision) -> list[Scratch]:
+    rows, channels, width = (call.dims[letter] for letter in "RCF")
+    sizes = {"dx": (rows, channels, width), "dweight": (channels, width, rows)}
+    return product_scratch(precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
 
 
 def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Native]:
@@ -40,28 +46,28 @@ def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Na
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
         natives.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
     if dweight is not None:
-        natives.append(bound_gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch))
+        natives += bound_products(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch)
     if dx is not None:
-        natives.append(bound_gemm(dx, dy, weight, transpose_b=True, beta=float("dx" in add), scratch=scratch))
+        natives += bound_products(dx, dy, weight, transpose_b=True, beta=float("dx" in add), scratch=scratch)
     return natives
 
 
 def one_row(y, x, weight, bias, partial):
     """y = x @ weight + bias for one x. A thread reads whole rows of the matrix, one after the other, because memory
-    is fastest that way; the BLAS gets half of its speed here."""
+    is fastest that way; MKL gets half of its speed here."""
     rows, blocks = weight.shape[0], partial.shape[0]
     for block in prange(blocks):
         out = partial[block]
         out[:] = float32(0)
         _add_scaled_rows(out, x, weight, rows * block // blocks, rows * (block + 1) // blocks)
-    if bias is None:
-        y[:] = float32(0)
-    else:
-        y[:] = bias
-    for block in range(blocks):
+    total = partial[0]
+    for f in range(y.size):
+        total[f] += float32(0) if bias is None else bias[f]
+    for block in range(1, blocks):
         part = partial[block]
         for f in range(y.size):
-            y[f] += part[f]
+            total[f] += part[f]
+    y[:] = total
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum, stepped
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -18,17 +18,22 @@ def forward(
     weights, m, master, step, moved, norms, gradients, scale, finite, lr, momentum, sections, scratch
 ) -> list[Native]:
     pieces, firsts = cut(weights.size, sections)
-    written, read = (weights, m, step, moved, norms), (gradients, scale, finite, lr)
-    return [MOMENTUM.bind(weights.size, *written, *read, momentum, pieces, firsts, *scratch)]
+    full, working = stepped(weights, master)
+    written, read = (full, m, step, moved, norms), (gradients, scale, finite, lr)
+    return [MOMENTUM.bind(weights.size, *written, *read, momentum, pieces, firsts, *scratch, working)]
 
 
-def momentum_step(weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, pieces, firsts, squares):
+def momentum_step(
+    weights, m, step, moved, norms, gradients, scale, finite, lr, momentum, pieces, firsts, squares, working
+):
     for piece in prange(pieces.shape[0]):
         a, b = pieces[piece, 0], pieces[piece, 1]
         if finite[0]:
             squares[0, piece], squares[1, piece] = _momentum(
                 weights[a:b], m[a:b], gradients[a:b], float32(scale[0]), float32(lr[0]), float32(momentum)
             )
+            if working is not None:
+                working[a:b] = weights[a:b]
         else:
             squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
     step[0] += finite[0]

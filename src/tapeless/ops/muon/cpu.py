@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
+from tapeless.errors import TapelessError
 from tapeless.kernels.cpu.blas import bound_gemm
 from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.sections import cut, roots, square_sum
@@ -33,6 +34,10 @@ def forward(
     weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
     momentum, beta1, beta2, eps, decay, decayed, matrices, sections, scratch,
 ) -> list[Native]:  # fmt: skip
+    if master is not None:
+        raise TapelessError(
+            "the cpu backend has no Muon in bfloat16 yet: take optimizer='adamw', or precision='float32'."
+        )
     squares, by_row, *room = scratch
     division = Division(weights.size, decayed, matrices, sections)
     natives: list[Native] = [

@@ -76,6 +76,10 @@ def refuse(dims: Dims, scalars: Scalars) -> str | None:
         for section in scalars["sections"]:
             if start < section < start + rows * sum(widths):
                 return f"a section begins at {section}, inside the matrices that begin at {start}"
+        stop = start + rows * sum(widths)
+        for first, last in scalars["decayed"]:
+            if first < stop and start < last and not first <= start < stop <= last:
+                return f"elements {first} to {last} decay, which is only a part of the matrices that begin at {start}"
     return refuse_sections(dims, scalars)
 
 

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_gemm
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import plus
 from tapeless.kernels.native import Native, Scratch
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call, precision) -> list[Scratch]:
     """The square of every weight."""
-    return [Scratch((call.dims["V"],))]
+    rows, channels, words = (call.dims[letter] for letter in "RCV")
+    return [Scratch((words,)), *product_scratch(precision, (rows, words, channels))]
 
 
 def forward(y, x, weight, scratch) -> list[Native]:
-    return [bound_gemm(y, x, weight, transpose_b=True), PROXIMITY.bind(y.size, y, x, weight, *scratch)]
-
-
-def backward(dx, dweight, dy, x, weight) -> list[Native]:
     return [
-        bound_gemm(dx, dy, weight),
+        *bound_products(y, x, weight, transpose_b=True, scratch=scratch[1:]),
+        PROXIMITY.bind(y.size, y, x, weight, scratch[0]),
+    ]
+
+
+def backward_scratch(call, precision) -> list[Scratch]:
+    rows, channels, words = (call.dims[letter] for letter in "RCV")
+    return product_scratch(precision, (rows, channels, words), (words, channels, rows))
+
+
+def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
+    return [
+        *bound_products(dx, dy, weight, scratch=scratch),
         PULL_BACK.bind(dx.size, dx, dy, x),
-        bound_gemm(dweight, dy, x, transpose_a=True),
+        *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
         PULL_BACK.bind(dweight.size, dweight, dy.T, weight),
     ]
 

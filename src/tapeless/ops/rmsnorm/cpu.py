@@ -8,6 +8,7 @@ from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import division
 from tapeless.kernels.cpu.compile import Kernel, apart
+from tapeless.kernels.cpu.narrow import wide
 from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
@@ -42,7 +43,7 @@ def _stretch(y, x, weight, eps):
     """The sum is in float64: what it loses stretches all of it, and squares of float32 may not fit one."""
     total = float64(0)
     for d in range(x.size):
-        total = plus(total, float64(x[d]) * float64(x[d]))
+        total = plus(total, float64(wide(x[d])) * float64(wide(x[d])))
     rstd = float32(1 / sqrt(total / x.size + eps))
     for d in range(x.size):
         y[d] = x[d] * rstd * weight[d]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum, stepped
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -16,16 +16,19 @@ def forward_scratch(call) -> list[Scratch]:
 
 def forward(weights, master, step, moved, norms, gradients, scale, finite, lr, sections, scratch) -> list[Native]:
     pieces, firsts = cut(weights.size, sections)
-    written, read = (weights, step, moved, norms), (gradients, scale, finite, lr)
-    return [SGD.bind(weights.size, *written, *read, pieces, firsts, *scratch)]
+    full, working = stepped(weights, master)
+    written, read = (full, step, moved, norms), (gradients, scale, finite, lr)
+    return [SGD.bind(weights.size, *written, *read, pieces, firsts, *scratch, working)]
 
 
-def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares):
+def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, firsts, squares, working):
     rate = float32(lr[0] * scale[0])
     for piece in prange(pieces.shape[0]):
         a, b = pieces[piece, 0], pieces[piece, 1]
         if finite[0]:
             squares[0, piece], squares[1, piece] = _sgd(weights[a:b], gradients[a:b], rate)
+            if working is not None:
+                working[a:b] = weights[a:b]
         else:
             squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
     step[0] += finite[0]

@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.kernels.cpu.compile import Kernel, flat
 from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.cpu.narrow import wide
 from tapeless.kernels.cpu.vector import exp, inlined
 from tapeless.kernels.native import Native
 
@@ -52,14 +53,14 @@ def _tanh_of(x):
 @inlined
 def _tanh(y, x):
     for i in range(x.size):
-        y[i] = _tanh_of(x[i])
+        y[i] = _tanh_of(wide(x[i]))
 
 
 @inlined
 def _tanh_backward(dx, dy, x):
     """1 − tanh² x = 4e / (1 + e)² with e = exp(−2|x|): nothing is subtracted, so digits stay where tanh is near 1."""
     for i in range(x.size):
-        e = exp(float32(-2) * abs(x[i]))
+        e = exp(float32(-2) * abs(wide(x[i])))
         dx[i] = dy[i] * (float32(4) * e / ((float32(1) + e) * (float32(1) + e)))
 
 

@@ -1,23 +1,36 @@
-"""Unembed on the CPU: products, but for one row, where the BLAS reads the vocabulary at half the memory's speed."""
+"""Unembed on the CPU: products, but for one row, where MKL reads the vocabulary at half the memory's speed."""
 
 from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_gemm
+from tapeless.kernels.cpu.blas import bound_products, product_scratch
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import plus
-from tapeless.kernels.native import Native
+from tapeless.kernels.native import Native, Scratch
 
 
-def forward(y, x, weight) -> list[Native]:
+def forward_scratch(call, precision) -> list[Scratch]:
+    rows, channels, words = (call.dims[letter] for letter in "RCV")
+    return product_scratch(precision, (rows, words, channels)) if rows > 1 else []
+
+
+def forward(y, x, weight, scratch=()) -> list[Native]:
     if len(x) == 1:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight)]
-    return [bound_gemm(y, x, weight, transpose_b=True)]
+    return bound_products(y, x, weight, transpose_b=True, scratch=scratch)
 
 
-def backward(dx, dweight, dy, x, weight) -> list[Native]:
-    return [bound_gemm(dx, dy, weight), bound_gemm(dweight, dy, x, transpose_a=True)]
+def backward_scratch(call, precision) -> list[Scratch]:
+    rows, channels, words = (call.dims[letter] for letter in "RCV")
+    return product_scratch(precision, (rows, channels, words), (words, channels, rows))
+
+
+def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
+    return [
+        *bound_products(dx, dy, weight, scratch=scratch),
+        *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
+    ]
 
 
 def one_row(y, x, weight):

@@ -29,6 +29,7 @@ FORMAT = 1
 LONGEST_TEMPLATE = 1 << 20
 SECONDS = 5.0  # of its process's own time, that a template may take for one conversation
 PATIENCE = 120.0  # seconds for an answer from a process that counts its own time: more than a busy machine needs
+LEAVING = 20.0  # seconds that it may take to end by itself
 # Where a model brings none: plain words, and the end of the text after each answer. No header ends in a space, which a
 # tokenizer would join with the word behind it, so that what was trained on is what an answer begins with.
 PLAIN = """\
@@ -114,9 +115,12 @@ class _Process:
             self._child.stdin.flush()
             if select.select([self._child.stdout], [], [], PATIENCE)[0]:
                 line = self._child.stdout.readline()
+            else:
+                self._child.kill()
         except BrokenPipeError:
             pass
         except BaseException:  # Ctrl-C in between: its answer would be taken for that to the next question
+            self._child.kill()
             self._again()
             raise
         if line:
@@ -136,15 +140,16 @@ class _Process:
 
 
 def _ended(child: subprocess.Popen[bytes]) -> None:
-    try:
-        child.wait(0.1 if child.poll() is None else None)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    """Nothing more is asked, so that it ends; if it does not, it is ended."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             with suppress(BrokenPipeError):  # with something left in it
                 pipe.close()
+    try:
+        child.wait(LEAVING)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def plain_chat(tokenizer: Tokenizer) -> Chat:

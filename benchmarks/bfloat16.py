@@ -1,0 +1,110 @@
+"""bfloat16 on the CPU beside PyTorch's autocast: `python benchmarks/bfloat16.py gradients` and `… training`.
+
+Gradients of the same weights and batch (source of Python's standard library) against float64, by tensor; and the loss
+after the same 300 updates in float32 and in bfloat16. Where oneDNN dies of AMX: ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import tapeless
+from tapeless.bench.torch_peer import transformer
+
+FIELDS: dict[str, Any] = {"layers": 2, "channels": 128, "heads": 4, "hidden": 512, "vocab": 256, "context": 256}
+BATCH, TIME, UPDATES, HELD_OUT = 4, 256, 300, 20
+
+
+def batches(count: int) -> list[tuple[Any, Any]]:
+    """Bytes of the standard library's own source, the same in every run on the same Python."""
+    folder = Path(statistics.__file__).parent
+    text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    bytes_of = np.frombuffer(text, np.uint8).astype(np.int64)
+    rng = np.random.default_rng(0)
+    places = rng.integers(0, len(bytes_of) - TIME - 1, (count, BATCH))
+    cut = bytes_of[places[:, :, None] + np.arange(TIME + 1)]
+    return [(each[:, :-1], each[:, 1:]) for each in cut]
+
+
+def made(precision: str, backend: str = "cpu") -> tapeless.Model:
+    return tapeless.Model(
+        "gpt2-4x256", batch=BATCH, time=TIME, backend=backend, precision=precision, optimizer="adamw", **FIELDS
+    )
+
+
+def our_name(name: str) -> str:
+    name = re.sub(r"\.(qkv|proj)\.", r".attn.\1.", name)
+    name = re.sub(r"\.(up|down)\.", r".mlp.\1.", name)
+    return "positions.weight" if name == "positions" else name
+
+
+def as_ours(name: str, values: Any) -> Any:
+    """Of a linear PyTorch has the transpose."""
+    array = values.detach().double().numpy()
+    return array.T if re.search(r"\.(qkv|proj|up|down)\.weight$", name) else array
+
+
+def theirs(weights: dict[str, Any], kind: torch.dtype, config: Any) -> Any:
+    peer = transformer(config).to(kind)
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            values = torch.from_numpy(np.array(weights[our_name(name)])).to(kind)
+            parameter.copy_(values.T if re.search(r"\.(qkv|proj|up|down)\.weight$", name) else values)
+    return peer
+
+
+def their_gradients(peer: Any, batch: tuple[Any, Any], narrow: bool) -> dict[str, Any]:
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+        loss = peer(*(torch.from_numpy(each.copy()) for each in batch))
+    loss.backward()
+    return {our_name(name): as_ours(name, weight.grad) for name, weight in peer.named_parameters()}
+
+
+def off(found: Any, true: Any, name: str) -> float:
+    if name.endswith("qkv.bias"):  # a key's has no gradient but roundings
+        third = len(true) // 3
+        found, true = (np.delete(side, slice(third, 2 * third)) for side in (found, true))
+    return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+def gradients() -> None:
+    *rest, last = batches(31)
+    model = made("bfloat16")
+    for steps in (0, 30):
+        for batch in rest[:steps]:
+            model.step(*batch, lr=1e-3, clip=1.0)
+        weights = {name: np.array(values) for name, values in model.weights().items()}
+        true = their_gradients(theirs(weights, torch.float64, model.config), last, narrow=False)
+        peer = their_gradients(theirs(weights, torch.float32, model.config), last, narrow=True)
+        model.forward_backward(*last)
+        ours = {name: off(np.array(model.grads[name], np.float64), true[name], name) for name in true}
+        torchs = {name: off(peer[name], true[name], name) for name in true}
+        ratios = {name: ours[name] / torchs[name] for name in true}
+        print(f"after {steps} updates: ours by autocast's, median {statistics.median(ratios.values()):.3f}, ", end="")
+        print(f"largest {max(ratios.values()):.3f}, {sum(each > 1.1 for each in ratios.values())} above 1.1")
+        print("| weight | ours | autocast | ratio |\n|---|---|---|---|")
+        for name, ratio in ratios.items():
+            print(f"| {name} | {ours[name]:.2e} | {torchs[name]:.2e} | {ratio:.2f} |", flush=True)
+
+
+def training() -> None:
+    given = batches(UPDATES + HELD_OUT)
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        model = made(precision)
+        for batch in given[:UPDATES]:
+            model.step(*batch, lr=1e-3, clip=1.0)
+        found[precision] = statistics.mean(model.loss(*batch) for batch in given[UPDATES:])
+        print(f"{precision}: held-out loss {found[precision]:.5f} after {UPDATES} updates", flush=True)
+    print(f"bfloat16 is {found['bfloat16'] / found['float32'] - 1:+.3%} off")
+
+
+if __name__ == "__main__":
+    {"gradients": gradients, "training": training}[sys.argv[1]]()

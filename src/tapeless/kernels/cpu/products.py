@@ -1,0 +1,265 @@
+"""Products of our own, in float32: no BLAS is needed.
+
+c is divided into rectangles, one for every thread, which share nothing but what they read. A rectangle is gone through
+in blocks of `DEPTH` along k: b's part is packed into panels as wide as a tile, then a's, some rows at a time, into
+panels as high as one, and every tile reads two panels from end to end. Of an element the order of the sum is given by k
+alone: it is the same in any rectangle, on any number of threads, in a matrix of any other size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache, partial
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba import float32, intp, prange, types, uintp
+from numba.core import config, sigutils
+from numba.core.ccallback import CFunc
+from numpy.typing import NDArray
+
+from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
+from tapeless.kernels.cpu.tiles import (
+    add_tile,
+    copy_vectors,
+    number_at,
+    on_the_stack,
+    put_at,
+    tiles_for,
+    turn,
+)
+from tapeless.kernels.cpu.vector import fused, inlined
+from tapeless.kernels.native import Native
+
+Array = NDArray[Any]
+
+TILES = tiles_for(config.CPU_FEATURES, platform.machine())
+DEPTH = 256  # along k: a panel of b stays in the first cache, and one of a beside it
+HIGH, WIDE = 96, 2048  # rows of a and columns of b that are packed at a time: for the second cache, and the third
+LITTLE_HIGH, LITTLE_WIDE = 72, 128  # where a thread's own stack has to hold them
+SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
+TRANSPOSED = 112  # as a BLAS says it
+
+LANES, ROWS, VECTORS = TILES.lanes, TILES.rows, TILES.vectors
+HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
+WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
+PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
+LITTLE = DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
+
+RECTANGLE = types.void(
+    intp, intp, intp, float32, uintp, intp, intp, uintp, intp, intp, intp, uintp, intp, uintp, intp, intp
+)
+SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
+SYMBOL = "tapeless_rectangle"
+_rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
+
+
+def room(m: int, n: int, k: int, high: int, wide: int) -> int:
+    """Floats in which the panels of a product fit, of so many rows and columns at a time."""
+    return min(k, DEPTH) * (_up(min(m, high), ROWS) + _up(min(n, wide), WIDTH)) + 2 * SLACK
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+@inlined
+def _pack_b(to, source, across, along, count, depth):
+    """`depth` rows of a tile's width, of which `count` numbers are there; the others hold anything."""
+    k = 0
+    if across == 1 and count == WIDTH:
+        while k < depth:
+            copy_vectors(LANES, VECTORS, to + uintp(k * WIDTH * 4), source + uintp(k * along * 4))
+            k += 1
+    elif along == 1:
+        while k + LANES <= depth:
+            turn(LANES, WIDTH, to + uintp(k * WIDTH * 4), source + uintp(k * 4), intp(across), intp(count - 1))
+            k += LANES
+    while k < depth:
+        for i in range(count):
+            put_at(to, intp(k * WIDTH + i), number_at(source, intp(i * across + k * along)))
+        k += 1
+
+
+@inlined
+def _pack_a(to, source, across, along, count, high, depth):
+    """`depth` rows of `high` numbers, of which `count` are there."""
+    k = 0
+    if high == ROWS and across == 1 and count == ROWS:
+        while k < depth:
+            copy_vectors(PAIR, PAIRS, to + uintp(k * ROWS * 4), source + uintp(k * along * 4))
+            k += 1
+    elif high == ROWS and along == 1:
+        while k + LANES <= depth:
+            turn(LANES, ROWS, to + uintp(k * ROWS * 4), source + uintp(k * 4), intp(across), intp(count - 1))
+            k += LANES
+    while k < depth:
+        for i in range(count):
+            put_at(to, intp(k * high + i), number_at(source, intp(i * across + k * along)))
+        k += 1
+
+
+@inlined
+def _height(count):
+    """Of the tile for the last rows: at least half of the smaller ones is used."""
+    if count > HALF:
+        return ROWS
+    if count > QUARTER:
+        return HALF
+    return QUARTER if count > 1 else 1
+
+
+@inlined
+def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
+    if high == ROWS and wide <= NARROW * LANES:
+        add_tile(LANES, ROWS, NARROW, WIDTH, depth, a, b, c, c_row, alpha, add)
+    elif high == ROWS:
+        add_tile(LANES, ROWS, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+    elif high == HALF:
+        add_tile(LANES, HALF, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+    elif high == QUARTER:
+        add_tile(LANES, QUARTER, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+    else:
+        add_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+
+
+def rectangle_of_tiles(m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c, c_row, room, most_high, most_wide):
+    edge = on_the_stack(FLOATS)
+    for first in range(0, n, most_wide):
+        wide = min(most_wide, n - first)
+        for begin in range(0, k, DEPTH):
+            depth, also = min(DEPTH, k - begin), intp(1 if begin > 0 else add)
+            for at in range(0, wide, WIDTH):
+                source = b + uintp((begin * b_row + (first + at) * b_col) * 4)
+                _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, min(WIDTH, wide - at), depth)
+            packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
+            for top in range(0, m, most_high):
+                high = min(most_high, m - top)
+                for at in range(0, high, ROWS):
+                    source, count = a + uintp(((top + at) * a_row + begin * a_col) * 4), min(ROWS, high - at)
+                    _pack_a(packed_a + uintp(at * depth * 4), source, a_row, a_col, count, _height(count), depth)
+                for left in range(0, wide, WIDTH):
+                    for at in range(0, high, ROWS):
+                        count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
+                        panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
+                        place = c + uintp(((top + at) * c_row + first + left) * 4)
+                        tall = _height(count)
+                        fits = count == tall and (columns == WIDTH or (tall == ROWS and columns == NARROW * LANES))
+                        to, apart, added = (place, c_row, also) if fits else (edge, intp(WIDTH), intp(0))
+                        factor = alpha if fits else float32(1)
+                        _tile(tall, columns, depth, panel_a, panel_b, to, apart, factor, added)
+                        if not fits:
+                            _from_edge(place, c_row, edge, count, columns, alpha, also)
+
+
+@inlined
+def _from_edge(place, c_row, edge, count, columns, alpha, add):
+    """What a tile that is not wholly in c has computed beside it."""
+    for i in range(count):
+        for j in range(columns):
+            made, at = number_at(edge, intp(i * WIDTH + j)), intp(i * c_row + j)
+            put_at(place, at, fused(alpha, made, number_at(place, at)) if add else alpha * made)
+
+
+@cache
+def rectangle() -> Any:
+    """The one for this machine, under a name by which kernels find it."""
+    function = compiled_function(RECTANGLE, rectangle_of_tiles)
+    llvm.add_symbol(SYMBOL, function.address)
+    return function
+
+
+@cache
+def sgemm_function() -> Any:
+    """A product that is called as a BLAS's is, by any thread, on matrices that are small."""
+    rectangle()
+    return compiled_function(SGEMM, sgemm).ctypes
+
+
+def sgemm_address() -> int:
+    return ctypes.cast(sgemm_function(), ctypes.c_void_p).value or 0
+
+
+def compiled_function(signature: Any, function: Any) -> Any:
+    form = CFunc(function, sigutils.normalize_signature(signature), {}, OPTIONS)
+    keep_on_disk(form, function)
+    form.compile()
+    return form
+
+
+def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """alpha · a @ b, to which c is added where beta is 1, on the stack of whoever calls."""
+    room = on_the_stack(LITTLE)
+    a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
+    b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
+    add = intp(1 if beta != 0 else 0)
+    _rectangle(
+        m, n, k, alpha, a, intp(a_rows), intp(a_columns), b, intp(b_rows), intp(b_columns), add, c, c_row, room,
+        intp(LITTLE_HIGH), intp(LITTLE_WIDE),
+    )  # fmt: skip
+
+
+def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, rooms):
+    """Whole tiles to everyone but the last, in each direction."""
+    for worker in prange(across * down):
+        i, j = worker // across, worker % across
+        top, bottom = cut(m, ROWS, i, down), cut(m, ROWS, i + 1, down)
+        left, right = cut(n, WIDTH, j, across), cut(n, WIDTH, j + 1, across)
+        own_a = uintp(a.ctypes.data) + uintp(top * a_row * 4)
+        own_b = uintp(b.ctypes.data) + uintp(left * b_col * 4)
+        own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
+        _rectangle(
+            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), own_b,
+            intp(b_row), intp(b_col), intp(add), own_c, intp(c_row), uintp(rooms[worker].ctypes.data), intp(HIGH),
+            intp(WIDE),
+        )  # fmt: skip
+
+
+@inlined
+def cut(size, step, number, parts):
+    """Where part `number` begins."""
+    return min(size, (size + step - 1) // step * number // parts * step)
+
+
+RECTANGLES = Kernel(rectangles)
+
+
+def division_of(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDTH) -> tuple[int, int]:
+    """Rectangles side by side and one below the other: as little as possible is packed more than once, and every one
+    has a tile, which is so high and wide."""
+    most_across, most_down = -(-n // wide), -(-m // high)
+    ways = [(across, workers // across) for across in range(1, workers + 1) if workers % across == 0]
+    ways = [(across, down) for across, down in ways if across <= most_across and down <= most_down]
+    return min(ways, key=lambda way: way[0] * m + way[1] * n, default=(1, 1))
+
+
+def floats(m: int, n: int, k: int, workers: int) -> int:
+    """In which a product on so many threads packs."""
+    across, down = division_of(m, n, workers)
+    return across * down * room(-(-m // down) + ROWS, -(-n // across) + WIDTH, k, HIGH, WIDE)
+
+
+def bound(
+    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array
+) -> Native:
+    """c = a @ b, or c += a @ b, ready to be called."""
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    across, down = division_of(m, n, workers)
+    rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
+    (c, c_row), *factors = (apart(each) for each in (c, a, b))
+    steps = [
+        (1, step) if turned else (step, 1)
+        for (_, step), turned in zip(factors, (transpose_a, transpose_b), strict=True)
+    ]
+    a, b = (flat for flat, _ in factors)
+    function = rectangle().ctypes
+    if across * down > 1:
+        return RECTANGLES.bind(THREADED, across, down, m, n, k, c, c_row, a, *steps[0], b, *steps[1], int(add), rooms)
+    integer, address = ctypes.c_int64, ctypes.c_uint64
+    return partial(
+        function, integer(m), integer(n), integer(k), ctypes.c_float(1),
+        address(a.ctypes.data), *map(integer, steps[0]), address(b.ctypes.data), *map(integer, steps[1]),
+        integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(HIGH), integer(WIDE),
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""What the products of our own are made of: instructions named one by one, for vectors of whatever width there is.
+
+A tile of c stays in registers while it is summed: `rows` times `vectors` vectors, to which each step along k adds one
+row of b times one number of a. Of every element the sum has the same order, whatever tile it lies in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ir
+from numba import float32, intp, types, uintp
+from numba.extending import intrinsic
+
+FLOAT, POINTER, WORD, INDEX = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Numbers in a vector, and a tile's rows and vectors: nearly all the registers hold sums."""
+
+    lanes: int
+    rows: int
+    vectors: int
+
+
+def features_of(told: str | None) -> set[str]:
+    """Of the machine that Numba compiles for: this one, unless it was told of another's features."""
+    if told is not None:
+        return {name.removeprefix("+") for name in told.split(",")}
+    return {name for name, there in llvm.get_host_cpu_features().items() if there}
+
+
+def tiles_for(features: str | None, machine: str) -> Tiles:
+    named = features_of(features)
+    if "avx512f" in named:
+        return Tiles(16, 12, 2)
+    if "avx2" in named:
+        return Tiles(8, 6, 2)
+    return Tiles(4, 6, 4) if machine.lower() in ("aarch64", "arm64") else Tiles(4, 4, 2)
+
+
+def _constant(number: int) -> Any:
+    return ir.Constant(WORD, number)
+
+
+def declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+    """An instruction by LLVM's name for it."""
+    found = builder.module.globals.get(name)
+    return found or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def _place(builder: Any, base: Any, index: Any) -> Any:
+    """Where the float with this index lies."""
+    return builder.gep(base, [index], source_etype=FLOAT)
+
+
+def _vector(builder: Any, place: Any, kind: Any) -> Any:
+    return builder.load(place, typ=kind, align=4)
+
+
+@intrinsic(prefer_literal=True)
+def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
+    """c = alpha · a @ b, to which c is added where `add`; a holds k times `rows` numbers, b k times `step`."""
+    lanes, rows, vectors, step = (each.literal_value for each in (lanes, rows, vectors, step))
+
+    def generate(context, builder, signature, arguments):
+        k, a, b, c, apart, alpha, add = arguments[4:]
+        vector = ir.VectorType(FLOAT, lanes)
+        multiply_add = declared(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
+        a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
+        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(WORD)
+        at.add_incoming(_constant(0), before)
+        sums = [[builder.phi(vector) for _ in range(vectors)] for _ in range(rows)]
+        first_a, first_b = builder.mul(at, _constant(rows)), builder.mul(at, _constant(step))
+        row_of_b = [
+            _vector(builder, _place(builder, b, builder.add(first_b, _constant(lanes * j))), vector)
+            for j in range(vectors)
+        ]
+        made = []
+        for i in range(rows):
+            number = builder.load(_place(builder, a, builder.add(first_a, _constant(i))), typ=FLOAT, align=4)
+            spread = _spread(builder, number, vector)
+            made.append([builder.call(multiply_add, [spread, row_of_b[j], sums[i][j]]) for j in range(vectors)])
+        following = builder.add(at, _constant(1))
+        at.add_incoming(following, loop)
+        for row, new in zip(sums, made, strict=True):
+            for each, value in zip(row, new, strict=True):
+                each.add_incoming(ir.Constant(vector, None), before)
+                each.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
+        builder.position_at_end(after)
+        factor = _spread(builder, alpha, vector)
+        places = [
+            [
+                _place(builder, c, builder.add(builder.mul(apart, _constant(i)), _constant(lanes * j)))
+                for j in range(vectors)
+            ]
+            for i in range(rows)
+        ]
+        with builder.if_else(builder.icmp_signed("!=", add, _constant(0))) as (adds, writes):
+            with adds:
+                for i in range(rows):
+                    for j in range(vectors):
+                        old = _vector(builder, places[i][j], vector)
+                        builder.store(builder.call(multiply_add, [factor, made[i][j], old]), places[i][j], align=4)
+            with writes:
+                for i in range(rows):
+                    for j in range(vectors):
+                        builder.store(builder.fmul(factor, made[i][j]), places[i][j], align=4)
+        return context.get_dummy_value()
+
+    return types.void(*_literals(lanes, rows, vectors, step), intp, uintp, uintp, uintp, intp, float32, intp), generate
+
+
+def _literals(*numbers: int) -> list[Any]:
+    return [types.IntegerLiteral(number) for number in numbers]
+
+
+def _spread(builder: Any, number: Any, vector: Any) -> Any:
+    nothing = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(nothing, number, ir.Constant(INDEX, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, vector.count), None))
+
+
+@intrinsic(prefer_literal=True)
+def copy_vectors(typing, lanes, vectors, to, source):
+    lanes, vectors = lanes.literal_value, vectors.literal_value
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(FLOAT, lanes)
+        to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
+        for j in range(vectors):
+            loaded = _vector(builder, _place(builder, source, _constant(lanes * j)), vector)
+            builder.store(loaded, _place(builder, to, _constant(lanes * j)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*_literals(lanes, vectors), uintp, uintp), generate
+
+
+@intrinsic(prefer_literal=True)
+def turn(typing, lanes, height, to, source, apart, last):
+    """`height` rows of `lanes` numbers, which lie `apart`, as `lanes` rows of `height`; instead of a row behind `last`
+    it reads that one. What is stored begins at `to` and reaches less than a vector beyond its end."""
+    lanes, height = lanes.literal_value, height.literal_value
+
+    def generate(context, builder, signature, arguments):
+        to, source, apart, last = arguments[2:]
+        vector = ir.VectorType(FLOAT, lanes)
+        to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
+        columns_of = []
+        for first in range(0, height, lanes):
+            rows = []
+            for i in range(first, first + lanes):
+                number = _constant(min(i, height - 1))
+                number = builder.select(builder.icmp_signed("<", number, last), number, last)
+                rows.append(_vector(builder, _place(builder, source, builder.mul(number, apart)), vector))
+            columns_of.append(turned(builder, rows))
+        for k in range(lanes):
+            for block, columns in enumerate(columns_of):
+                builder.store(columns[k], _place(builder, to, _constant(k * height + block * lanes)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*_literals(lanes, height), uintp, uintp, intp, intp), generate
+
+
+def turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """A square of vectors, transposed: off the diagonal, squares half as large change places, then those in them."""
+    lanes, size = len(rows), len(rows) // 2
+    kind = ir.VectorType(INDEX, lanes)
+    while size:
+        upper = [lane if not lane & size else lane - size + lanes for lane in range(lanes)]
+        lower = [lane + size if not lane & size else lane + lanes for lane in range(lanes)]
+        rows = list(rows)
+        for i in (i for i in range(lanes) if not i & size):
+            above, below = rows[i], rows[i + size]
+            rows[i] = builder.shuffle_vector(above, below, ir.Constant(kind, upper))
+            rows[i + size] = builder.shuffle_vector(above, below, ir.Constant(kind, lower))
+        size //= 2
+    return rows
+
+
+@intrinsic
+def number_at(typing, place, index):
+    def generate(context, builder, signature, arguments):
+        return builder.load(_place(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4)
+
+    return float32(uintp, intp), generate
+
+
+@intrinsic
+def put_at(typing, place, index, value):
+    def generate(context, builder, signature, arguments):
+        place, index, value = arguments
+        builder.store(value, _place(builder, builder.inttoptr(place, POINTER), index), align=4)
+        return context.get_dummy_value()
+
+    return types.void(uintp, intp, float32), generate
+
+
+@intrinsic(prefer_literal=True)
+def on_the_stack(typing, floats):
+    """The address of so many floats, which are there until the function returns."""
+    floats = floats.literal_value
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(FLOAT, floats))
+            room.align = 64
+        return builder.ptrtoint(room, WORD)
+
+    return types.uintp(*_literals(floats)), generate

@@ -1,0 +1,309 @@
+"""What products of bfloat16 are made of: tiles of 16 by 16 words, a word being two numbers that follow each other along
+k, and instructions that multiply a tile by another: AMX's where the machine has it, avx512_bf16's elsewhere.
+
+Of a, a tile has 16 rows of 16 words; of b, 16 words of 16 columns. A matrix in memory has the numbers of a word side by
+side (k is its inner axis) or one below the other (then two rows are interleaved), and its words stand as a tile wants
+them or turned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+import llvmlite.ir as ir
+from numba import intp, types, uintp
+from numba.extending import intrinsic
+
+from tapeless.kernels.cpu.narrow import narrowed, widened
+from tapeless.kernels.cpu.tiles import INDEX, POINTER, WORD, declared, turned
+
+SIDE = 16  # of a tile, in words
+BYTES = SIDE * SIDE * 4
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux: a process asks before it uses AMX's registers
+FLOAT, BYTE, HALF = ir.FloatType(), ir.IntType(8), ir.IntType(16)
+WORDS = ir.VectorType(INDEX, SIDE)
+HALVES = ir.VectorType(HALF, SIDE)
+FLOATS = ir.VectorType(FLOAT, SIDE)
+AT_ONCE = 8  # rows of a tile whose sums avx512_bf16 has in registers
+
+
+class BFloat(ir.types.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    intrinsic_name = "bf16"
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
+
+    def __hash__(self) -> int:
+        return hash(BFloat)
+
+
+PAIRS = ir.VectorType(BFloat(), 2 * SIDE)
+
+
+@cache
+def permitted() -> bool:
+    """Whether this process may use AMX's registers, which from here on it may where the machine has them."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0)
+
+
+def _constant(number: int) -> Any:
+    return ir.Constant(WORD, number)
+
+
+def _byte(builder: Any, base: Any, offset: Any) -> Any:
+    return builder.gep(base, [offset], source_etype=BYTE)
+
+
+@intrinsic(prefer_literal=True)
+def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
+    """16 by 16 words from rows that lie `apart` bytes and hold bfloat16, or `floats` that are rounded. Where numbers of
+    a word are side by side, a row behind `last` is read as that one."""
+    floats, interleaved, turning = floats.literal_value, interleaved.literal_value, turning.literal_value
+
+    def numbers(builder, place, count):
+        if floats:
+            return narrowed(builder, builder.load(place, typ=ir.VectorType(FLOAT, count), align=4))
+        return builder.load(place, typ=ir.VectorType(HALF, count), align=2)
+
+    def generate(context, builder, signature, arguments):
+        to, source, apart, last = arguments[3:]
+        to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
+        rows = []
+        for i in range(SIDE):
+            if interleaved:
+                places = [_byte(builder, source, builder.mul(_constant(2 * i + j), apart)) for j in range(2)]
+                two = [numbers(builder, place, SIDE) for place in places]
+                order = [number for j in range(SIDE) for number in (j, SIDE + j)]
+                both = builder.shuffle_vector(*two, ir.Constant(ir.VectorType(INDEX, 2 * SIDE), order))
+                rows.append(builder.bitcast(both, WORDS))
+            else:
+                number = builder.select(builder.icmp_signed("<", _constant(i), last), _constant(i), last)
+                row = numbers(builder, _byte(builder, source, builder.mul(number, apart)), 2 * SIDE)
+                rows.append(builder.bitcast(row, WORDS))
+        for i, row in enumerate(turned(builder, rows) if turning else rows):
+            builder.store(row, _byte(builder, to, _constant(i * SIDE * 4)), align=4)
+        return context.get_dummy_value()
+
+    literals = [types.IntegerLiteral(each) for each in (floats, interleaved, turning)]
+    return types.void(*literals, uintp, uintp, intp, intp), generate
+
+
+@intrinsic
+def begin_tiles(typing):
+    """All eight of AMX's registers hold 16 rows of 64 bytes."""
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(BYTE, 64))
+            room.align = 64
+        layout = [0] * 64
+        layout[0] = 1
+        for number in range(8):
+            layout[16 + 2 * number], layout[48 + number] = 64, SIDE
+        builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), room)
+        builder.call(declared(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [room])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def end_tiles(typing):
+    def generate(context, builder, signature, arguments):
+        builder.call(declared(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def four_tiles(typing, k, upper, lower, left, right, to):
+    """AMX: two tiles of a below each other times two of b side by side, k of each: 32 by 32 floats at `to`."""
+
+    def generate(context, builder, signature, arguments):
+        k, *panels, to = arguments
+        panels = [builder.inttoptr(each, POINTER) for each in panels]
+        to = builder.inttoptr(to, POINTER)
+        nothing = ir.VoidType()
+        zero = declared(builder, "llvm.x86.tilezero", nothing, [BYTE])
+        load = declared(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
+        multiply = declared(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
+        store = declared(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
+        register = [ir.Constant(BYTE, number) for number in range(8)]
+        for number in range(4):
+            builder.call(zero, [register[number]])
+        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(WORD)
+        at.add_incoming(_constant(0), before)
+        offset = builder.mul(at, _constant(BYTES))
+        for number, panel in enumerate(panels):
+            builder.call(load, [register[4 + number], _byte(builder, panel, offset), _constant(SIDE * 4)])
+        for number in range(4):
+            builder.call(multiply, [register[number], register[4 + number // 2], register[6 + number % 2]])
+        following = builder.add(at, _constant(1))
+        at.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
+        builder.position_at_end(after)
+        for number in range(4):
+            place = _byte(builder, to, _constant(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4))
+            builder.call(store, [register[number], place, _constant(SIDE * 8)])
+        return context.get_dummy_value()
+
+    return types.void(intp, uintp, uintp, uintp, uintp, uintp), generate
+
+
+@intrinsic
+def half_a_tile(typing, k, a, left, right, to):
+    """avx512_bf16: eight rows of a tile of a times two tiles of b, k of each: 8 by 32 floats at `to`."""
+
+    def generate(context, builder, signature, arguments):
+        k, a, left, right, to = arguments
+        a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
+        multiply = declared(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
+        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(WORD)
+        at.add_incoming(_constant(0), before)
+        sums = [builder.phi(FLOATS) for _ in range(2 * AT_ONCE)]
+        offset, values = builder.mul(at, _constant(BYTES)), list(sums)
+        nothing, lowest = ir.Constant(WORDS, ir.Undefined), ir.Constant(WORDS, None)
+        for word in range(SIDE):
+            b = [
+                builder.bitcast(
+                    builder.load(
+                        _byte(builder, panel, builder.add(offset, _constant(word * SIDE * 4))), typ=WORDS, align=4
+                    ),
+                    PAIRS,
+                )
+                for panel in (left, right)
+            ]
+            for i in range(AT_ONCE):
+                place = _byte(builder, a, builder.add(offset, _constant((i * SIDE + word) * 4)))
+                one = builder.insert_element(nothing, builder.load(place, typ=INDEX, align=4), ir.Constant(INDEX, 0))
+                spread = builder.bitcast(builder.shuffle_vector(one, nothing, lowest), PAIRS)
+                for j in range(2):
+                    values[2 * i + j] = builder.call(multiply, [values[2 * i + j], spread, b[j]])
+        following = builder.add(at, _constant(1))
+        at.add_incoming(following, loop)
+        for each, value in zip(sums, values, strict=True):
+            each.add_incoming(ir.Constant(FLOATS, None), before)
+            each.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
+        builder.position_at_end(after)
+        for number, value in enumerate(values):
+            builder.store(value, _byte(builder, to, _constant(number * SIDE * 4)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(intp, uintp, uintp, uintp, uintp), generate
+
+
+@intrinsic(prefer_literal=True)
+def finish_row(typing, narrow, add, tile, factor, bias, place):
+    """32 floats of a tile to where they belong, as they are or rounded, written or added: factor · tile, plus a bias of
+    bfloat16 where there is one."""
+    narrow, add = narrow.literal_value, add.literal_value
+
+    def generate(context, builder, signature, arguments):
+        tile, factor, bias, place = arguments[2:]
+        tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
+        factor = _spread(builder, factor)
+        kind, size = (HALVES, 2) if narrow else (FLOATS, 4)
+        shifts = [_loaded_where(builder, bias, j) for j in range(2)]
+        for j in range(2):
+            value = builder.load(_byte(builder, tile, _constant(j * SIDE * 4)), typ=FLOATS, align=4)
+            value = builder.fadd(builder.fmul(value, factor), shifts[j])
+            to = _byte(builder, place, _constant(j * SIDE * size))
+            if add:
+                old = builder.load(to, typ=kind, align=size)
+                value = builder.fadd(widened(builder, old) if narrow else old, value)
+            builder.store(narrowed(builder, value) if narrow else value, to, align=size)
+        return context.get_dummy_value()
+
+    literals = types.IntegerLiteral(narrow), types.IntegerLiteral(add)
+    return types.void(*literals, uintp, types.float32, uintp, uintp), generate
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    nothing = ir.Constant(FLOATS, ir.Undefined)
+    return builder.shuffle_vector(
+        builder.insert_element(nothing, number, ir.Constant(INDEX, 0)), nothing, ir.Constant(WORDS, None)
+    )
+
+
+def _loaded_where(builder: Any, bias: Any, part: int) -> Any:
+    """16 of a bias, or zeros where it has no address: negative ones, which change nothing that they are added to."""
+    there, before = builder.icmp_unsigned("!=", bias, _constant(0)), builder.block
+    with builder.if_then(there):
+        place = _byte(builder, builder.inttoptr(bias, POINTER), _constant(part * SIDE * 2))
+        loaded, within = widened(builder, builder.load(place, typ=HALVES, align=2)), builder.block
+    found = builder.phi(FLOATS)
+    found.add_incoming(ir.Constant(FLOATS, [-0.0] * SIDE), before)
+    found.add_incoming(loaded, within)
+    return found
+
+
+@intrinsic
+def bits_at(typing, floats, place, index):
+    """The bits of a bfloat16, or of a float32 that is rounded to one."""
+
+    def generate(context, builder, signature, arguments):
+        floats, place, index = arguments
+        place = builder.inttoptr(place, POINTER)
+        with builder.if_else(builder.icmp_signed("!=", floats, _constant(0))) as (wide, narrow):
+            with wide:
+                value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
+                rounded, first = narrowed(builder, value), builder.block
+            with narrow:
+                kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
+                second = builder.block
+        found = builder.phi(HALF)
+        found.add_incoming(rounded, first)
+        found.add_incoming(kept, second)
+        return builder.zext(found, WORD)
+
+    return intp(intp, uintp, intp), generate
+
+
+@intrinsic
+def put_word(typing, place, index, value):
+    def generate(context, builder, signature, arguments):
+        place, index, value = arguments
+        to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)
+        builder.store(builder.trunc(value, INDEX), to, align=4)
+        return context.get_dummy_value()
+
+    return types.void(uintp, intp, intp), generate
+
+
+@intrinsic
+def finish_number(typing, narrow, add, value, place, index):
+    """As `finish_row`, of one number that is ready."""
+
+    def generate(context, builder, signature, arguments):
+        narrow, add, value, place, index = arguments
+        place = builder.inttoptr(place, POINTER)
+        adds = builder.icmp_signed("!=", add, _constant(0))
+        with builder.if_else(builder.icmp_signed("!=", narrow, _constant(0))) as (halves, floats):
+            for block, kind, size in ((halves, HALF, 2), (floats, FLOAT, 4)):
+                with block:
+                    to = builder.gep(place, [index], source_etype=kind)
+                    old = builder.load(to, typ=kind, align=size)
+                    wide = widened(builder, old) if kind is HALF else old
+                    whole = builder.select(adds, builder.fadd(wide, value), value)
+                    builder.store(narrowed(builder, whole) if kind is HALF else whole, to, align=size)
+        return context.get_dummy_value()
+
+    return types.void(intp, intp, types.float32, uintp, intp), generate

@@ -1,0 +1,52 @@
+"""The weights that a training leaves as they are. They lie once in the run's folder, and each of its checkpoints, which
+holds the trained ones alone, names them by their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from tapeless.errors import TapelessError
+from tapeless.files.disk import UnwritableError, fsync_folder
+from tapeless.files.plain import open_plain
+from tapeless.files.safetensors import read_safetensors, write_safetensors
+from tapeless.ops.contract import Array
+from tapeless.train.checkpoint import Checkpoint
+
+FILE = "base.safetensors"
+
+
+def write_base(folder: Path, weights: Mapping[str, Array]) -> str:
+    """Its SHA-256, once it is on the disk."""
+    try:
+        written = write_safetensors(folder / FILE, weights)
+        fsync_folder(folder)
+    except OSError as error:
+        raise UnwritableError(f"cannot write {folder / FILE}: {error.strerror}.") from None
+    return written.sha256
+
+
+def read_base(found: Checkpoint) -> dict[str, Array]:
+    """What the checkpoint leaves out; nothing where it holds all weights itself."""
+    wanted = found.state.get("base")
+    if wanted is None:
+        return {}
+    path = found.path.parent.parent / FILE
+    try:
+        with open_plain(path) as file:
+            same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
+    except OSError as error:
+        raise TapelessError(
+            f"{path} cannot be read ({error.strerror}): it holds the weights that this run leaves as they are, and its "
+            f"checkpoints do not repeat them; put it back (SHA-256 {wanted})."
+        ) from None
+    if not same:
+        raise TapelessError(
+            f"{path} is not what this run was trained on top of: put back the file whose SHA-256 is {wanted}."
+        )
+    return {name: array.copy() for name, array in read_safetensors(path).items()}
+
+
+def all_weights(found: Checkpoint) -> dict[str, Array]:
+    return read_base(found) | found.tensors("weights")

@@ -1,0 +1,67 @@
+"""Products of small whole numbers, which are exact in float32 whatever the order of their sums, at every size up to so
+many: `python -m tests.kernels.product_shapes [SIZE]` tries them all, `make product-shapes` on vectors of every width.
+
+The matrices end where a page ends behind which nothing may be read, and the product's own rows have numbers between
+them that must stay.
+"""
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import products as own
+
+WAYS = tuple(product((False, True), repeat=3))  # a turned, b turned, added to
+
+
+class Walled:
+    """Memory right behind whose last number begins what nobody may touch."""
+
+    def __init__(self, floats: int) -> None:
+        whole = -(-4 * floats // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._mapping = mmap.mmap(-1, whole + mmap.PAGESIZE)
+        wall = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping)) + whole
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(mmap.PAGESIZE), 0):
+            raise OSError("no wall")
+        self._floats = np.frombuffer(self._mapping, np.float32, whole // 4)
+
+    def rows(self, count: int, step: int, length: int) -> Any:
+        """The last so many, which lie `step` apart."""
+        first = self._floats[self._floats.size - (count - 1) * step - length :]
+        return np.lib.stride_tricks.as_strided(first, (count, length), (4 * step, 4))
+
+
+def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-8, 9, (size, size)).astype(np.float64) for _ in range(3))
+    lefts, rights, outs = (Walled(size * (size + 5)) for _ in range(3))
+    rooms = Walled(own.floats(size, size, size, workers) * 2)
+    for m, n, k in shapes:
+        true = a[:m, :k] @ b[:k, :n]
+        for turn_a, turn_b, add in ways:
+            left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)))
+            right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)))
+            out, room = outs.rows(m, n + 1, n), rooms.rows(1, 0, own.floats(m, n, k, workers))[0]
+            left[...], right[...] = (a[:m, :k].T if turn_a else a[:m, :k]), (b[:k, :n].T if turn_b else b[:k, :n])
+            between = outs.rows(m, n + 1, n + 1)[1:, :1]  # in front of every row but the first
+            out[...], between[...], room[...] = c[:m, :n], 77, np.nan
+            own.bound(out, left, right, turn_a, turn_b, add, workers, room)()
+            if not np.array_equal(out, true + (c[:m, :n] if add else 0)) or np.any(between != 77):
+                yield f"{m} × {n} × {k}, a turned {turn_a}, b turned {turn_b}, added to {add}, {workers} workers"
+
+
+if __name__ == "__main__":
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else 70
+    blas.set_threads(None)
+    sizes = range(1, most + 1)
+    found = list(faults(most, product(sizes, sizes, sizes)))
+    for line in found[:10]:
+        print(line)
+    print(f"{own.TILES}: {most**3 * len(WAYS):,} products of up to {most} × {most} × {most}, {len(found)} wrong")
+    raise SystemExit(bool(found))

@@ -1,0 +1,130 @@
+"""Products of our own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import products as own
+from tapeless.kernels.cpu.tiles import Tiles, tiles_for
+from tests.kernels.product_shapes import WAYS, faults
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def own_products():
+    before = blas.products()
+    blas.set_products("own")
+    yield
+    blas.set_products(before)
+
+
+def a_sample(count, most=70):
+    """Sizes around those of tiles, and any."""
+    near = [size for step in (own.ROWS, own.LANES, own.WIDTH) for size in (step - 1, step, step + 1, 2 * step + 1)]
+    around = [tuple(RNG.choice(near, 3)) for _ in range(count // 2)]
+    return [(1, 1, 1), (most, most, most), *around, *(tuple(RNG.integers(1, most + 1, 3)) for _ in range(count // 2))]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_sizes_strides_turns_and_adding(workers):
+    """`make product-shapes` tries every size."""
+    assert list(faults(70, a_sample(60), workers=workers)) == []
+
+
+def test_sizes_beyond_a_block():
+    shapes = [(own.HIGH + 5, 40, own.DEPTH + 3), (13, own.WIDE + 33, 2 * own.DEPTH + 17), (3 * own.HIGH, 64, 4)]
+    for shape in shapes:
+        assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2]], workers=2)) == []
+
+
+@pytest.mark.parametrize(("features", "machine"), [("+avx2,+fma,+avx", "x86_64"), ("+sse4.2", "x86_64")])
+def test_other_widths(features, machine, tmp_path):
+    """What is compiled for another machine computes the same on this one, where it can."""
+    environment = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
+    code = (
+        "from tests.kernels.product_shapes import faults\n"
+        "from tests.kernels.test_products import a_sample\n"
+        "from tapeless.kernels.cpu import products\n"
+        "assert not list(faults(70, a_sample(20)))\n"
+        "print(products.LANES)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == tiles_for(features, machine).lanes
+
+
+def test_tiles_leave_registers_for_what_is_multiplied():
+    assert tiles_for("+avx512f,+avx2", "x86_64") == Tiles(16, 12, 2)  # of 32 registers
+    assert tiles_for("+avx2", "AMD64") == Tiles(8, 6, 2)  # of 16
+    assert tiles_for("+neon", "arm64") == tiles_for("", "aarch64") == Tiles(4, 6, 4)  # of 32
+    assert tiles_for("+sse2", "x86_64") == Tiles(4, 4, 2)  # of 16
+
+
+def product_of(a, b, workers):
+    c = np.empty((len(a), b.shape[1]), np.float32)
+    room = np.empty(own.floats(len(a), b.shape[1], len(b), workers), np.float32)
+    own.bound(c, a, b, False, False, False, workers, room)()
+    return c
+
+
+def test_bits_depend_on_the_numbers_alone():
+    """Not on the threads, on what stands in the rows and columns beside, or on what the scratch held."""
+    a, b = (RNG.normal(size=size).astype(np.float32) for size in ((150, 700), (700, 200)))
+    whole = product_of(a, b, 1)
+    for workers in (2, 3, 4, 6):
+        for _ in range(17):
+            assert product_of(a, b, workers).tobytes() == whole.tobytes()
+    for rows, columns in ((1, 1), (7, 40), (13, 33), (100, 15)):
+        assert np.array_equal(product_of(a[:rows], np.ascontiguousarray(b[:, :columns]), 1), whole[:rows, :columns])
+
+
+def test_alpha_is_the_same_at_the_edge():
+    """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
+    a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))
+    for_a_blas = own.sgemm_function()
+    found = []
+    for columns in (64, 61):
+        out = c.copy()
+        for_a_blas(
+            101, 111, 111, 24, columns, 300, 0.3, a.ctypes.data, 300, b.ctypes.data, 64, 1.0, out.ctypes.data, 64
+        )
+        found.append(out)
+    assert np.array_equal(found[0][:, :61], found[1][:, :61])
+    assert np.array_equal(found[1][:, 61:], c[:, 61:])
+    assert np.abs(found[0] - (np.float32(0.3) * (a.astype(np.float64) @ b) + c)).max() < 1e-4
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1e30])
+def test_what_is_not_finite_passes_through(special):
+    a, b = (RNG.normal(size=size).astype(np.float32) for size in ((30, 50), (50, 40)))
+    a[17, 3], b[48, 37] = special, special
+    with np.errstate(invalid="ignore", over="ignore"):
+        found, true = product_of(a, b, 2), a @ b
+    assert np.array_equal(np.isnan(found), np.isnan(true))
+    assert np.array_equal(found[np.isinf(true)], true[np.isinf(true)])
+    assert np.array_equal(np.isfinite(found), np.isfinite(true))
+
+
+def test_every_rectangle_has_a_tile():
+    for m, n in ((1, 1), (1, 4096), (4096, 1), (13, 33), (1024, 3072)):
+        for workers in range(1, 9):
+            across, down = own.division_of(m, n, workers)
+            assert across * down in (1, workers)
+            assert across <= -(-n // own.WIDTH)
+            assert down <= -(-m // own.ROWS)
+
+
+def test_products_that_are_not_there(monkeypatch):
+    with pytest.raises(TapelessError, match="unknown products"):
+        blas.set_products("atlas")
+    monkeypatch.setattr(blas, "mkl", lambda: None)
+    with pytest.raises(TapelessError, match="not installed"):
+        blas.set_products("mkl")

@@ -1,0 +1,116 @@
+"""Products of bfloat16: exact where whole numbers make any order exact, within their matrices, in bits of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tapeless.kernels.cpu import products_bfloat16 as narrow
+from tapeless.kernels.cpu.blas import B_NARROW, ROW_MAJOR
+from tests.kernels.product_shapes import WAYS, Walled
+
+ROOT = Path(__file__).parents[2]
+BFLOAT16 = ml_dtypes.bfloat16
+RNG = np.random.default_rng(7)
+pytestmark = pytest.mark.skipif(not narrow.THERE, reason="this processor multiplies no bfloat16")
+
+
+def walled(rows, columns, kind):
+    """Rows that lie a few numbers apart, right in front of memory that nobody may touch."""
+    step = columns + 3
+    size = np.dtype(kind).itemsize
+    floats = Walled(rows * step + 1).rows(1, 0, rows * step + 1)[0]
+    numbers = floats.view(np.uint8)[floats.nbytes - ((rows - 1) * step + columns) * size :].view(kind)
+    return np.lib.stride_tricks.as_strided(numbers, (rows, columns), (step * size, size))
+
+
+def faults(shapes, workers=1):
+    for number, (m, n, k) in enumerate(tuple(map(int, shape)) for shape in shapes):
+        turn_a, turn_b, add = WAYS[number % 8]
+        kinds = [(BFLOAT16, np.float32)[(number // 8 >> place) % 2] for place in range(3)]
+        a, b, c = (
+            walled(*((k, m) if turn_a else (m, k)), kinds[0]),
+            walled(*((n, k) if turn_b else (k, n)), kinds[1]),
+            walled(m, n, kinds[2]),
+        )
+        for matrix in (a, b, c):
+            matrix[...] = RNG.integers(-8, 9, matrix.shape)
+        bias = RNG.integers(-8, 9, n).astype(BFLOAT16) if number % 3 == 0 and not add else None
+        left, right = (matrix.astype(np.float64) for matrix in ((a.T if turn_a else a), (b.T if turn_b else b)))
+        true = left @ right + (c.astype(np.float64) if add else 0) + (0 if bias is None else bias.astype(np.float64))
+        room = np.full(narrow.floats(m, n, k, workers), np.nan, np.float32)
+        for run in narrow.bound(c, a, b, turn_a, turn_b, add, workers, room, bias):
+            run()
+        if not np.array_equal(c.astype(np.float64), true.astype(np.float32).astype(c.dtype).astype(np.float64)):
+            yield f"{m} × {n} × {k}, {(turn_a, turn_b, add)}, {kinds}, {workers} workers"
+
+
+def a_sample(count):
+    near = [size for step in (16, 32) for size in (step - 1, step, step + 1, 2 * step + 1)]
+    return [tuple(RNG.choice(near, 3)) if number % 2 else tuple(RNG.integers(1, 71, 3)) for number in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_sizes_strides_types_turns_and_adding(workers):
+    assert list(faults(a_sample(128), workers)) == []
+
+
+def test_sizes_beyond_a_block():
+    deep = narrow.MOST_DEEP
+    assert list(faults([(40, 33, deep + 5)] * 16, workers=2)) == []
+    assert list(faults([(700, 20, 300), (20, 1500, 800), (33, 65, deep), (65, 33, deep)], workers=2)) == []
+
+
+def test_without_amx():
+    """avx512_bf16 alone, as other processors have it."""
+    features = ",".join(f"+{name}" for name in sorted(narrow.FEATURES) if not name.startswith("amx"))
+    environment = {**os.environ, "NUMBA_CPU_FEATURES": features, "NUMBA_CPU_NAME": "x86-64-v4"}
+    code = (
+        "from tests.kernels.test_products_bfloat16 import a_sample, faults, narrow\n"
+        "assert not narrow.AMX and not list(faults(a_sample(64)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def product_of(a, b, workers):
+    c = np.empty((len(a), b.shape[1]), np.float32)
+    room = np.full(narrow.floats(len(a), b.shape[1], len(b), workers), RNG.normal(), np.float32)
+    for run in narrow.bound(c, a, b, False, False, False, workers, room, None):
+        run()
+    return c
+
+
+def test_bits_depend_on_the_numbers_alone():
+    a, b = RNG.normal(size=(150, 700)).astype(BFLOAT16), RNG.normal(size=(700, 200)).astype(BFLOAT16)
+    whole = product_of(a, b, 1)
+    for workers in (2, 3, 4):
+        for _ in range(25):
+            assert product_of(a, b, workers).tobytes() == whole.tobytes()
+    for rows, columns in ((1, 1), (7, 40), (33, 33)):
+        assert np.array_equal(product_of(a[:rows], np.ascontiguousarray(b[:, :columns]), 1), whole[:rows, :columns])
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_passes_through(special):
+    a, b = RNG.normal(size=(30, 50)).astype(BFLOAT16), RNG.normal(size=(50, 40)).astype(BFLOAT16)
+    a[17, 3], b[48, 37] = special, special
+    with np.errstate(invalid="ignore"):
+        found, true = product_of(a, b, 2), a.astype(np.float32) @ b.astype(np.float32)
+    assert np.array_equal(np.isnan(found), np.isnan(true))
+    assert np.array_equal(found[np.isinf(true)], true[np.isinf(true)])
+
+
+def test_the_small_product_that_kernels_call():
+    """Along k in several steps, of float32 and bfloat16."""
+    p, v = RNG.integers(-8, 9, (64, 1300)).astype(np.float32), RNG.integers(-8, 9, (1300, 48)).astype(BFLOAT16)
+    out = np.empty((64, 48), np.float32)
+    order = ROW_MAJOR + B_NARROW
+    narrow.gemm_function()(
+        order, 111, 111, 64, 48, 1300, 0.5, p.ctypes.data, 1300, v.ctypes.data, 48, 0.0, out.ctypes.data, 48
+    )
+    assert np.array_equal(out, 0.5 * (p @ v.astype(np.float32)))

@@ -1,0 +1,95 @@
+"""Runs that leave weights as they are: small checkpoints, one base beside them, and what happens without it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tapeless
+from tapeless.errors import TapelessError
+from tapeless.models.adapters import merged
+from tapeless.train.base import FILE
+from tapeless.train.run import open_run
+from tapeless.train.session import Session, resume, start
+from tapeless.train.settings import Request, Settings
+
+TINY: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2}
+
+
+def walked(session: Session) -> Session:
+    for _ in session.walk(lambda: None):
+        pass
+    return session
+
+
+def request(steps: int = 4, **fields: Any) -> Request:
+    return Request("ops-102k", fields, Settings(data="operations", steps=steps, batch=8, save_every=2, lr=1e-2))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("runs") / "base"
+    walked(start(request(**TINY), folder))
+    return folder
+
+
+def test_an_adapted_run_is_trained_stopped_resumed_moved_and_loaded(base: Path, tmp_path: Path) -> None:
+    theirs = open_run(base)
+    whole = walked(start(request(lora=2), tmp_path / "whole", base=theirs))
+    half = start(request(lora=2), tmp_path / "half", base=theirs)
+    for _ in half.walk(lambda: None):
+        if half.last_saved == 2:
+            break
+    half.run.release()
+    shutil.move(tmp_path / "half", tmp_path / "moved")
+    again = walked(resume(tmp_path / "moved", {}, {}))
+    assert all(np.array_equal(again.model.params[name], weight) for name, weight in whole.model.params.items())
+
+    found, _ = open_run(tmp_path / "moved").checkpoint("newest")
+    assert set(found.tensors("weights")) == set(whole.model.grads)  # the base is not repeated
+    loaded = tapeless.load(tmp_path / "moved", "newest")
+    assert all(np.array_equal(loaded.model.params[name], weight) for name, weight in whole.model.params.items())
+    before = tapeless.load(base).model
+    assert all(np.array_equal(loaded.model.params[name], weight) for name, weight in before.params.items())
+    assert loaded.save(tmp_path / "saved") == tmp_path / "saved"
+    assert np.array_equal(tapeless.load(tmp_path / "saved").model.logits([[1] * 8]), loaded.model.logits([[1] * 8]))
+
+
+def test_a_run_that_starts_from_adapters_starts_from_what_they_make(base: Path, tmp_path: Path) -> None:
+    first = walked(start(request(lora=2), tmp_path / "first", base=open_run(base)))
+    best, _, _ = open_run(tmp_path / "first").model("best")
+    second = start(request(train=("norms",)), tmp_path / "second", base=open_run(tmp_path / "first"))
+    second.run.release()
+    folded = merged(best.preset, best.weights())
+    assert second.model.preset.lora is None
+    assert all(np.array_equal(second.model.params[name], weight) for name, weight in folded.items())
+    assert first.model.preset.lora == 2
+
+
+def test_without_its_base_a_run_says_what_is_missing(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    walked(start(request(train=("head",)), folder, base=open_run(base)))
+    content = (folder / FILE).read_bytes()
+    (folder / FILE).unlink()
+    with pytest.raises(TapelessError, match=r"base.safetensors cannot be read .*put it back \(SHA-256 [0-9a-f]{64}\)"):
+        tapeless.load(folder)
+    (folder / FILE).write_bytes(content[:-4] + b"\0\0\0\1")
+    for opening in (lambda: tapeless.load(folder), lambda: resume(folder, {}, {"steps": 9})):
+        with pytest.raises(TapelessError, match="is not what this run was trained on top of"):
+            opening()
+    (folder / FILE).write_bytes(content)
+    assert tapeless.load(folder).step == 4
+
+
+def test_adapters_need_a_model_to_adapt(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(TapelessError, match="name the run that it is in with --from"):
+        start(request(lora=2, **TINY), tmp_path / "new")
+    with pytest.raises(TapelessError, match="unknown target of LoRA 'q'"):
+        start(request(lora=2, lora_targets=("q",)), tmp_path / "new", base=open_run(base))
+    with pytest.raises(TapelessError, match="lora cannot be changed in the middle of a run"):
+        resume(base, {"lora": 2}, {"steps": 9})
+    assert not (tmp_path / "new").exists()
