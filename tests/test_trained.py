@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import tapeless
 from tapeless import TapelessError
+from tapeless.cli.app import app
 from tapeless.labelling import run as labelling
 from tapeless.labelling.source import make_source
 from tapeless.tasks.data.batches import evaluation_batches
@@ -208,6 +210,13 @@ def test_an_operations_model_answers(operations):
     assert done.stdout.startswith(f"Max(1,2,6) = {loaded.generate('Max(1,2,6)')}\n")
 
 
+@pytest.mark.parametrize("option", [("--seed", "3"), ("--stop", "6"), ("--count", "5")], ids=lambda option: option[0])
+def test_sampling_an_operations_model_refuses_what_no_answer_depends_on(operations, option):
+    said = CliRunner().invoke(app, ["sample", str(operations), "--prompt", "Max(1,2,6)", *option])
+    assert isinstance(said.exception, TapelessError)
+    assert f"{option[0].removeprefix('--')} would have no effect" in str(said.exception)
+
+
 def test_a_labeller_has_its_model_and_says_what_to_label_with(labels, tmp_path):
     loaded = tapeless.load(labels)
     features = np.zeros((1, loaded.model.time, loaded.config.features))
@@ -311,6 +320,7 @@ def test_a_run_that_never_saved_and_one_half_written_are_told_apart(text, tmp_pa
         (lambda run: run.generate("a", 0), "count must be"),
         (lambda run: run.generate("a", temperature=-1), "temperature must be"),
         (lambda run: run.generate("a", temperature=0, top_k=3), "top_k would have no effect at temperature 0"),
+        (lambda run: run.generate("a", temperature=0, seed=3), "seed would have no effect at temperature 0"),
         (lambda run: run.generate("a", stop=""), "stop must be some text"),
         (lambda run: run.loss(""), "an empty text has nothing"),
         (lambda run: run.encode("\ud800"), "half a surrogate pair"),

@@ -149,29 +149,29 @@ class Trained(Shown):
     def generate(
         self,
         prompt: str = "",
-        count: int = 200,
+        count: int | None = None,
         *,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         stop: str | None = None,
     ) -> str:
         """What the model goes on with after `prompt`, without the prompt itself. Of the operations task, the answer.
 
         Args:
             prompt: What it continues; without one it starts a document.
-            count: The most tokens that it writes.
+            count: The most tokens that it writes; by default 200.
             temperature: 0 always takes the likeliest token; by default 0.8 for text and 0 for answers.
             top_k: Choose among the k likeliest.
             top_p: Choose among the likeliest that make up this share.
-            seed: The same seed writes the same text.
+            seed: The same seed writes the same text; by default 0.
             stop: End before this text.
         """
         how = Drawn(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
         return self.stream(prompt, count, **how).whole()
 
-    def stream(self, prompt: str = "", count: int = 200, **how: Unpack[Drawn]) -> Writing:
+    def stream(self, prompt: str = "", count: int | None = None, **how: Unpack[Drawn]) -> Writing:
         """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`. It takes
         what `generate` takes."""
         return self.reader.write(self.model, _text(prompt), Sampling(count, **how), self.window)

@@ -131,10 +131,24 @@ def test_it_measures_as_the_task_does(model):
 def test_the_answer_is_the_likeliest_unless_a_temperature_is_asked_for(model):
     scores = model.logits([READER.encode("Max(1,6,2)")])[0]
     likeliest = WORDS[int(scores.argmax())]
-    said = [READER.write(model, "Max(1,6,2)", Sampling(seed=seed), 8).whole() for seed in range(3)]
-    assert said == [likeliest] * 3
+    assert READER.write(model, "Max(1,6,2)", Sampling(), 8).whole() == likeliest
     drawn = {READER.write(model, "Max(1,6,2)", Sampling(seed=seed, temperature=5.0), 8).whole() for seed in range(20)}
     assert len(drawn) > 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"seed": 0}, "seed would have no effect at temperature 0, where the likeliest is taken"),
+        ({"seed": 3, "temperature": 0}, "seed would have no effect at temperature 0, where the likeliest is taken"),
+        ({"count": 200}, "count would have no effect, as an answer is one word: leave it out."),
+        ({"stop": "6"}, "stop would have no effect, as an answer is one word: leave it out."),
+    ],
+)
+def test_what_no_answer_depends_on_is_refused(model, asked, said):
+    with pytest.raises(TapelessError) as refusal:
+        READER.write(model, "Max(1,6,2)", Sampling(**asked), 8)
+    assert said in str(refusal.value)
 
 
 def test_one_expression_is_answered_at_a_time(model):

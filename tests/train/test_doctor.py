@@ -357,6 +357,35 @@ def test_a_loss_that_sat_at_chance_since_the_first_half_learned_nothing():
     assert first([*history(**STUCK), *evaluations]).kind == NOTHING
 
 
+# 150 updates of a small model of bytes: the training loss came from 5.55 to 2.74, guessing gets 3.31.
+HELD_OUT = (4.401, 3.655, 3.417, 3.301, 3.22, 3.161, 3.126, 3.11, 3.094, 3.0838)
+TRAINED = (5.55, 4.87, 4.13, 3.64, 3.4, 3.21, 3.07, 3.02, 2.96, 2.88, 2.73, 2.96, 2.62, 2.77, 2.74, 2.74)
+
+
+def test_a_run_that_learned_next_to_nothing_is_not_called_healthy():
+    start = START | {"chance_loss": 3.31}
+    falling = [evaluation(15 * number, loss) for number, loss in enumerate(HELD_OUT, 1)]
+    lines = history(16, start=start, loss=lambda n: TRAINED[n])
+    found = first([*lines, *falling])
+    assert (found.kind, found.verdict) == ("too few updates", "look")
+    assert "its loss, 3.08, is hardly below 3.31" in found.sentence  # of the last evaluation
+    assert found.remedy.startswith("Train for longer: --steps 600")
+    settled = [evaluation(15 * number, 3.1) for number in range(1, 11)]
+    found = first([*lines, *settled])
+    assert (found.kind, found.verdict) == ("little learned", "look")
+    assert found.sentence.startswith("The loss hardly falls any more. The model learned next to nothing")
+
+
+def test_the_loss_that_is_named_is_that_of_the_last_evaluation():
+    lines = [*history(), evaluation(360, 0.05035, 0.05), evaluation(390, 0.02599, 0.03)]
+    assert "The loss came to 0.026; always the same answer gets 2.3." in first(lines).sentence
+
+
+def test_what_is_unusual_in_a_healthy_run_is_said_to_do_no_harm():
+    assert "What is unusual below (updates) did it no harm." in first(history(update_ratios=updates(0.08))).sentence
+    assert "unusual" not in first(history()).sentence
+
+
 def test_two_processes_that_wrote_into_one_run():
     lines = history()
     found = first([*lines, *lines[1:]])

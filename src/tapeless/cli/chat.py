@@ -59,7 +59,7 @@ def chat(
             if value is not None:
                 raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
     take_threads(backend, threads)
-    how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed or 0}
+    how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     with compiling_shown(quiet=json):
         trained = Trained(opened(run), "newest" if newest else "best", backend=backend)
         talk = trained.chat(system)

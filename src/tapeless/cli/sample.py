@@ -20,7 +20,10 @@ from tapeless.trained import Trained, opened
 def sample(
     run: Annotated[Path, typer.Argument(help="A run: a folder that `train` or `import` made.")],
     prompt: Annotated[str, typer.Option(help="What it continues; without one it starts a document.")] = "",
-    count: Annotated[int, typer.Option("--count", "-n", help="Tokens to write, at most.")] = 200,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", help="Tokens to write, at most. Default: 200.", show_default=False),
+    ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(help="0 always takes the likeliest token. Default: 0.8, for answers 0.", show_default=False),
@@ -52,9 +55,7 @@ def sample(
     take_threads(backend, threads)
     with compiling_shown(quiet=json):
         trained = Trained(opened(run), "newest" if newest else "best", backend=backend, precision=precision)
-        writing = trained.stream(
-            prompt, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed or 0, stop=stop
-        )
+        writing = trained.stream(prompt, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
         first = next(writing, "")  # reading the prompt: the kernels are compiled here
     for message in trained.messages:
         console.print(f"[yellow]{escape(message)}[/]")

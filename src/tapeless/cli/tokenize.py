@@ -66,7 +66,7 @@ def tokenize(
 ) -> None:
     """Turn text into tokens to train on.
 
-    A file is a document, and so is each row of JSON lines (.jsonl) and of a table (.csv, .tsv); .gz and .zst are
+    A file is a document, and so is each row of JSON (.jsonl, .json) and of a table (.csv, .tsv); .gz and .zst are
     unpacked. A document stands on one side of the split whole, with all that have its text; a single one is cut once,
     at a line end. In a folder, hidden, binary and empty files are left out, and those that are not UTF-8.
 

@@ -80,7 +80,7 @@ def answer(
 
     def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
         return generate(
-            model, read, asked.count, **asked.drawing(TEMPERATURE), stop=speech.ends, window=window, on_slide=on_slide
+            model, read, asked.most, **asked.drawing(TEMPERATURE), stop=speech.ends, window=window, on_slide=on_slide
         )
 
     return Writing(tokens, speech.tokenizer.stream(), asked, "it ended its turn")

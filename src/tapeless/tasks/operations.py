@@ -11,7 +11,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.generate import check_sampling, checked_scores, choose
 from tapeless.model import Model
-from tapeless.models.config import Architecture, check_size
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.shuffle import order, random_bits
@@ -139,10 +139,12 @@ class ExpressionReader:
 
     def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
         """The answer: one word, and the likeliest where no temperature was asked for."""
+        for name in ("count", "stop"):
+            if getattr(asked, name) is not None:
+                raise TapelessError(f"{name} would have no effect, as an answer is one word: leave it out.")
         expressions, how = self.expressions(prompt), asked.drawing(usual=0.0)
         if len(expressions) > 1:
             raise TapelessError(f"{prompt[:40]!r} is {len(expressions)} expressions: ask one at a time.")
-        check_size("count", asked.count)
         check_sampling(**how)
         scores = checked_scores(final_scores(model, expressions.tokens)[0])
         rng = np.random.default_rng(how.pop("seed"))

@@ -130,7 +130,7 @@ class TextReader:
 
         def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
             return generate(
-                model, read or [end], asked.count, **asked.drawing(TEMPERATURE), stop=[end], window=window,
+                model, read or [end], asked.most, **asked.drawing(TEMPERATURE), stop=[end], window=window,
                 on_slide=on_slide,
             )  # fmt: skip
 

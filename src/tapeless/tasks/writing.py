@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypedDict
 
 from tapeless.errors import TapelessError
 
+COUNT = 200  # tokens, where nobody says how many
+
 
 class Drawn(TypedDict, total=False):
     """The names of a `Sampling` but for its count, as keywords of a call."""
@@ -15,31 +17,38 @@ class Drawn(TypedDict, total=False):
     temperature: float | None
     top_k: int | None
     top_p: float | None
-    seed: int
+    seed: int | None
     stop: str | None
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, as `tapeless.generate.generate` has it. Without a temperature, as suits the task."""
+    """How tokens are drawn, as `tapeless.generate.generate` has it; None for what was not asked for. Without a
+    temperature, as suits the task."""
 
-    count: int = 200
+    count: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    seed: int = 0
+    seed: int | None = None
     stop: str | None = None  # text, before which it ends
+
+    @property
+    def most(self) -> int:
+        """How many tokens are written, at most."""
+        return COUNT if self.count is None else self.count
 
     def drawing(self, usual: float) -> dict[str, Any]:
         """What `generate` takes of it; `usual`: the temperature where none was asked for."""
         temperature = usual if self.temperature is None else self.temperature
-        for name in ("top_k", "top_p"):
+        for name in ("top_k", "top_p", "seed"):
             if temperature == 0 and getattr(self, name) is not None:
                 raise TapelessError(
                     f"{name} would have no effect at temperature 0, where the likeliest is taken: leave it out or give "
                     f"a temperature."
                 )
-        return {"temperature": temperature, "top_k": self.top_k, "top_p": self.top_p, "seed": self.seed}
+        seed = 0 if self.seed is None else self.seed
+        return {"temperature": temperature, "top_k": self.top_k, "top_p": self.top_p, "seed": seed}
 
 
 class Spelling(Protocol):
@@ -107,7 +116,7 @@ class Writing:
         else:
             self.text += spelling.finish()
             by_itself = complete if isinstance(complete, str) else complete()
-            self.ended = by_itself if len(self.tokens) < asked.count else "as many as were asked for"
+            self.ended = by_itself if len(self.tokens) < asked.most else "as many as were asked for"
         if given < len(self.text):
             yield self.text[given:]
 

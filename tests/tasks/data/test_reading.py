@@ -118,6 +118,55 @@ def test_the_field_and_the_column_are_those_that_were_named(tmp_path):
     assert len(texts(tmp_path, field="body", column="body")) == 5  # in a folder `rows` is text, .json lines if asked
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_list_is_the_same_rows_as_json_lines(tmp_path, indent, encoding):
+    path = tmp_path / "rows.json"
+    listed = [{"id": 7, "text": text, "body": "other"} for text in TEXTS]
+    path.write_bytes(json.dumps(listed, ensure_ascii=False, indent=indent).encode(encoding))
+    assert texts(path) == texts(tmp_path) == TEXTS
+    assert texts(path, field="body") == ["other"] * len(TEXTS)
+    last = find_documents(str(path)).documents[-1]
+    assert last.place()["line"] == (1 if indent is None else 2 + 5 * (len(TEXTS) - 1))
+    path.write_bytes(json_lines(TEXTS).decode().encode(encoding))  # as some call their JSON lines
+    assert texts(path) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{\n  "name": "x"\n}', "neither a list of objects nor an object in each line"),
+        ("12", "neither a list of objects nor an object in each line"),
+        ("words", "neither a list of objects nor an object in each line"),
+        ('["a", "b"]', "line 1 holds text, not an object"),
+        ('[{"text": "a"},\n7]', "line 2 holds a number, not an object"),
+        ('[{"text": "a"},\n{"text": ', "line 2 is not JSON"),
+        ('[{"text": "a"},]', "line 1 is not JSON"),
+        ('[{"text": "a"}', "its list is cut off or broken in line 1"),
+        ('[{"text": "a"} {"text": "b"}]', "its list is cut off or broken in line 1"),
+        ('[{"text": "a"}] more', "something follows its list in line 1"),
+        ("[][]", "something follows its list in line 1"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_of_another_kind_is_refused_and_in_a_folder_left_out(tmp_path, content, why):
+    (tmp_path / "odd.json").write_text(content)
+    refusal = said(tmp_path / "odd.json")
+    assert why in refusal
+    assert refusal.endswith("give such, or call it .txt to read it as it is.")
+    (tmp_path / "a.txt").write_text("good")
+    found = find_documents(str(tmp_path))
+    assert (len(found.documents), found.skipped) == (1, {"JSON without rows of text": 1})
+
+
+def test_a_json_list_without_the_field_or_without_rows(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text('[{"body": "a"}]')
+    assert "line 1 has no field 'text': it has 'body'; name one with --field" in said(path)
+    path.write_text(" [ ] ")
+    assert "is empty" in said(path)
+
+
 def test_what_is_too_short_is_told_by_the_name_of_the_users_file(tmp_path):
     (tmp_path / "one.jsonl").write_bytes(json_lines(["b"]))
     with pytest.raises(TapelessError, match=r"one\.jsonl holds a single byte of text, so nothing can be held out"):
@@ -211,7 +260,7 @@ def test_a_line_or_a_cell_without_end_is_not_held(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"field": "body"}, "the field 'body' is for JSON lines, and there is none"),
+        ({"field": "body"}, "the field 'body' is for JSON (.jsonl, .json), and there is none"),
         ({"column": "body"}, "the column 'body' is for a table (.csv, .tsv), and there is none"),
         ({"field": ""}, "field is empty"),
         ({"encoding": "klingon"}, "unknown encoding 'klingon'"),

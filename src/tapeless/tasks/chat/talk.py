@@ -57,7 +57,7 @@ class Talk:
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Writing:
         """What the model answers, in at most `count` tokens, to be read piece by piece: `.whole()` is all of it. How
         tokens are drawn is said as to `generate`."""

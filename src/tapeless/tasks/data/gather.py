@@ -15,14 +15,18 @@ from tapeless.errors import TapelessError
 from tapeless.files.compressed import ForeignError, unpacked
 from tapeless.tasks.data.documents import PIECE, Document, Documents, Reader, Spool, opened, read, unreadable
 from tapeless.tasks.data.reading import (
+    JSON,
     JSON_LINES,
+    JSON_LIST,
     TABLE,
     TEXT,
     USUAL,
     NoSuchNameError,
+    NotRowsError,
     NotUtf8Error,
     Reading,
     as_utf8,
+    json_form,
     marked_encoding,
     not_text,
     rows,
@@ -71,7 +75,7 @@ class Gatherer:
         for form, name in ((JSON_LINES, "field"), (TABLE, "column")):
             given = getattr(self.reading, name)
             if given is not None and form not in self._forms:
-                what = "JSON lines" if form == JSON_LINES else "a table (.csv, .tsv)"
+                what = "JSON (.jsonl, .json)" if form == JSON_LINES else "a table (.csv, .tsv)"
                 raise TapelessError(f"the {name} {given!r} is for {what}, and there is none: leave --{name} out.")
         if self.spool.size:
             self.spool.flush()
@@ -87,13 +91,19 @@ class Gatherer:
         form, marked = self.reading.form_of(path, self.alone), marked_encoding(head)
         if marked is None and b"\0" in head and not self._wide():
             raise LeftOutError("binary", f"{path} holds a NUL byte at offset {head.index(0):,}, so it is not text.")
-        self._forms.add(form)
+        self._forms.add(JSON_LINES if form == JSON else form)
         if form == TEXT and not packed and marked is None and self._is_plain(path, head):
             return
         try:
+            if form == JSON:
+                named = self.reading.encoding if self._wide() else None
+                form = json_form(head.decode(marked or named or "utf-8-sig", "replace"), path)
             self._written_out(path, form, head, marked)
+        except NotRowsError as error:
+            raise LeftOutError("JSON without rows of text", str(error)) from None
         except NoSuchNameError as error:
-            name, given = ("field", self.reading.field) if form == JSON_LINES else ("column", self.reading.column)
+            json = form in (JSON_LINES, JSON_LIST)
+            name, given = ("field", self.reading.field) if json else ("column", self.reading.column)
             if given is not None:
                 raise
             raise LeftOutError(f"without a {name} {USUAL!r}", str(error)) from None

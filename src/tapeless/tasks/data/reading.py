@@ -1,10 +1,11 @@
-"""Text as people have it: compressed, in other encodings, in rows of JSON lines and of tables. Out comes UTF-8."""
+"""Text as people have it: compressed, in other encodings, in rows of JSON and of tables. Out comes UTF-8."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +15,18 @@ from typing import Any, BinaryIO
 
 from tapeless.errors import TapelessError
 from tapeless.tasks.data.documents import PIECE
+from tapeless.tasks.data.files import LARGEST_JSON
 
 READING_HELP = {
-    "field": "Of JSON lines, which field is the text; `text` by default.",
+    "field": "Of JSON, which field is the text; `text` by default.",
     "column": "Of .csv and .tsv, which column is the text; `text` by default.",
     "encoding": "Of files that are not UTF-8, such as latin-1; by default they are left out.",
     "drop_duplicates": "Of documents with the same text, keep one.",
 }
 USUAL = "text"  # what a field or column is called where nobody says
-TEXT, JSON_LINES, TABLE = "text", "JSON lines", "a table"
-FORMS = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".csv": TABLE, ".tsv": TABLE, ".tab": TABLE}
+TEXT, JSON, JSON_LINES, JSON_LIST, TABLE = "text", "JSON", "JSON lines", "a JSON list", "a table"
+FORMS = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".json": JSON, ".csv": TABLE, ".tsv": TABLE, ".tab": TABLE}
+BLANK = re.compile(r"[ \t\n\r]*")
 PACKED = (".gz", ".zst", ".zstd")
 DELIMITERS = {".tsv": "\t", ".tab": "\t"}
 LONGEST = 1 << 26  # bytes of a line, and characters of a cell
@@ -40,11 +43,15 @@ class NoSuchNameError(TapelessError):
     """A field or column that the first row does not have."""
 
 
+class NotRowsError(TapelessError):
+    """JSON that is no list of objects, nor a line of its own for each."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How text is taken out of files, where that is not plain."""
 
-    field: str | None = None  # of JSON lines; `text` by default
+    field: str | None = None  # of JSON; `text` by default
     column: str | None = None  # of a table; `text` by default
     encoding: str | None = None  # of what is not UTF-8
     drop_duplicates: bool = False  # of the same text one document
@@ -59,7 +66,7 @@ class Reading:
     def form_of(self, path: Path, alone: bool) -> str:
         """What a file is by its name; where it is the only one, a field or column that was named says it too."""
         form = FORMS.get(bare_suffix(path))
-        if form is None and self.field is not None and (alone or bare_suffix(path) == ".json"):
+        if form is None and self.field is not None and alone:
             return JSON_LINES
         if form is None and self.column is not None and alone:
             return TABLE
@@ -135,10 +142,31 @@ def not_text(path: Path, error: UnicodeDecodeError, place: int, encoding: str = 
     )
 
 
+def json_form(text: str, path: Path) -> str:
+    """What a .json file is, by its beginning: one list, or lines with an object each."""
+    line, ended, _ = text.lstrip().partition("\n")
+    if line.startswith("["):
+        return JSON_LIST
+    try:
+        whole = isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        whole = line.startswith("{") and not ended  # longer than what was looked at, or cut off
+    if not whole:
+        raise _no_rows(path, "it holds neither a list of objects nor an object in each line")
+    return JSON_LINES
+
+
+def _no_rows(path: Path, why: str) -> NotRowsError:
+    return NotRowsError(
+        f"{path} is no JSON with rows of text, as {why}: give such, or call it .txt to read it as it is."
+    )
+
+
 def rows(stream: BinaryIO, path: Path, form: str, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The texts of JSON lines or of a table, each with the line that it begins in. One without text is empty."""
-    if form == JSON_LINES:
-        return _json_rows(stream, path, reading.field or USUAL)
+    """The texts of JSON or of a table, each with the line that it begins in. One without text is empty."""
+    if form in (JSON_LINES, JSON_LIST):
+        objects = json_objects(stream, path) if form == JSON_LINES else _listed_objects(stream, path)
+        return _json_rows(objects, path, reading.field or USUAL)
     return _table_rows(stream, path, reading.column or USUAL)
 
 
@@ -180,9 +208,51 @@ def json_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, 
         yield number, row
 
 
-def _json_rows(stream: BinaryIO, path: Path, field: str) -> Iterator[tuple[int, str]]:
+def _listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of one JSON list, each with the line that it begins in."""
+    data = stream.read(LARGEST_JSON + 1)
+    if len(data) > LARGEST_JSON:
+        raise TapelessError(f"{path} is longer than {LARGEST_JSON:,} bytes: write it as JSON lines, a row each.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise not_text(path, error, 0) from None
+    place, line, decoder = text.index("[") + 1, 1, json.JSONDecoder()
+    line += text.count("\n", 0, place)
+    mark = ","
+    if text.startswith("]", _after_blanks(text, place)):
+        mark, place = "]", _after_blanks(text, place) + 1
+    while mark == ",":
+        start = _after_blanks(text, place)
+        line += text.count("\n", place, start)
+        try:
+            row, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            raise _no_rows(path, f"line {error.lineno:,} is not JSON ({error.msg})") from None
+        except (ValueError, RecursionError):
+            raise _no_rows(
+                path, f"line {line:,} cannot be read: it is nested too deeply, or a number too long"
+            ) from None
+        if not isinstance(row, dict):
+            raise _no_rows(path, f"line {line:,} holds {json_kind(row)}, not an object")
+        yield line, row
+        place = _after_blanks(text, end) + 1
+        line += text.count("\n", start, place)
+        mark = text[place - 1 : place]
+        if mark not in (",", "]") or not mark:
+            raise _no_rows(path, f"its list is cut off or broken in line {line:,}")
+    if _after_blanks(text, place) != len(text):
+        raise _no_rows(path, f"something follows its list in line {line:,}")
+
+
+def _after_blanks(text: str, place: int) -> int:
+    found = BLANK.match(text, place)
+    return place if found is None else found.end()
+
+
+def _json_rows(objects: Iterator[tuple[int, dict[str, Any]]], path: Path, field: str) -> Iterator[tuple[int, str]]:
     first = True
-    for number, row in json_objects(stream, path):
+    for number, row in objects:
         if field not in row:
             kind = NoSuchNameError if first else TapelessError
             raise kind(f"{path}, line {number:,} has no field {field!r}: {_others(list(row), 'field')}")

@@ -244,11 +244,11 @@ def _vanishing(evidence: Evidence) -> Observation | None:
 
 
 def _too_few(evidence: Evidence) -> Observation | None:
-    """Still falling when it was stopped; or stopped before anybody could tell. A loss that came down to chance only in
-    the second half has not been there for long enough to say that it stays."""
+    """Still falling when it was stopped; or stopped before anybody could tell. A loss that came down to chance, or
+    little below, only in the second half has not been there for long enough to say that it stays."""
     early = evidence.gain < NOTHING and evidence.updates < FEW_UPDATES
     falling = evidence.fall > (FALLING if evidence.gain < NOTHING else STEEPLY)
-    arriving = evidence.gain < NOTHING and evidence.fall_since_half > FALLING
+    arriving = evidence.gain < LITTLE and evidence.fall_since_half > FALLING
     if evidence.gain > SOLVED or not (early or falling or arriving):
         return None
     more = 4 * evidence.updates
@@ -291,8 +291,21 @@ def _spikes(evidence: Evidence) -> Observation | None:
     )
 
 
+def _little_learned(evidence: Evidence) -> Observation | None:
+    if evidence.gain >= LITTLE:
+        return None
+    return Observation(
+        "little learned",
+        "look",
+        f"The loss hardly falls any more.{_state(evidence)}",
+        "Train for longer, or take a larger model; if neither helps, the inputs tell little about the answers.",
+    )
+
+
 def _healthy(evidence: Evidence) -> Observation:
-    return Observation("healthy", "fine", f"The training is healthy.{_state(evidence)}")
+    odd = [each.kind for each in findings(evidence) if each.verdict != "fine"]
+    but = f" What is unusual below ({', '.join(odd)}) did it no harm." if odd else ""
+    return Observation("healthy", "fine", f"The training is healthy.{_state(evidence)}{but}")
 
 
 # Each explains away what stands below it.
@@ -312,6 +325,7 @@ CAUSES: tuple[Cause, ...] = (
     _too_few,
     _nothing_learned,
     _spikes,
+    _little_learned,
     _healthy,
 )
 

@@ -82,9 +82,9 @@ class Evidence:
 
     @property
     def reached(self) -> float | None:
-        """The loss in the end: held out where it was measured, else of the last updates."""
+        """The loss in the end: of the last evaluation where there was one, else of the last updates."""
         if self.evaluations:
-            return median(each.loss for each in self.evaluations[-2:])
+            return self.evaluations[-1].loss
         return median(late(self.losses)) if self.losses else None
 
     @property
