@@ -81,7 +81,7 @@ def test_a_tokenizer_from_a_file(folder):
         (["texts", "-o", "texts"], "exists already"),
         (["texts/picture.png"], "NUL byte"),
         (["loop"], "there is no loop"),
-        (["texts", "--field", "body"], "the field 'body' is for JSON lines, and there is none"),
+        (["texts", "--field", "body"], "the field 'body' is for JSON (.jsonl, .json), and there is none"),
         (["texts", "--encoding", "latin1x"], "unknown encoding 'latin1x'"),
     ],
     ids=str,
