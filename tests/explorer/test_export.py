@@ -83,9 +83,17 @@ def test_nothing_is_written_over_and_nothing_half(tmp_path, run):
 
 def test_a_report_of_a_run_that_is_damaged_says_so(tmp_path):
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
     made = report([tmp_path / "run"])
     assert "it has no config.toml" in made
     assert "default-src 'none'" in made
+
+
+def test_without_a_run_there_is_no_report(tmp_path, run):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TapelessError, match=r"empty holds no run: give the folder of one"):
+        save_report([run, tmp_path / "empty"], tmp_path / "report.html")
+    assert [each.name for each in tmp_path.iterdir()] == ["empty"]
 
 
 def test_the_modules_are_one_script(run):

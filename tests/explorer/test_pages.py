@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import threading
 
 import numpy as np
 import pytest
 
+from tapeless.explorer import server as explorer
 from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
@@ -168,6 +170,25 @@ def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, vis
         page.context.close()
 
 
+@pytest.mark.parametrize("width", [1280])
+def test_nothing_moves_when_the_replay_is_ready(runs, visit, monkeypatch, width):
+    ready = threading.Event()
+    monkeypatch.setattr(explorer, "told_by", lambda *asked: ready.wait(60) and story(*asked))
+    with served(runs[0]) as server:
+        try:
+            page = visit(server, width=width)
+            top = (
+                "() => document.querySelector('[aria-label^=\"Gradient size\"]').getBoundingClientRect().top + scrollY"
+            )
+            before = page.evaluate(top)
+            assert "computing" in page.locator(".replay-happens").inner_text(timeout=2000)
+        finally:
+            ready.set()
+        page.locator("#replay-skip").click()
+        assert abs(page.evaluate(top) - before) < 8  # pixels
+        page.context.close()
+
+
 def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
     with (runs[1] / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "spike", "step": 6, "message": "the loss jumped"}) + "\n")
@@ -219,7 +240,7 @@ def test_twelve_layers_are_painted_within_a_second(tmp_path, visit):
 def test_the_replay_comes_to_its_end_by_itself(runs, visit):
     with served(runs[1]) as server:
         page = visit(server)
-        page.locator("#replay-said").wait_for()
+        page.locator("#replay-skip").wait_for()
         page.evaluate("() => { const now = performance.now.bind(performance); performance.now = () => now() + 1e6; }")
         page.locator(".replay-happens", has_text="click any bright cell").wait_for()
         assert page.locator("#replay-step").inner_text() == "8 of 8"
@@ -256,6 +277,7 @@ def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs
 def test_the_flow_view_follows_its_slider(server, runs, visit):
     page = visit(server)
     go(page, "flow")
+    assert page.eval_on_selector("#flow-which", "each => each.scrollWidth <= each.clientWidth")  # nothing is cut
     record = read_record(runs[0] / "records.f32")
     header = record.header
     result = next(i for i, (call, _) in enumerate(header.results) if header.calls[call]["phase"] == "backward")

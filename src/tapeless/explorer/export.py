@@ -21,6 +21,9 @@ from tapeless.errors import TapelessError
 from tapeless.explorer.guard import TOKEN, App, Message
 from tapeless.explorer.server import make_app, pages
 from tapeless.files.disk import write_whole
+from tapeless.train.metrics import FILE as METRICS
+from tapeless.train.records import FILE as RECORD
+from tapeless.train.run import CONFIGURATION
 
 MOST_ROWS = 3_000_000  # bytes of a run's record
 MOST_MAPS = 3_000_000  # characters of what its heads look at
@@ -43,6 +46,10 @@ def save_report(folders: list[Path], path: Path) -> int:
 
 
 def report(folders: list[Path]) -> str:
+    """What is damaged of a run is told in the pages; of a folder that holds nothing of one there is nothing to tell."""
+    for folder in folders:
+        if not any(os.path.lexists(folder / name) for name in (CONFIGURATION, METRICS, RECORD)):
+            raise TapelessError(f"{folder} holds no run: give the folder of one, such as runs/ops-102k-001.")
     names = ", ".join(folder.name or str(folder) for folder in folders)
     with ThreadPoolExecutor(1) as thread:  # where a loop runs already, as in a notebook, there may be no second
         found = thread.submit(lambda: asyncio.run(answers(make_app(folders, SECRET, 0, MOST_ROWS)))).result()

@@ -63,14 +63,21 @@ def test_what_is_text_stays_text(tmp_path):
         "c.jsonl": "not json",
         "d.json": '{"messages": [1]}',
         "e.txt": '{"messages": []}',
-        "f.jsonl": "",
-        "g.jsonl": "[" * 100_000,
+        "f.jsonl": "[" * 100_000,
     }.items():
         (tmp_path / name).write_text(content)
         assert not are_conversations(str(tmp_path / name)), name
     for name in ("missing.jsonl", "x" * 5000 + ".jsonl", "nul\0.jsonl", ""):
         assert not are_conversations(name)
     assert not are_conversations(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_an_empty_file_is_called_empty(tmp_path, content):
+    for path, written in ((tmp_path / "a.jsonl", content), (tmp_path / "b.jsonl.gz", gzip.compress(content))):
+        path.write_bytes(written)
+        with pytest.raises(TapelessError, match=rf"{path.name} is empty: give a file with text or conversations\."):
+            are_conversations(str(path))
 
 
 REFUSED = {
@@ -104,7 +111,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path):
         ("a.jsonl", good + "\n{", "line 2 is not JSON"),
         ("b.jsonl", good + "\n[1]\n", "line 2 holds a list"),
         ("c.json", f"[{good}, 3]", "row 1 holds a number"),
-        ("d.json", f"[{good},", "is not JSON"),
+        ("d.json", f"[{good},\n\n", "is not JSON: .* at line 1\\."),
         ("e.jsonl", good + "\n" + '{"a": "\udcff"}', "is not UTF-8"),
     ):
         (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -110,3 +110,12 @@ def test_a_template_whose_past_changes_is_refused(tokenizer):
     source = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(TapelessError, match=r"before answer 1 otherwise once more follows.*\{% generation %\}"):
         Speech(Chat(source, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
+
+
+def test_a_speaker_nobody_knows_is_refused_unless_the_models_own_template_takes_it(tokenizer):
+    said = [{"role": "wizard", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    plain = Speech(plain_chat(ByteTokenizer()), ByteTokenizer())
+    with pytest.raises(TapelessError, match=r"nobody knows who speaks as 'wizard': say system, developer, user, "):
+        plain.turns(Conversation(said, "here"))
+    own = Speech(Chat(TEMPLATES["chatml"], TOKENS, ()), tokenizer)
+    assert "<|im_start|>wizard" in own.turns(Conversation(said, "here")).text

@@ -29,7 +29,7 @@ export function render({ model, el }) {
   const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
   const at = h("output", { id: "flow-at" });
   const through = h("input", { type: "range", min: 0, step: 1, value: 0, id: "flow-through", ariaLabel: "call", oninput: () => choose(Number(through.value)) });
-  const passing = h("output", { id: "flow-which" }, "every call of the step, in order");
+  const passing = h("output", { id: "flow-which" }, "every call, in order");
   const said = h("p", { className: "soft", id: "flow-said", role: "status" });
   const road = highway({ choose: (call) => choose(call) });
   const exact = h("div", { id: "flow-numbers" });

@@ -25,7 +25,7 @@ export function replay({ model, heat }) {
     h("label", {}, "ask another", ask), h("button", { type: "submit" }, "Ask"));
   const wrong = h("p", { className: "error", role: "alert" });
   const left = h("div", {}, said, happens, bars, form, wrong);
-  const looked = h("p", { className: "soft" });
+  const looked = h("p", { className: "soft replay-looked" });
   const right = h("div", {}, h("h3", {}, "What its heads look at"), maps, looked);
   const beside = tableBeside("as tables", asTables);
   const stage = h("div"); // folded where it is not the first thing to see
@@ -60,13 +60,22 @@ export function replay({ model, heat }) {
     if (!only?.record?.rows || only === run) return;
     run = only;
     moments = [];
+    el.classList.remove("waiting");
     stage.hidden = Boolean(second || run.about.trains);
     play.textContent = stage.hidden ? `▶ Play ${run.name} again` : "▶ Play again";
     if (stage.hidden) { skip.hidden = true; heat.el.before(el); return; }
+    if (run.record.rows > 2) { // it has its place before it can be told, so that nothing moves under somebody's hand
+      now = null;
+      skip.hidden = true;
+      happens.textContent = "computing what it answered while it learned …";
+      el.classList.add("waiting");
+      heat.el.before(el);
+    }
     const enough = await gather().then(() => moments.length > 2, () => false);
     if (run !== only || !heat.el.isConnected) return;
-    if (!enough) { run = null; return; } // it is young: when more is there it is tried again
-    heat.el.before(el);
+    el.classList.remove("waiting");
+    if (!enough) { run = null; el.remove(); return; } // it is young: when more is there it is tried again
+    if (!el.isConnected) heat.el.before(el);
     if (still.matches || model.replayed) return end();
     model.replayed = true;
     start();

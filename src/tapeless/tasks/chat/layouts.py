@@ -22,6 +22,7 @@ from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.reading import USUAL, as_utf8, bare_suffix, json_kind, json_objects, marked_encoding
 
 ASSISTANT = "assistant"
+ROLES = ("system", "developer", "user", ASSISTANT, "tool", "function")
 # What ShareGPT and its kin call who speaks.
 SPEAKERS = {
     "human": "user",
@@ -50,7 +51,8 @@ class Conversation:
 
 
 def are_conversations(source: str) -> bool:
-    """Whether a file, by its name and its first row, holds conversations. A row with a field `text` is text."""
+    """Whether a file, by its name and its first row, holds conversations. A row with a field `text` is text; a file
+    that is empty is neither, and refused."""
     path = user_path(source)
     try:
         if bare_suffix(path) not in (*LINES, LIST) or not path.is_file():
@@ -59,6 +61,8 @@ def are_conversations(source: str) -> bool:
             head = unpacked(path, raw).read(LOOKED_AT)
     except (OSError, ValueError, TapelessError):  # whoever reads all of it will say so
         return False
+    if len(head) < LOOKED_AT and not head.strip():
+        raise TapelessError(f"{path} is empty: give a file with text or conversations.")
     return _is_conversation(_first_row(head, bare_suffix(path)))
 
 
@@ -122,7 +126,8 @@ def _listed(stream: BinaryIO, path: Path) -> Iterator[tuple[str, dict[str, Any]]
     if len(data) > LARGEST_JSON:
         raise TapelessError(f"{path} is longer than {LARGEST_JSON:,} bytes: write it as JSON lines, a row each.")
     try:
-        rows = json.loads(data.decode("utf-8-sig"))
+        # Without what follows its last word: where a file is cut off would else be a line that it does not have.
+        rows = json.loads(data.decode("utf-8-sig").rstrip())
     except UnicodeDecodeError as error:
         raise TapelessError(f"{path} is not UTF-8: byte {error.start:,}; convert it, or say --encoding.") from None
     except json.JSONDecodeError as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
-from tapeless.tasks.chat.layouts import ASSISTANT, Conversation
+from tapeless.tasks.chat.layouts import ASSISTANT, ROLES, Conversation
 from tapeless.tasks.chat.template import Chat, Message, View
 from tapeless.tasks.data.tokenizer import Tokenizer
 
@@ -61,6 +61,8 @@ class Speech:
     def turns(self, conversation: Conversation) -> Turns:
         """All of a conversation."""
         messages = conversation.messages
+        if not self.chat.own:
+            check_speakers(messages)
         check_words(messages, self.tokenizer)
         asked = [(len(messages), False)]
         for number, message in enumerate(messages):
@@ -76,6 +78,13 @@ class Speech:
             for begin, end in whole.marked:
                 learned |= _within(spans, begin, end)
         return Turns(ids, learned, whole.text, spans)
+
+
+def check_speakers(messages: Sequence[Message]) -> None:
+    """A model's own template knows whom it takes; the plain one would write any word down as a name."""
+    for message in messages:
+        if message["role"] not in ROLES:
+            raise TapelessError(f"nobody knows who speaks as {message['role'][:40]!r}: say {', '.join(ROLES)}.")
 
 
 def check_words(messages: Sequence[Message], tokenizer: Tokenizer) -> None:
