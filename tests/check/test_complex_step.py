@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from math import isfinite, nan, sqrt
 from typing import Any
@@ -52,8 +52,17 @@ def test_every_op_is_proven(name: str) -> None:
         assert error.elements > 1
 
 
-def fnmatch_any(names: Iterable[str], patterns: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+def trained_by(model: Model) -> list[str]:
+    """Every weight, or what is named, or adapters; without what is frozen."""
+    preset, names = model.preset, list(model.params)
+    head = "tokens.weight" if model.config.tied else "head.weight"
+    meant = {"norms": "*norm*.weight", "biases": "*.bias", "head": head}
+    wanted = [meant.get(word, f"{word}.*") for word in preset.train]
+    if preset.lora is not None:
+        wanted.append("*.lora_?")
+    if wanted:
+        names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
+    return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in preset.frozen)]
 
 
 @by_name
@@ -61,9 +70,7 @@ def test_every_configuration_is_proven(configuration: Configuration) -> None:
     """Every element of every trained weight, to twelve digits."""
     errors = list(check_model(configuration))
     model = configuration.model("float64")
-    frozen = set(fnmatch_any(model.params, model.preset.frozen))
-    trained = {name: weight.size for name, weight in model.params.items() if name not in frozen}
-    assert {error.tensor: error.elements for error in errors} == trained
+    assert {error.tensor: error.elements for error in errors} == {n: model.params[n].size for n in trained_by(model)}
     for error in errors:
         assert error.ok, error
         assert error.configuration == configuration.name
@@ -74,7 +81,7 @@ def test_directions_agree(configuration: Configuration) -> None:
     errors = list(check_directions(configuration))
     model = configuration.model("float64")
     assert [error.tensor for error in errors] == list(model.grads)
-    assert len(model.grads) == len(model.params) or model.preset.frozen
+    assert set(model.grads) == set(trained_by(model))
     for error in errors:
         assert error.ok, error
 
@@ -297,6 +304,7 @@ FAULTS: dict[str, tuple[str, str, Change, str]] = {
     "rmsnorm dweight halved": ("rmsnorm", "dweight", lambda d, v: d / 2, "qwen3-0.6b"),
     "rope not turned back": ("rope", "dx", lambda d, v: v["dy"], "llama-3.2-1b"),
     "swiglu gate without its slope": ("swiglu", "dgate", lambda d, v: v["dy"] * v["up"], "smollm2-135m"),
+    "adapt without its scale": ("adapt", "dlow", lambda d, v: d / v["scale"], "gpt2-4x256 LoRA"),
     "swiglu up doubled": ("swiglu", "dup", lambda d, v: 2 * d, "llama-4x256 documents"),
     "attention with the values of one head": ("attention", "dv", lambda d, v: d / 2, "llama-4x256 one head of keys"),
     "classifier over all rows": ("classifier", "dx", lambda d, v: d * v["count"] / len(d), "gpt2-4x256"),

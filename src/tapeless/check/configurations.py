@@ -158,7 +158,7 @@ CONFIGURATIONS = (
     _variant("LoRA on q and v", "llama-4x256", lora=2, lora_targets=("q", "v"), tied=False),
     _variant("LoRA on k alone", "llama-4x256", lora=1, lora_targets=("k",), window=3),
     _variant("LoRA on up, in the last block", "llama-4x256", lora=2, lora_targets=("blocks.1.mlp.up",)),
-    _variant("LoRA, read at the end", "llama-4x256", lora=2, readout="last", query_key_norm=True),
+    _variant("LoRA, normed queries, read at the end", "llama-4x256", lora=2, readout="last", query_key_norm=True),
     _variant(
         "LoRA on q, v and down, norms trained", "qwen3-0.6b", lora=2, lora_targets=("q", "v", "down"), train=("norms",)
     ),
