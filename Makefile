@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -85,6 +85,10 @@ scaling: .venv/.run
 # A GPT of ten million parameters on Python's standard library, beside PyTorch: docs/stdlib.md. About an hour.
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
+
+# AdamW and Muon at the same tokens of the standard library, drawn to docs/muon.md: about an hour.
+muon: .venv/.test
+	$(BIN)/python benchmarks/muon.py
 
 # The same model under squared error and under cross-entropy, drawn to docs/cllm.md: about ten minutes.
 cllm: .venv/.test

@@ -44,8 +44,9 @@ def test_the_gradients_of_a_whole_model(configuration):
     assert model.forward_backward(inputs, targets) == pytest.approx(loss, rel=1e-6)
     assert model.loss(inputs, targets) == pytest.approx(true.loss(inputs, targets), rel=1e-6)
     for name, gradient in true.grads.items():
-        error = np.linalg.norm(model.grads[name] - gradient) / np.linalg.norm(gradient)
-        assert error <= TOLERANCES["float32 gradients"], (name, error)
+        error = np.linalg.norm(model.grads[name] - gradient)
+        # Where an adapter starts, half of it has no gradient at all.
+        assert error <= TOLERANCES["float32 gradients"] * np.linalg.norm(gradient), (name, error)
     scores = true.logits(inputs)
     assert np.abs(model.logits(inputs) - scores).max() <= 1e-5 * np.abs(scores).max()
 

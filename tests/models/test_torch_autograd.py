@@ -7,7 +7,11 @@ from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tests.oracles import disagreements, leaves, masked, torch_gradients, torch_loss_and_logits
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+# Adapters have peft beside them: tests/weights/test_peft.py.
+PLAIN = [configuration for configuration in CONFIGURATIONS if not configuration.fields.get("lora")]
+
+
+@pytest.mark.parametrize("configuration", PLAIN, ids=lambda configuration: configuration.name)
 def test_loss_scores_and_gradients_are_those_of_torch(configuration: Configuration):
     rng = np.random.default_rng(configuration.seed)
     model = configuration.model("float64")

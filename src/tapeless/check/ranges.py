@@ -220,7 +220,7 @@ def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator)
     if "A" in dims and "C" in dims:  # one channel makes no pair: there two stand for it
         dims["C"] = max(dims["C"], 2 * dims["A"])
     if "U" in dims:  # what matrices leave
-        dims["U"] += dims["N"] - len(example["weights"])
+        dims["U"] = max(1, dims["N"] - sum(rows * sum(widths) for _, rows, widths in example["matrices"]))
     made = dict(example)
     for argument in (argument for argument in spec.shapes if argument in example):
         shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))

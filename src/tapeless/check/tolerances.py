@@ -76,7 +76,7 @@ RANGES = {
     "sgd": 3.0,
     "momentum": 5.0,
     "adamw": 10.0,
-    "muon": 24.0,
+    "muon": 40.0,  # five rounds of products, each of which magnifies what the last one rounded
 }
 RANGE_FLOOR = 2.0**-120  # what is this small may be 0: denormals and a little above
 # Beside torch in float32 on the same numbers: at most this many times its error, or this many roundings if that is

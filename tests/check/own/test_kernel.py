@@ -126,7 +126,13 @@ def test_the_reference_itself_holds_for_every_op_of_a_training_step(name):
         ):
             check(name, **given)
         del given["forward"]
-    fields: dict[str, Any] = {"dropout": 0.2} if name in ("dropout", "count_draws") else {}
+    asked: dict[str, dict[str, Any]] = {
+        "dropout": {"dropout": 0.2},
+        "count_draws": {"dropout": 0.2},
+        "adapt": {"lora": 2},
+        "muon": {"optimizer": "muon"},
+    }
+    fields = asked.get(name, {})
     report = check(name, **given, backend="cpu", steps=3, **fields)
     assert report.ok, report
     assert report.differences
