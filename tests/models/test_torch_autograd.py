@@ -6,7 +6,6 @@ import pytest
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tests.oracles import disagreements, leaves, masked, torch_gradients, torch_loss_and_logits
 
-
 # Adapters have peft beside them: tests/weights/test_peft.py.
 PLAIN = [configuration for configuration in CONFIGURATIONS if not configuration.fields.get("lora")]
 

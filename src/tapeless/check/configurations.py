@@ -154,11 +154,18 @@ CONFIGURATIONS = (
     _variant("LoRA on qkv, dropout", "gpt2-4x256", lora=1, lora_targets=("qkv",), dropout=0.3),
     _variant("LoRA on proj and down, post-norm", "gpt2-4x256", lora=2, lora_targets=("proj", "down"), placement="post"),
     _variant("LoRA", "llama-4x256", lora=2, lora_alpha=3.0, documents=(2, 1, 2)),
-    _variant("LoRA, one head of keys", "llama-4x256", lora=3, kv_heads=1, recompute=True),
+    _variant("LoRA, one head of keys", "llama-4x256", lora=1, kv_heads=1, recompute=True),
     _variant("LoRA on q and v", "llama-4x256", lora=2, lora_targets=("q", "v"), tied=False),
     _variant("LoRA on k alone", "llama-4x256", lora=1, lora_targets=("k",), window=3),
     _variant("LoRA on up, in the last block", "llama-4x256", lora=2, lora_targets=("blocks.1.mlp.up",)),
-    _variant("LoRA, normed queries, read at the end", "llama-4x256", lora=3, readout="last", query_key_norm=True),
+    _variant(
+        "LoRA, normed queries, read at the end",
+        "llama-4x256",
+        lora=2,
+        readout="last",
+        query_key_norm=True,
+        head_width=4,
+    ),
     _variant(
         "LoRA on q, v and down, norms trained", "qwen3-0.6b", lora=2, lora_targets=("q", "v", "down"), train=("norms",)
     ),
