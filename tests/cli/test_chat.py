@@ -46,7 +46,7 @@ def test_lines_from_a_pipe_are_answered_as_json(run):
 
 def test_for_people_it_says_what_it_is_and_what_there_is(run):
     found = asked(run, "/help\n/reset\nSay a.\n" + "Go on, and tell me more of it.\n" * 3)
-    assert "96 positions; the plain chat template. /help" in found.output
+    assert "96 positions; the plain chat template. /help" in " ".join(found.output.split())
     assert "Ctrl-C  end the answer" in found.output
     assert "all that was said is forgotten" in found.output
     assert "its 96 positions are full: the oldest 2 messages are forgotten" in found.output

@@ -89,8 +89,8 @@ def signal_run(place, tapeless):
 def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, genome_run):
     folder, found = genome_run
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "source.json", "codons.json", "metrics.jsonl", "records.f32", "checkpoints", "scores.json",
-        "precision-recall.svg", "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
+        "config.toml", "source.json", "codons.json", "metrics.jsonl", "records.f32", "moments.f32", "checkpoints",
+        "scores.json", "precision-recall.svg", "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
     }  # fmt: skip
     scores = json.loads((folder / "scores.json").read_text())
     assert {name: found[name] for name in scores} == scores

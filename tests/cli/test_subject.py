@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tapeless.train.base import FILE
 from tapeless.train.run import Run, open_run, write_configuration
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
@@ -111,7 +112,8 @@ def test_a_slip_in_what_is_frozen_does_not_keep_a_run_from_being_read(run, froze
     """It is a training's to refuse."""
     made = Run(tmp_path / "copy")
     made.checkpoints.parent.mkdir()
-    made.checkpoints.symlink_to(run / "checkpoints")
+    for name in ("checkpoints", FILE):
+        (made.folder / name).symlink_to(run / name)
     opened = open_run(run)
     write_configuration(made, opened.request(), opened.preset().override(frozen=(frozen,)))
     model, _, _ = made.model("newest", backend="reference")
