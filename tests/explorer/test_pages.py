@@ -20,6 +20,7 @@ from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
 from tests.explorer.browser import found
 from tests.explorer.serving import served, trained
+from tests.random_cases import SOAK
 
 BROWSER = found()
 pytestmark = pytest.mark.skipif(
@@ -97,9 +98,10 @@ def short(value):
     return f"{float(f'{value:.3g}'):g}"
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "scheme"), [(1280, 800, "light"), (1280, 800, "dark"), (390, 844, "light"), (390, 844, "dark")]
-)
+SCREENS = [(1280, 800, "light"), (390, 844, "dark"), (1280, 800, "dark"), (390, 844, "light")]
+
+
+@pytest.mark.parametrize(("width", "height", "scheme"), SCREENS if SOAK > 1 else SCREENS[:2])
 def test_every_view_opens_for_everybody(server, visit, width, height, scheme):
     from axe_core_python.sync_playwright import Axe
 

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.random_cases import SOAK
+
 ROOT = Path(__file__).parents[2]
-PARTS = 2  # so that two workers share them
+PARTS = 4
+TRIED = range(PARTS) if SOAK > 1 else range(2)  # the interpreter is slow: a part for each worker
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +22,7 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", TRIED)
 def test_kernels_compute_what_the_reference_does(part: int) -> None:
     done = python("-m", "tests.ops.interpreted_cuda", str(part), str(PARTS))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
