@@ -10,7 +10,7 @@ import { highway } from "./highway.js";
 const LEAD = 5, STATISTICS = ["size", "zeros", "largest", "not finite"];
 const COLOURED = { size: "size per element", zeros: "share of zeros", largest: "largest value", error: "error against the reference", time: "time against the machine’s ceiling" };
 const COMPUTED = ["error", "time"]; // on request, at the nearest step whose weights are kept
-const WAIT = 250; // milliseconds until a call that is passed over is asked for
+const WAIT = 250; // milliseconds until a call that is passed over is asked for, and what is out of sight is painted
 const FOLD_FROM = 5; // blocks; of more, only the outer ones are open
 
 export function render({ model, el }) {
@@ -22,11 +22,12 @@ export function render({ model, el }) {
   let run = model.at && runs.includes(model.at.run) ? model.at.run : runs.find((each) => each.shown) ?? runs[0];
   let row = model.at?.run === run ? model.at.row : null, chosen = model.at?.run === run ? model.at.call ?? null : null;
   let values = null, cells = new Map(), asked = 0, later = 0;
+  let seen = null, settling = 0; // the cells in the window: while the step is dragged they alone are painted, then all
   model.at = null;
   const which = h("select", { id: "flow-run", onchange: () => { run = runs[Number(which.value)]; row = chosen = values = null; build(); } },
     runs.map((each, index) => h("option", { value: index, selected: each === run }, each.name)));
   const by = h("select", { id: "flow-by", onchange: () => { if (COMPUTED.includes(by.value)) compute(); else paint(); } }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
-  const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(); }); } });
+  const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(seen ??= inWindow()); }); } });
   const at = h("output", { id: "flow-at" });
   const through = h("input", { type: "range", min: 0, step: 1, value: 0, id: "flow-through", ariaLabel: "call", oninput: () => choose(Number(through.value)) });
   const passing = h("output", { id: "flow-which" }, "every call, in order");
@@ -46,6 +47,7 @@ export function render({ model, el }) {
   function build() {
     const { record } = run;
     cells = new Map();
+    seen = null;
     const results = new Map();
     record.results.forEach(([call, result], index) => results.set(call, [...(results.get(call) ?? []), [result, index]]));
     const blocks = record.sections.filter((name) => name.startsWith("blocks."));
@@ -60,10 +62,10 @@ export function render({ model, el }) {
       });
       const alone = here.filter((call) => call.phase !== "forward" && !taken.has(call.call));
       pairs.push(...alone.flatMap((call) => [h("div"), h("div", {}, button(call, results))]));
-      return h("details", { className: "section", open: open(name), ontoggle: paint }, h("summary", {}, name), h("div", { className: "pairs" }, pairs));
+      return h("details", { className: "section", open: open(name), ontoggle: () => paint() }, h("summary", {}, name), h("div", { className: "pairs" }, pairs));
     });
     const rest = record.calls.filter((call) => !call.section);
-    groups.push(h("details", { className: "section", ontoggle: paint }, h("summary", {}, "zero, clip and update"), h("div", { className: "pairs" }, rest.map((call) => h("div", {}, button(call, results))))));
+    groups.push(h("details", { className: "section", ontoggle: () => paint() }, h("summary", {}, "zero, clip and update"), h("div", { className: "pairs" }, rest.map((call) => h("div", {}, button(call, results))))));
     columns.replaceChildren(...groups);
     slider.max = Math.max(0, record.rows - 1);
     row = Math.min(row ?? record.rows - 1, record.rows - 1);
@@ -139,14 +141,21 @@ export function render({ model, el }) {
     return made;
   }
 
-  async function look() {
+  const inWindow = () => new Map([...cells].filter(([, { made }]) => {
+    const { top, bottom } = made.getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  }));
+
+  async function look(some = cells) {
     const mine = (asked += 1);
     if (run.record.rows < 1) { at.textContent = "nothing recorded yet"; return; }
     try {
       const found = await run.row(row);
       if (mine !== asked) return;
       values = found;
-      paint();
+      paint(some);
+      clearTimeout(settling);
+      if (some === seen) settling = setTimeout(() => { seen = null; paint(); }, WAIT);
     } catch (error) {
       if (mine === asked) at.textContent = error.message;
     }
@@ -154,13 +163,13 @@ export function render({ model, el }) {
 
   const value = (result, statistic) => values[LEAD + STATISTICS.length * result + STATISTICS.indexOf(statistic)];
 
-  function paint() {
+  function paint(some = cells) {
     if (!values) return;
     at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
     const statistic = by.value, now = COMPUTED.includes(statistic);
     if (now) { paintComputed(); return; }
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
-    for (const [call, cell] of cells) {
+    for (const [call, cell] of some) {
       const { made, colour, value: text, results, back } = cell;
       cell.folder ??= made.closest("details");
       if (!cell.folder.open) continue; // what is folded is painted when it is opened
@@ -237,7 +246,7 @@ export function render({ model, el }) {
   const again = () => { paint(); road.draw(); };
   addEventListener("theme", again);
   build();
-  return () => { model.listeners.delete(news); removeEventListener("theme", again); clearTimeout(waiting); road.leave(); };
+  return () => { model.listeners.delete(news); removeEventListener("theme", again); clearTimeout(waiting); clearTimeout(settling); road.leave(); };
 }
 
 const local = (name, section) => (section && name.startsWith(`${section}.`) ? name.slice(section.length + 1) : name);
