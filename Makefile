@@ -95,7 +95,7 @@ stdlib: .venv/.test
 finetune: .venv/.chat
 	$(BIN)/python benchmarks/finetune.py
 
-# AdamW and Muon at the same tokens of the standard library, drawn to docs/muon.md: about an hour.
+# AdamW and Muon at the same tokens of the standard library, drawn to docs/muon.md: about a quarter of an hour.
 muon: .venv/.test
 	$(BIN)/python benchmarks/muon.py
 
