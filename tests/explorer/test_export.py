@@ -12,6 +12,7 @@ from tapeless.explorer.server import pages
 from tapeless.explorer.source import thinned
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import LEAD, read_record
+from tests.explorer.browser import expect, shows
 from tests.explorer.serving import trained
 from tests.explorer.test_pages import BROWSER, chromium, short  # noqa: F401 (a fixture)
 
@@ -41,12 +42,12 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     last = [line for line in read_metrics(run) if line["kind"] == "step"][-1]
-    assert f"run: {short(last['loss'])} at step 12" in page.locator("#chart-loss ~ .readout").inner_text()
+    shows(page.locator("#chart-loss ~ .readout"), f"run: {short(last['loss'])} at step 12")
     page.locator("canvas[aria-label^='run: gradient that leaves']").wait_for()
     page.click("#replay-play")
     page.click("#replay-skip")
-    assert " = " in page.locator("#replay-said").inner_text()
-    assert not page.locator("#replay-ask").is_visible()
+    shows(page.locator("#replay-said"), " = ")
+    expect(page.locator("#replay-ask")).to_be_hidden()
     page.click("#to-flow")
     page.locator("button.call .value:not(:empty)").first.wait_for(state="attached")
     page.click("#to-memory")
@@ -62,9 +63,9 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
     page.locator("#lesson h2", has_text="1. ").wait_for()
     page.select_option("#learn-at", "3")
     page.locator("#lesson", has_text="after 3 updates").wait_for()
-    assert page.locator("img").count() == 0
-    assert page.locator("script").count() == 2
-    assert EVIL in page.locator("#runs").inner_text()
+    expect(page.locator("img")).to_have_count(0)
+    expect(page.locator("script")).to_have_count(2)
+    shows(page.locator("#runs"), EVIL)
     assert (complaints, len(asked)) == ([], 1)
     context.close()
 

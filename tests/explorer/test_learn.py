@@ -12,6 +12,7 @@ from tapeless.explorer.lesson import exercises, lesson, moved
 from tapeless.explorer.pupil import Pupil
 from tapeless.explorer.school import School
 from tapeless.tasks.operations import ExpressionReader
+from tests.explorer.browser import expect, shows
 from tests.explorer.serving import served, trained
 from tests.explorer.test_pages import chromium, pytestmark, visit  # noqa: F401 (fixtures)
 from tests.explorer.test_server import WITH_TOKEN
@@ -151,8 +152,8 @@ def test_a_reader_predicts_computes_finds_and_is_remembered(server, visit):  # n
     found = server.get("/api/learn/lesson")
     slope.locator("input").fill("0.5")
     page.keyboard.press("Enter")
-    assert "look at the sign" in slope.inner_text()
-    assert not slope.locator("canvas").is_visible()
+    shows(slope, "look at the sign")
+    expect(slope.locator("canvas")).to_be_hidden()
     slope.locator("input").fill(f"{found['slope'][found['target']]:.4f}")
     page.keyboard.press("Enter")
     slope.locator("canvas").wait_for()
@@ -162,19 +163,19 @@ def test_a_reader_predicts_computes_finds_and_is_remembered(server, visit):  # n
     fields.nth(0).fill("1.3")
     fields.nth(1).fill("0.3")
     page.keyboard.press("Enter")
-    assert "✗" in page.locator("#by-hand form").first.inner_text()
+    shows(page.locator("#by-hand form").first, "✗")
     fields.nth(1).fill("−0.3")
     page.keyboard.press("Enter")
-    assert "✓" in page.locator("#by-hand form").first.inner_text()
+    shows(page.locator("#by-hand form").first, "✓")
     momentum = page.locator("[data-predict=practice-momentum]")
     for given, mark in (("0.5", "✗"), ("0,5027", "✓")):
         momentum.locator("input").fill(given)
         page.keyboard.press("Enter")
-        assert mark in momentum.inner_text()
+        shows(momentum, mark)
     page.click("[data-chapter=bug]")
     page.locator("#bug-calls button").first.wait_for()
     page.locator("#bug-calls button", has_text="25 classifier").click()
-    assert "call 25 is right" in page.locator("#lesson").inner_text()
+    shows(page.locator("#lesson"), "call 25 is right")
     page.locator("#bug-calls button", has_text="29 relu").click()
     page.get_by_text("It begins at call 29").wait_for()
     kept = json.loads(page.evaluate("() => localStorage.getItem('tapeless-learn')"))

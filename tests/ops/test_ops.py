@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.ops import OPS
-from tapeless.ops.attention.reference import weights
+from tapeless.ops.angles.reference import llama3, rates
+from tapeless.ops.attention.reference import pulls, weights
 from tapeless.ops.contract import Array
 from tapeless.ops.positions.reference import sinusoid
 from tests.random_cases import cases
@@ -84,6 +85,25 @@ def test_sinusoid(channels: int) -> None:
 
 
 # Linear
+
+
+def test_llama3_rates_by_their_wavelengths() -> None:
+    """What turns within a quarter of the old context stays, what is longer than it slows down, and between they mix."""
+    plain, found = rates(8, 1000.0), llama3(rates(8, 1000.0), 8.0, 1.0, 4.0, 100)
+    kinds = set()
+    for rate, slowed in zip(plain, found, strict=True):
+        length = 2 * pi / rate
+        if length < 100 / 4.0:
+            kinds.add("stays")
+            assert slowed == pytest.approx(rate, rel=1e-15)
+        elif length > 100 / 1.0:
+            kinds.add("slows")
+            assert slowed == pytest.approx(rate / 8.0, rel=1e-15)
+        else:
+            kinds.add("mixes")
+            smooth = (100 / length - 1.0) / (4.0 - 1.0)
+            assert slowed == pytest.approx((1 - smooth) * rate / 8.0 + smooth * rate, rel=1e-14)
+    assert len(kinds) == 3
 
 
 def test_linear_by_hand() -> None:
@@ -242,6 +262,24 @@ def test_the_weights_that_attention_shows_are_those_it_computes_with(causal: boo
     assert shown.shape == (2, 3, 2, 5)
     together = shown @ v.reshape(2, 5, 3, 2).swapaxes(1, 2)
     close(together.swapaxes(1, 2).reshape(q.shape), looped_attention(q, k, v, 3, causal)[0])
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_the_pulls_that_attention_shows_are_those_of_its_backward(window: int) -> None:
+    """Three heads of queries share one of keys; two documents in a row. From p and ds come dq, dk and dv."""
+    rng = rng_of(4)
+    q, dy = rng.normal(size=(2, 2, 5, 6))
+    k, v = rng.normal(size=(2, 2, 5, 2))
+    starts = np.array([[0, 0, 0, 3, 3], [0, 1, 1, 1, 1]])
+    p, ds = pulls(dy, q, k, v, 3, starts, True, window)
+    y, lse = empty(2, 5, 6), empty(2, 3, 5)
+    OPS["attention"].forward(y, lse, q, k, v, starts, True, window)
+    dq, dk, dv = empty(2, 5, 6), empty(2, 5, 2), empty(2, 5, 2)
+    OPS["attention"].backward(dq, dk, dv, dy, q, k, v, y, lse, starts, True, window)
+    by_head = [each.reshape(2, 5, 3, 2).swapaxes(1, 2) for each in (q, dy)]
+    close((ds @ k[:, None] / sqrt(2)).swapaxes(1, 2).reshape(q.shape), dq)
+    close((ds.swapaxes(2, 3) @ by_head[0] / sqrt(2)).sum(axis=1), dk)
+    close((p.swapaxes(2, 3) @ by_head[1]).sum(axis=1), dv)
 
 
 def test_attention_more_queries_than_keys() -> None:

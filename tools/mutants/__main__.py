@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tools.mutants import report
+from tools.mutants import journal, report
 from tools.mutants.judge import Judge, UnhealthyError, Verdict
 from tools.mutants.make import Mutant, all_mutants, sampled
 from tools.mutants.suite import COLLECTED
@@ -26,6 +26,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose name has this in it")
     parser.add_argument("--all", action="store_true", help="every mutant, not a share of them: hours")
+    parser.add_argument(
+        "--again", action="store_true", help="judge only what the last run left alive or did not come to"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time")
     options = parser.parse_args()
     mutants = [mutant for mutant in all_mutants(ROOT / "src" / "tapeless") if options.only in mutant.name]
@@ -33,9 +36,12 @@ def main() -> int:
     if not mutants:
         print(f"no mutant has {options.only!r} in its name.", file=sys.stderr)
         return 2
-    began = time.monotonic()
+    began, known = time.monotonic(), journal.killed(mutants) if options.again else []
+    settled = {verdict.mutant.name for verdict in known}
+    if not options.again:
+        journal.begin()
     try:
-        verdicts = _judged(mutants, options.jobs)
+        verdicts = known + _judged([mutant for mutant in mutants if mutant.name not in settled], options.jobs)
     except UnhealthyError as error:
         print(error, file=sys.stderr)
         return 2
@@ -56,6 +62,7 @@ def _judged(mutants: list[Mutant], jobs: int) -> list[Verdict]:
 
         def note(verdict: Verdict) -> None:
             verdicts.append(verdict)
+            journal.keep(verdict)
             alive = len(report.survivors(verdicts))
             if verdict.how == "survived":
                 progress.console.print(f"survived: {verdict.mutant.name}", markup=False, highlight=False)

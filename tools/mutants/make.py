@@ -22,11 +22,11 @@ from tools.mutants.changes import changes
 
 SOURCES = (
     "ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py",
-    "models/parts/*.py", "models/blocks.py", "models/transformer.py", "models/decoding.py",
+    "models/parts/*.py", "models/blocks.py", "models/transformer.py", "models/adapters.py", "models/decoding.py",
     "program/columns.py", "program/values.py", "program/adjoints.py", "program/verify.py",
 )  # fmt: skip
 SHARE, CPU_SHARE = 5, 40  # one in so many; those of a kernel must each be compiled
-LEFT_ALONE = ("flops", "pairs", "example", "_refuse")  # and what declares buffers
+LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "refuse")  # and what declares buffers
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it
 
 
