@@ -173,13 +173,17 @@ def alone(runs: list[Native]) -> list[Native]:
 
     if threads() == 1 or numba.threading_layer() != "workqueue":
         return runs
-    return [partial(_run_alone, runs)]
+    return [Alone(runs)]
 
 
-def _run_alone(runs: list[Native]) -> None:
-    with _one_at_a_time:
-        for run in runs:
-            run()
+class Alone:
+    def __init__(self, runs: list[Native]) -> None:
+        self.runs = runs
+
+    def __call__(self) -> None:
+        with _one_at_a_time:
+            for run in self.runs:
+                run()
 
 
 class Product(partial[None]):
