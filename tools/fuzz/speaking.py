@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,7 @@ TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 FRAGMENTS = (
     "{% generation %}x{% endgeneration %}", "{{ raise_exception('no') }}", "{{ strftime_now('%Y') }}", "{{ messages }}",
-    "{% for a in range(99999) %}{{ a }}{% endfor %}", "{{ ''.__class__ }}", "{% include 'x' %}", "{% macro f() %}",
+    "{% for a in range(999) %}{{ a }}{% endfor %}", "{{ ''.__class__ }}", "{% include 'x' %}", "{% macro f() %}",
     "{{ f() }}", "{{ [].append(1) }}", "{{ 'a' * 9999999999 }}", "{{ 1 // 0 }}", "{{ messages[9].role }}", "{%- raw %}",
     "{{ x.y.z }}", "{{ messages | map(attribute='role') | list }}", "{% set a = a %}", "{{ '%d' % 'x' }}", "{#", "}}",
     "{% break %}", "{{ (1,) | tojson }}", "{{ messages | tojson }}", "{{ '\ud800' }}", "{{ 10 ** 99999 }}",
@@ -56,10 +58,11 @@ FRAGMENTS = (
 def some_template(rng: Random, data: bytes) -> bytes:
     """What Jinja knows, in the wrong place; or bytes anywhere."""
     for _ in range(rng.randint(1, 3)):
-        if rng.random() < 0.3:
+        if rng.random() < 0.1:
             data = some_bytes(rng, data)
         else:
-            at = rng.randint(0, len(data))
+            between = [found.end() for found in re.finditer(rb"[}%]\}", data)] or [0]
+            at = rng.choice(between) if rng.random() < 0.9 else rng.randint(0, len(data))
             data = data[:at] + rng.choice(FRAGMENTS).encode("utf-8", "surrogatepass") + data[at:]
     return data
 
@@ -116,10 +119,15 @@ def prepared_conversations(folder: Path) -> tuple[list[bytes], Read]:
 
 def chat_file(name: str) -> Prepare:
     """chat.json of a run, or what transformers keeps beside a tokenizer."""
-    published = {"chat_template": TEMPLATE, "eos_token": {"content": "<|endoftext|>"}, "bos_token": None}
+    published: dict[str, Any] = {
+        "chat_template": TEMPLATE,
+        "eos_token": {"content": "<|endoftext|>"},
+        "bos_token": None,
+    }
     several = published | {"chat_template": [{"name": "default", "template": TEMPLATE}]}
     kept = {"format": 1, "template": TEMPLATE, "tokens": {"eos_token": "<|endoftext|>"}, "ends": [256], "own": True}
-    examples = {"chat.json": [kept], "generation_config.json": [{"eos_token_id": 2}, {"eos_token_id": [2, 3]}]}
+    examples: dict[str, list[dict[str, Any]]] = {"chat.json": [kept]}
+    examples["generation_config.json"] = [{"eos_token_id": 2}, {"eos_token_id": [2, 3]}]
 
     def prepared(folder: Path) -> tuple[list[bytes], Read]:
         tokenizer = train_bpe(iter(["the quick brown fox"]), 270)
