@@ -64,7 +64,7 @@ lint: .venv/.test
 test: lint browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.
+# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about fifteen minutes.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
