@@ -25,11 +25,12 @@ def main() -> int:
 
 
 def compile_share(share: int, of: int) -> None:
+    from tests.backends.test_bfloat16 import ON_CPU
+
     from tapeless.backends.cpu import CPU
     from tapeless.check.configurations import CONFIGURATIONS, LARGER
     from tapeless.kernels.cpu import blas
     from tapeless.kernels.cpu.compile import Kernel
-    from tests.backends.test_bfloat16 import ON_CPU
 
     bind = Kernel.bind
 
