@@ -220,8 +220,8 @@ def is_least(rows: int, keys: int, width: int) -> bool:
 
 
 def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """As `sgemm`. Where b is turned, k is a multiple of a vector's length, and c's rows have room for whole vectors also
-    behind their end; elsewhere n is such a multiple."""
+    """As `sgemm`. Where b is turned, k is a multiple of a vector's length, and c's rows have room for whole vectors,
+    also behind their end; elsewhere n is such a multiple."""
     turned = on_the_stack(TURNED)
     a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
     add = intp(1 if beta != 0 else 0)
