@@ -40,5 +40,5 @@ def offered(settings: Settings, model: Model) -> list[str]:
         return []
     return [
         "this processor multiplies bfloat16: with --precision bfloat16 a step of this size takes a third to a half of "
-        "the time, and the loss stays within half a percent (docs/training.md)."
+        "the time (docs/training.md)."
     ]
