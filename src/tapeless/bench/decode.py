@@ -18,6 +18,7 @@ from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import plus
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.weights.hugging_face import family_of, their_tensors
@@ -88,7 +89,7 @@ def read(sums: Array, x: Array) -> None:
         total = float32(0)
         mine = x[x.size * part // sums.size : x.size * (part + 1) // sums.size]
         for i in range(mine.size):
-            total += mine[i]
+            total = plus(total, mine[i])
         sums[part] = total
 
 
