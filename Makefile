@@ -75,6 +75,7 @@ product-shapes: .venv/.test
 	$(BIN)/python -m tests.kernels.product_shapes
 	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.product_shapes
 	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/python -m tests.kernels.product_shapes
+	$(BIN)/python -m tests.kernels.product_shapes_bfloat16
 
 # Every configuration in bfloat16 on the CPU, call by call beside the reference: about five minutes.
 bfloat16: .venv/.test
