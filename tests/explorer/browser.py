@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator
+from playwright.sync_api import expect as expect  # for the tests, with this patience
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 expect.set_options(timeout=30_000)

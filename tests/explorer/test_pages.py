@@ -13,13 +13,15 @@ from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
-from tapeless.explorer.stepping import of_calls, of_one
+from tapeless.explorer.source import RunSource
+from tapeless.explorer.stepping import of_one
 from tapeless.explorer.tracing import Tracer
+from tapeless.train.branches import MEASURED
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import header_of, read_record
 from tapeless.train.run import open_run
 from tests.explorer.browser import begins, expect, found, says, shows
-from tests.explorer.serving import served, trained
+from tests.explorer.serving import as_earlier, served, trained
 from tests.random_cases import SOAK
 
 BROWSER = found()
@@ -75,7 +77,7 @@ def visit(chromium):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
-    return [trained(parent / "one"), trained(parent / "two", steps=8, layers=6)]
+    return [trained(parent / "one", whole="5"), as_earlier(trained(parent / "two", steps=8, layers=6))]
 
 
 @pytest.fixture(scope="module")
@@ -312,25 +314,31 @@ def test_flow_computes_on_request(server, runs, visit):
 
     page = visit(server)
     go(page, "flow")
-    page.locator("#highway-told:not(:empty)").wait_for()
-    tracer = Tracer(runs[0])
-    found = tracer.near(12, lambda traced: of_calls(traced, "branches"))["calls"]
+    page.locator("#highway-said", has_text="as it was recorded").wait_for()
+    tracer, record = Tracer(runs[0]), read_record(runs[0] / "records.f32")
+    branch, column = record.header.branches[0], record.header.first_branch + MEASURED.index("cosine")
     page.locator("#highway").focus()
     page.keyboard.press("ArrowRight")
     told = page.locator("#highway-told")
-    shows(told, f"{found[0]['name']} joins at call {found[0]['call']},")
-    shows(told, f"cosine {short(found[0]['cosine'])}:")
-    says(page.locator("#flow-call h2"), f"{found[0]['call']} residual.forward")
-    page.locator("#flow-numbers math").first.wait_for()
-    number = tracer.near(12, lambda traced: of_one(traced, found[0]["call"]))["arguments"][0]["corner"][0][0]
+    shows(told, f"{branch.name} joins at call {branch.call},")
+    shows(told, f"cosine {short(float(record.rows[11, column]))}:")
+    says(page.locator("#flow-call h2"), f"{branch.call} residual.forward")
+    page.locator("#flow-numbers h3", has_text="after update 12").wait_for()
+    number = tracer.near(12, lambda traced: of_one(traced, branch.call))["arguments"][0]["corner"][0][0]
     assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
+    page.click("#flow-whole button")  # a step of which all is kept
+    page.locator("#flow-numbers h3", has_text="at step 5, as they were kept").wait_for()
+    kept = RunSource(runs[0]).kept_call(5, branch.call) or {}
+    number = kept["arguments"][0]["corner"][0][0]
+    assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
+    shows(told, f"cosine {short(float(record.rows[4, column]))}:")
     expect(page.locator("#flow-numbers canvas")).to_have_count(1)
     expect(page.locator("#flow-call")).not_to_contain_text("null")
     page.locator("#flow-through").focus()
     page.keyboard.press("ArrowRight")
-    begins(page.locator("#flow-call h2"), f"{found[0]['call'] + 1} ")
+    begins(page.locator("#flow-call h2"), f"{branch.call + 1} ")
     page.select_option("#flow-by", "error")
-    page.locator("#flow-said", has_text="After update 12").wait_for()
+    page.locator("#flow-said", has_text="After update 4").wait_for()
     page.locator("#flow-computed", has_text="the reference has").wait_for()
     page.select_option("#flow-by", "time")
     page.locator("#flow-computed", has_text="of the ceiling of").wait_for()
