@@ -1,5 +1,6 @@
 """A report: one file that opens without a server, asks nothing of anybody, and runs nothing that a run folder says."""
 
+import asyncio
 import json
 import shutil
 
@@ -7,8 +8,8 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.explorer.export import EXPORT, bundled, report, save_report
-from tapeless.explorer.server import pages
+from tapeless.explorer.export import EXPORT, SECRET, answers, bundled, report, save_report
+from tapeless.explorer.server import make_app, pages
 from tapeless.explorer.source import thinned
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import LEAD, read_record
@@ -68,6 +69,14 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
     shows(page.locator("#runs"), EVIL)
     assert (complaints, len(asked)) == ([], 1)
     context.close()
+
+
+def test_reports_of_other_kinds_of_runs_have_what_their_pages_ask_for(kinds):
+    found = asyncio.run(answers(make_app([kinds["chat"], kinds["labels"]], SECRET, 0)))
+    assert found["/api/runs/0/story"]["moments"]
+    assert not [address for address, answer in found.items() if "/runs/0/" in address and "error" in answer]
+    assert "did not learn from text" in found["/api/runs/1/story"]["error"]
+    assert found["/api/runs/1/record"]["rows"] == 4
 
 
 def test_nothing_is_written_over_and_nothing_half(tmp_path, run):

@@ -193,7 +193,7 @@ export function render({ model, el }) {
 
   function paint(some = cells) {
     if (!values) return;
-    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
+    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, its batch’s loss ${short(values[2])}`);
     const statistic = by.value, now = COMPUTED.includes(statistic);
     if (now) { paintComputed(); return; }
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
