@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -15,6 +15,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .venv/.test: .venv/.run
 	@echo "installing what the tests need (PyTorch and transformers among it: a minute or two)"
 	@$(PIP) --editable ".[mkl,test]"
+	@touch $@
+
+.venv/.chat: .venv/.run
+	@$(PIP) --editable ".[mkl,explore,chat]"
 	@touch $@
 
 .venv/.docs: .venv/.run
@@ -86,7 +90,12 @@ scaling: .venv/.run
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
 
-# AdamW and Muon at the same tokens of the standard library, drawn to docs/muon.md: about an hour.
+# A small Llama learns the standard library, and by LoRA to answer questions about it: docs/fine-tuning.md. About a
+# quarter of an hour.
+finetune: .venv/.chat
+	$(BIN)/python benchmarks/finetune.py
+
+# AdamW and Muon at the same tokens of the standard library, drawn to docs/muon.md: about a quarter of an hour.
 muon: .venv/.test
 	$(BIN)/python benchmarks/muon.py
 

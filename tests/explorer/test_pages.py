@@ -55,13 +55,15 @@ def visit(chromium):
     """Opens an address; whatever the page complains of fails the test."""
     contexts, complaints = [], []
 
-    def open_page(server, width=1280, height=800, scheme="light", **how):
+    def open_page(server, width=1280, height=800, scheme="light", slowly=False, **how):
         def foreign(url):
             return not url.startswith(f"http://{server.host}/")
 
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **how)
         contexts.append(context)
         page = context.new_page()
+        if slowly:  # so that what moves by itself is still under way when a slow machine comes to look
+            page.add_init_script("{ const now = performance.now.bind(performance); performance.now = () => now() / 1e4; }")
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda asked: complaints.extend([asked.url] if foreign(asked.url) else []))
@@ -146,7 +148,7 @@ def test_one_run_is_replayed_and_can_be_skipped_asked_and_played_again(runs, vis
     told = story(runs[0])
     first, last = told["moments"][0], told["moments"][-1]
     with served(runs[0]) as server:
-        page = visit(server)
+        page = visit(server, slowly=True)
         said, at = page.locator("#replay-said"), page.locator("#replay-step")
         page.locator("#replay-skip").wait_for()
         page.locator("#replay-step", has_text="0 of 12").wait_for()  # it begins by itself, before the first update
@@ -182,7 +184,7 @@ def test_nothing_moves_when_the_replay_is_ready(runs, visit, monkeypatch, width)
     monkeypatch.setattr(explorer, "told_by", lambda *asked: ready.wait(60) and story(*asked))
     with served(runs[0]) as server:
         try:
-            page = visit(server, width=width)
+            page = visit(server, width=width, slowly=True)
             top = (
                 "() => document.querySelector('[aria-label^=\"Gradient size\"]').getBoundingClientRect().top + scrollY"
             )
@@ -304,7 +306,7 @@ def test_twelve_layers_are_painted_within_a_second(tmp_path, visit):
 
 def test_the_replay_comes_to_its_end_by_itself(runs, visit):
     with served(runs[1]) as server:
-        page = visit(server)
+        page = visit(server, slowly=True)
         page.locator("#replay-skip").wait_for()
         page.evaluate("() => { const now = performance.now.bind(performance); performance.now = () => now() + 1e6; }")
         page.locator(".replay-happens", has_text="click any bright cell").wait_for()

@@ -717,11 +717,12 @@ def test_momentum_by_hand() -> None:
     assert step.tolist() == [2]
 
 
-@pytest.mark.parametrize("op", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("op", ["sgd", "momentum", "adamw", "muon"])
 def test_an_update_that_is_not_finite_changes_nothing(op: str) -> None:
     """Neither weights nor moments nor the number of the step; and the sizes are told all the same."""
-    states = {"sgd": 0, "momentum": 1, "adamw": 2}[op]
-    scalars = {"sgd": (), "momentum": (0.9,), "adamw": (0.9, 0.99, 1e-8, 0.5, ((0, 2),))}[op]
+    adam = (0.9, 0.99, 1e-8, 0.5, ((0, 2),))
+    states = {"sgd": 0, "momentum": 1, "adamw": 2, "muon": 2}[op]
+    scalars = {"sgd": (), "momentum": (0.9,), "adamw": adam, "muon": (0.95, *adam, ())}[op]
     arrays, step, moved, norms = [np.array([3.0, 4.0]) for _ in range(1 + states)], np.array([7]), empty(1), empty(1)
     read = (np.array([nan, 1.0]), one(1.0), np.array([0]), one(0.1))
     OPS[op].forward(*arrays, None, step, moved, norms, *read, *scalars, (0,))

@@ -84,6 +84,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "arrived with small updates": ("healthy", "fine", {"update_ratios": updates(1e-5), **SHAKING}, {}),
     "stuck after large updates": (HIGH, "bad", {"update_ratios": lambda n: updates(1e-3 if n else 0.5), **STUCK}, {}),
     "learns in spite of large updates": (HIGH, "look", {"update_ratios": updates(0.08), **SHAKING}, {}),
+    "adapters, whose updates are always large": (
+        "healthy",
+        "fine",
+        {"update_ratios": updates(0.08), **SHAKING},
+        {"adapters": True},
+    ),
+    "adapters that tear the model apart": (
+        HIGH,
+        "bad",
+        {"update_ratios": updates(0.3), "loss": lambda n: 1.5 + 0.1 * n},
+        {"adapters": True},
+    ),
     "diverges": (HIGH, "bad", {"update_ratios": updates(0.02), "loss": lambda n: 3.0 + n}, {}),
     "largish updates have cut the lower block off": (
         HIGH,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
+from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
@@ -191,3 +192,63 @@ def test_text_is_read_as_it_is_for_training(place, tmp_path):
     assert any("1 without a field 'text'" in message for message in found.messages)
     with pytest.raises(TapelessError, match="field says how text is read, and what was held out is tokens already"):
         evaluate(opened, reading=Reading(field="body"), backend="reference")
+
+
+def spoken_loss(opened, rows):
+    """By hand: each conversation alone, its text spelled out, and the assistant's words scored with their end."""
+    model, _, _ = opened.model("best", backend="reference", time=1)
+    tokenizer, losses = load_tokenizer(opened.tokenizer_spec()), []
+    for row in rows:
+        asked = tokenizer.encode(f"User:\n{row['prompt']}\n\nAssistant:\n")
+        ids = np.array([*asked, *tokenizer.encode(row["completion"]), tokenizer.end])
+        scores = model.logits(ids[None, :-1])[0]
+        surprise = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(scores)), ids[1:]]
+        losses += list(surprise[len(asked) - 1 :])
+    return len(losses), np.mean(losses)
+
+
+@pytest.mark.parametrize("family", ["gpt2-4x256", "llama-4x256"])
+def test_conversations_are_judged_by_the_assistants_words(place, tmp_path, family):
+    """A run that learned text and one that learned conversations, packed in rows or not; what is held out of a folder
+    of tokens is what the run says of it itself."""
+    rows = [{"prompt": f"What is {n}?", "completion": f"It is {n * n}!"} for n in range(9)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = MODEL | ({"kv_heads": 1, "hidden": 16} if family.startswith("llama") else {})
+    writer = trained(tmp_path / "text", family, model, data=str(place / "text"), time=72)
+    talker = trained(tmp_path / "chat", family, model, data=str(tmp_path / "chats.jsonl"), time=72)
+    for opened in (writer, talker):
+        found = evaluate(opened, str(tmp_path / "chats.jsonl"), backend="reference")
+        count, loss = spoken_loss(opened, rows)
+        assert (found.targets, found.conversations, found.messages) == (count, 9, [])
+        assert found.loss == pytest.approx(loss, rel=1e-12)
+        assert found.perplexity == pytest.approx(np.exp(loss), rel=1e-12)
+    own, given = (evaluate(talker, data, backend="reference") for data in (None, str(talker.data)))
+    assert (own.loss, own.conversations, own.data) == (given.loss, given.conversations, "held out")
+    assert own.conversations in range(1, 9)
+    assert evaluate(talker, str(place / "other.txt"), backend="reference").bits_per_byte
+
+
+def test_conversations_that_cannot_be_judged_are_told(place, tmp_path):
+    rows = [{"prompt": "a", "completion": "b" * 40}, {"prompt": "a" * 40, "completion": "b"}]
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    opened = trained(tmp_path / "run", data=str(place / "text"), time=32)
+    found = evaluate(opened, str(tmp_path / "long.jsonl"), backend="reference")
+    assert found.messages == ["at 32 positions in 1 an answer is cut off and 1 are left out: it reads no more."]
+    assert (found.conversations, found.targets) == (1, 32 - len("User:\na\n\nAssistant:\n") + 1)
+    (tmp_path / "lost.jsonl").write_text(json.dumps(rows[1]))
+    (tmp_path / "spelled.jsonl").write_text(json.dumps({"prompt": "a", "completion": "<|endoftext|>"}))
+    (tmp_path / "alone.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}]}))
+    prepare_chats(str(tmp_path / "long.jsonl"), tmp_path / "bpe tokens", tokenizer="bpe", vocab=260)
+    for name, how, said in (
+        ("lost.jsonl", {}, "no conversation has an answer within its first 32 positions"),
+        ("spelled.jsonl", {}, r"holds no conversation to judge by \(1 that spell a special token left out\)"),
+        ("alone.jsonl", {}, r"alone\.jsonl, line 1: nobody answers"),
+        ("long.jsonl", {"stride": 3}, "is conversations, each read by itself: leave --stride out"),
+        ("long.jsonl", {"reading": Reading(field="prompt")}, "holds conversations, so no field or column"),
+        ("bpe tokens", {}, r"holds tokens of bpe-260, and .* reads bytes: give the conversations themselves"),
+        ("bpe tokens", {"reading": Reading(encoding="latin-1")}, "is tokens already"),
+    ):
+        with pytest.raises(TapelessError, match=said):
+            evaluate(opened, str(tmp_path / name), backend="reference", **how)
+    with pytest.raises(TapelessError, match="did not learn from text"):
+        evaluate(open_run(place / "operations"), str(tmp_path / "long.jsonl"))

@@ -25,6 +25,7 @@ COLLECTED = (
     "tests/program/test_columns.py",
     "tests/test_generate.py",
     "tests/backends/test_cpu.py",
+    "tests/backends/test_bfloat16.py",
     "tests/kernels/test_division.py",
 )
 # What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
@@ -63,6 +64,7 @@ CPU: Rounds = (
     ("test_cpu.py", "test_every_call_of_a_step_is_within_the_table"),
     ("test_cpu.py", "test_the_gradients_of_a_whole_model"),
     ("test_cpu.py", "test_training_twice"),
+    ("test_bfloat16.py", "test_on_the_cpu"),
 )
 # What survives these is judged by them once more, with every index checked: tests/kernels/test_bounds.py does so.
 CHECKED = ("small_shapes[{op}.", "large_shapes[{op}.", "-{op}.")

@@ -77,6 +77,11 @@ class Cpu(Host):
 
         return [partial(blas.refuse_after_fork, blas.threads())]
 
+    def capture(self, natives: list[Native]) -> list[Native]:
+        from tapeless.kernels.cpu.listed import Listed
+
+        return [Listed(natives)]
+
     def threads(self, count: int | None = None, *, lower: bool = False) -> int:
         """Of BLAS and Numba together."""
         from tapeless.kernels.cpu import blas

@@ -164,7 +164,7 @@ def _reset(arrays: Arrays, before: Arrays) -> None:
 
 def single(runs: list[Native]) -> list[Native]:
     """The native calls themselves, also where they are kept from running beside others."""
-    kept = [run.args[0] if isinstance(run, partial) and run.func is blas._run_alone else [run] for run in runs]
+    kept = [run.runs if isinstance(run, blas.Alone) else [run] for run in runs]
     return [run for each in kept for run in each]
 
 

@@ -38,7 +38,7 @@ BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference; auto tak
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        str | None, typer.Option(help="A text file, folder or glob, or tokens, instead of what the run held out.")
+        str | None, typer.Option(help="A text, conversations (.jsonl) or tokens, instead of what the run held out.")
     ] = None,
     field: FieldOption = None,
     column: ColumnOption = None,
@@ -60,11 +60,14 @@ def evaluate(
 ) -> None:
     """How good a run is: loss, perplexity, bits per byte, and how often it is right.
 
-    By all that the run held out, or by any text with --data. Of a text every token is scored once, foretold from the
-    tokens before it in a window that slides along. Bits are told per byte of the text, so that runs with different
-    tokenizers can be compared.
+    By all that the run held out, or by any text or conversations with --data. Of a text every token is scored once,
+    foretold from the tokens before it in a window that slides along. Bits are told per byte of the text, so that runs
+    with different tokenizers can be compared. Of conversations the assistant's words are scored, by the run's own
+    template; what others say is read.
 
     Example: tapeless evaluate runs/gpt2-4x256-001 --data notes.txt
+
+    Example: tapeless evaluate runs/smollm2-001 --data chats.jsonl
     """
     take_threads(backend, threads)
     opened = open_run(run)
@@ -101,7 +104,12 @@ def _print(found: Evaluation) -> None:
     if found.accuracy is not None:
         table.add_row("right", f"{found.accuracy:.2%}", "the likeliest token is the next" if tokens else "")
     console.print(table)
-    if found.targets is not None and found.window is not None:
+    if found.conversations is not None:
+        console.print(
+            f"[dim]{found.targets:,} tokens that the assistant says in {found.conversations:,} "
+            f"conversation{'s' * (found.conversations != 1)}, each from all before it in its own.[/]"
+        )
+    elif found.targets is not None and found.window is not None:
         slides = (
             f"each from the {found.least_context:,} to {found.window:,} before it; at the beginning there are fewer"
         )

@@ -13,7 +13,7 @@ from tapeless.generate import generate
 from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.tasks.chat.layouts import are_conversations
-from tapeless.tasks.chat.packing import ChatBatches, Rows, every_row
+from tapeless.tasks.chat.packing import ChatBatches, Rows, every_row, told_cut
 from tapeless.tasks.chat.prepare import ChatData, holds_conversations, open_chats, prepare_chats
 from tapeless.tasks.chat.template import Message, chat_beside
 from tapeless.tasks.chat.turns import Speech
@@ -51,11 +51,9 @@ class Conversations(Task):
             f"{about.training.learned / about.training.tokens:.0%} of their tokens are the assistant's",
             f"{len(rows):,} rows, {rows.filled:.0%} filled" + ("" if rows.packed else ", a conversation each"),
         ]
-        cut, lost = (sum(getattr(each, name) for each in (rows, self.validation)) for name in ("cut", "lost"))
-        longest = max(rows.longest, self.validation.longest)
-        if cut or lost:
-            what = [f"in {cut:,} an answer is cut off"] * bool(cut) + [f"{lost:,} are left out"] * bool(lost)
-            told.append(f"at {rows.time:,} positions {' and '.join(what)}: --time {longest:,} holds every one")
+        if cut := told_cut(rows, self.validation):
+            longest = max(rows.longest, self.validation.longest)
+            told.append(f"{cut}: --time {longest:,} holds every one")
         left_out = told_left_out(about.skipped, about.examples)
         return "; ".join([*told, left_out] if left_out else told)
 

@@ -1,5 +1,5 @@
 """How well a model foretells a text, all of it: every token once, from as much of what stands before it as a sliding
-window shows."""
+window shows; and what an assistant says in conversations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from math import exp, inf, log
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.inputs import Packed
 from tapeless.model import Model
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
+from tapeless.tasks.chat.packing import Rows, every_row
 from tapeless.tasks.data.batches import IGNORED
 from tapeless.tasks.data.tokens import Tokens
 from tapeless.tasks.operations import score_totals
@@ -69,7 +71,7 @@ def score_text(
         raise TapelessError(f"there are {len(tokens)} tokens to score, and none is foretold: give more text.")
     first = [] if start is None else [start]
     begins = [*range(0, max(count - window, 0), stride), max(count - window, 0)]
-    rows = max(1, min(MOST_ROWS, len(begins), AT_ONCE // (window * model.config.vocab)))
+    rows = _together(model, len(begins), window)
     totals, done = np.zeros(3), 0
     for at in range(0, len(begins), rows):
         inputs = np.zeros((rows, window), np.int64)
@@ -80,11 +82,38 @@ def score_text(
             fresh = done - begin  # what the window before has not scored
             targets[row, fresh : len(seen) - 1] = seen[fresh + 1 :]
             done = begin + len(seen) - 1
-        for scores, wanted in zip(model.logits(inputs), targets, strict=True):
-            known = wanted >= 0
-            if known.any():
-                totals += score_totals(model.config, scores[known], wanted[known])
+        totals += _worth(model, inputs, targets)
         told(done)
+    return _scored(count, totals, window, stride)
+
+
+def score_rows(model: Model, rows: Rows, told: Callable[[int], None] = lambda done: None) -> Scored:
+    """The assistant's words of conversations, each foretold from all that stands before it in its own. `told` hears
+    how many rows are done."""
+    together = _together(model, len(rows), rows.time)
+    totals, count, done = np.zeros(3), 0, 0
+    for inputs, targets in every_row(rows, together):
+        totals += _worth(model, inputs, targets)
+        count += int(np.count_nonzero(targets >= 0))
+        done = min(done + together, len(rows))
+        told(done)
+    return _scored(count, totals, rows.time, rows.time)
+
+
+def _together(model: Model, rows: int, window: int) -> int:
+    return max(1, min(MOST_ROWS, rows, AT_ONCE // (window * model.config.vocab)))
+
+
+def _worth(model: Model, inputs: Array | Packed, targets: Array) -> Array:
+    totals = np.zeros(3)
+    for scores, wanted in zip(model.logits(inputs), targets, strict=True):
+        known = wanted >= 0
+        if known.any():
+            totals += score_totals(model.config, scores[known], wanted[known])
+    return totals
+
+
+def _scored(count: int, totals: Array, window: int, stride: int) -> Scored:
     loss, accuracy, surprise = (float(total) / count for total in totals)
     return Scored(count, loss, surprise, accuracy, window, stride)
 

@@ -1,4 +1,4 @@
-"""A run's weights, judged by what was held out from them, or by any text."""
+"""A run's weights, judged by what was held out from them, or by any text or conversations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tapeless.errors import TapelessError
 from tapeless.files.plain import read_json
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
-from tapeless.tasks import text
+from tapeless.tasks import conversations, text
+from tapeless.tasks.chat.packing import Rows, told_cut
+from tapeless.tasks.chat.prepare import Side, holds_conversations, open_chats, whole_chats
+from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data import meta as metadata
 from tapeless.tasks.data.corpus import find_documents, pieces
 from tapeless.tasks.data.documents import Reader
@@ -23,7 +26,7 @@ from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.kinds import KINDS, kind_of
-from tapeless.tasks.scoring import score_text
+from tapeless.tasks.scoring import score_rows, score_text
 from tapeless.tasks.task import Progress, TaskKind
 from tapeless.tasks.text import told_left_out
 from tapeless.train.run import Run
@@ -41,6 +44,7 @@ class Evaluation:
     step: int  # of the weights
     loss: float
     targets: int | None = None  # tokens that were scored, each once
+    conversations: int | None = None  # whose assistant's tokens those are
     accuracy: float | None = None
     cross_entropy: float | None = None  # in nats, where the loss is another
     perplexity: float | None = None
@@ -75,10 +79,10 @@ def evaluate(
     progress: Progress | None = None,
     kinds: Sequence[TaskKind] = KINDS,
 ) -> Evaluation:
-    """On all that the run held out, or on `data`: a file or folder of text, or tokens. `checkpoint`: best, newest or
-    the number of its step. `reading` says how text is taken out of files."""
+    """On all that the run held out, or on `data`: a file or folder of text, conversations, or tokens of either.
+    `checkpoint`: best, newest or the number of its step. `reading` says how text is taken out of files."""
     reading = reading or Reading()
-    if reading != Reading() and (data is None or holds_tokens(Path(data))):
+    if reading != Reading() and (data is None or holds_tokens(Path(data)) or holds_conversations(Path(data))):
         name = next(name for name in READING_HELP if getattr(reading, name))
         raise TapelessError(
             f"{name.replace('_', '-')} says how text is read, and {data or 'what was held out'} is tokens already: "
@@ -86,7 +90,12 @@ def evaluate(
         )
     settings = opened.request().settings
     kind = kind_of(settings.data, opened.folder, kinds)
-    if kind is text.KIND:
+    knows_text = kind in (text.KIND, conversations.KIND)
+    if knows_text:
+        _check_foretells(opened)
+    if knows_text and (kind if data is None else kind_of(data)) is conversations.KIND:
+        return _of_conversations(opened, data, reading, checkpoint, backend, precision, stride, progress or _silent)
+    if knows_text:
         return _of_text(opened, data, reading, checkpoint, backend, precision, stride, progress or _silent)
     if data is not None:
         raise TapelessError(
@@ -108,6 +117,12 @@ def evaluate(
     )  # fmt: skip
 
 
+def _check_foretells(opened: Run) -> None:
+    config = opened.preset().architecture
+    if config.readout == "last" or not config.causal:
+        raise TapelessError(f"{opened.folder} does not foretell the next token, so there is no text to judge it by.")
+
+
 def _silent(what: str, done: int, total: int) -> None:
     pass
 
@@ -117,8 +132,6 @@ def _of_text(
     stride: int | None, progress: Progress,
 ) -> Evaluation:  # fmt: skip
     config, spec = opened.preset().architecture, opened.tokenizer_spec()
-    if config.readout == "last" or not config.causal:
-        raise TapelessError(f"{opened.folder} does not foretell the next token, so there is no text to judge it by.")
     tokenizer = None if spec is None else load_tokenizer(spec)
     found, _ = opened.checkpoint(checkpoint)  # before a long text is read for nothing
     passage = _held_out(opened, found.state) if data is None else _given(opened, data, reading, tokenizer, progress)
@@ -131,11 +144,60 @@ def _of_text(
     )  # fmt: skip
     size = passage.bytes
     return Evaluation(
-        passage.data, found.step, scored.loss, scored.targets, scored.accuracy,
+        passage.data, found.step, scored.loss, scored.targets, None, scored.accuracy,
         scored.cross_entropy if config.loss != "cross_entropy" else None, scored.perplexity,
         None if not size else scored.bits_per_byte(size), size, scored.window, scored.stride, scored.least_context,
         [*messages, *passage.messages],
     )  # fmt: skip
+
+
+def _of_conversations(
+    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
+    stride: int | None, progress: Progress,
+) -> Evaluation:  # fmt: skip
+    """What the assistant says in them is scored, the rest is read."""
+    given = data or f"what {opened.folder} held out"
+    if stride is not None:
+        raise TapelessError(f"{given} is conversations, each read by itself: leave --stride out.")
+    if reading.field or reading.column:
+        raise TapelessError(f"{data} holds conversations, so no field or column of it is text: leave that out.")
+    preset = opened.preset()
+    found, _ = opened.checkpoint(checkpoint)  # before a long file is read for nothing
+    told: list[str] = []
+    if data is None:
+        task = open_task(opened, conversations.KIND)
+        assert isinstance(task, conversations.Conversations)
+        rows, name = task.validation, HELD_OUT
+    else:
+        side, name, told = _spoken(opened, data, reading, progress)
+        rows = Rows(side, opened.window(), preset.architecture.packable)
+    if cut := told_cut(rows):
+        told.append(f"{cut}: it reads no more.")
+    model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
+    scored = score_rows(model, rows, told=lambda done: progress("scoring", done, len(rows)))
+    squared = preset.architecture.loss != "cross_entropy"
+    return Evaluation(
+        name, found.step, scored.loss, scored.targets, sum(map(len, rows.rows)), scored.accuracy,
+        scored.cross_entropy if squared else None, scored.perplexity, window=rows.time, messages=[*messages, *told],
+    )  # fmt: skip
+
+
+def _spoken(opened: Run, data: str, reading: Reading, progress: Progress) -> tuple[Side, str, list[str]]:
+    """All conversations of a file, or those that a folder of their tokens holds out; what it is called, and what should
+    be known of it."""
+    speech = speech_of(opened.folder, opened.tokenizer_spec())
+    if holds_conversations(Path(data)):
+        theirs = open_chats(Path(data))
+        ours = speech.tokenizer
+        if (ours.name, ours.specials) != (theirs.tokenizer.name, theirs.tokenizer.specials):
+            raise TapelessError(
+                f"{data} holds tokens of {theirs.tokenizer.name}, and {opened.folder} reads {ours.name}: give the "
+                f"conversations themselves."
+            )
+        return theirs.validation, f"{HELD_OUT} in {data}", []
+    whole = whole_chats(data, speech, reading, progress)
+    left_out = told_left_out(whole.skipped, whole.examples)
+    return whole.side, data, [f"{left_out}."] if left_out else []
 
 
 def _held_out(opened: Run, state: Any) -> _Passage:

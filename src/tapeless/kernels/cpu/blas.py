@@ -173,13 +173,17 @@ def alone(runs: list[Native]) -> list[Native]:
 
     if threads() == 1 or numba.threading_layer() != "workqueue":
         return runs
-    return [partial(_run_alone, runs)]
+    return [Alone(runs)]
 
 
-def _run_alone(runs: list[Native]) -> None:
-    with _one_at_a_time:
-        for run in runs:
-            run()
+class Alone:
+    def __init__(self, runs: list[Native]) -> None:
+        self.runs = runs
+
+    def __call__(self) -> None:
+        with _one_at_a_time:
+            for run in self.runs:
+                run()
 
 
 class Product(partial[None]):
@@ -266,11 +270,9 @@ def bound_products(
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
     room = scratch[-1] if scratch else np.empty(narrow.floats(m, n, k, count), np.float32)
-    runs = narrow.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, room, bias)
-    products = [Product(run) for run in runs]
-    for product in products:
-        product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
-    return list[Native](products)
+    product = Product(narrow.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, room, bias))
+    product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    return [product]
 
 
 def _threads_for(m: int, n: int, k: int) -> int:

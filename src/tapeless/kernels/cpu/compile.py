@@ -34,6 +34,12 @@ listeners: list[Callable[[str], None]] = []
 compiled: list[Compiled] = []
 
 
+class Bound(partial[None]):
+    """A kernel with its arguments, and what Numba has made of it for them."""
+
+    result: Any
+
+
 class Kernel:
     """A function whose outer loop is a prange. In its serial form prange is range.
 
@@ -77,7 +83,8 @@ class Kernel:
             compiled.append(Compiled(name, time.perf_counter() - begin, cached))
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
         called = form.overloads[types].entry_point if any(map(is_narrow, arguments)) else form
-        run: Native = partial(called, *arguments)
+        run = Bound(called, *arguments)
+        run.result = form.overloads[types]
         return run
 
 

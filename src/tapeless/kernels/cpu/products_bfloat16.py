@@ -1,7 +1,7 @@
 """Products of bfloat16 matrices, summed in float32, stored as float32 or rounded once.
 
-As `products.py` divides c among threads and packs, this does, but never along k: a sum stays in registers to its end,
-so that it is rounded once. Its order is given by k alone.
+As `products.py` divides c among threads and packs, this does. Where k is deeper than `DEEP` the sums of a block wait in
+float32 until the next part of k continues them, so that each is rounded once. Their order is given by k alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from numba import float32, int32, intp, prange, types, uintp
+from numba import float32, intp, prange, types, uintp
 from numba.core import config
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, TRANSPOSED
 from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.products import SGEMM, compiled_function, cut, division_of
-from tapeless.kernels.cpu.tiles import features_of, number_at, on_the_stack
+from tapeless.kernels.cpu.tiles import features_of, on_the_stack
 from tapeless.kernels.cpu.tiles_bfloat16 import (
     AT_ONCE,
     BYTES,
@@ -29,53 +29,55 @@ from tapeless.kernels.cpu.tiles_bfloat16 import (
     begin_tiles,
     bits_at,
     end_tiles,
-    finish_number,
-    finish_row,
+    finish_rows,
     four_tiles,
     half_a_tile,
     pack_tile,
     permitted,
     put_word,
 )
-from tapeless.kernels.cpu.vector import float_of_bits, inlined
+from tapeless.kernels.cpu.vector import inlined
 from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
 FEATURES = features_of(config.CPU_FEATURES)
-AMX = "amx-bf16" in FEATURES and permitted()
-THERE = AMX or "avx512bf16" in FEATURES
+THERE = "avx512bf16" in FEATURES  # which every processor has that has AMX's
+AMX = THERE and "amx-bf16" in FEATURES and permitted()
 DEPTH = 2 * SIDE  # numbers along k in a tile
 BLOCK = 2 * SIDE  # rows and columns that are computed at a time
 FLOATS = BLOCK * BLOCK
-PACKED = 1 << 20  # bytes of a's panels, and of b's, that are packed at a time: about what the second cache holds
+DEEP = 1024  # along k at a time: the panels of a block of columns stay in the first cache, or nearly
+# Bytes of a's panels that are packed at a time, which must stay in the second cache while b's pass by, and of b's.
+PACKED_A, PACKED_B = 3 << 18, 2 << 20
 LINE = 64  # bytes of a cache line: a tile whose rows lie across two is loaded at a fifth of the speed
 NARROW, ADD = 1, 2  # of c: what is stored is rounded; it is added to what is there
 
 # m, n, k; of a and b: place, distance of rows, whether k is the inner axis, whether they are float32; alpha, bias
 RECTANGLE = types.void(
     intp, intp, intp, uintp, intp, intp, intp, uintp, intp, intp, intp, float32, uintp,
-    uintp, intp, intp, uintp, intp, intp,
+    uintp, intp, intp, uintp, intp, intp, uintp,
 )  # fmt: skip
 SYMBOL = "tapeless_rectangle_bfloat16"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
-MOST_DEEP = 4096  # along k in one go: beyond, panels would leave the caches
 LITTLE, LITTLE_DEEP = 3 << 14, 512  # floats on a thread's stack for the panels of small products; along k at a time
 
 
 def tiles_along(k: int) -> int:
-    return -(-k // DEPTH)
+    return -(-min(k, DEEP) // DEPTH)
 
 
-def at_a_time(size: int, k: int) -> int:
+def at_a_time(size: int, k: int, packed: int) -> int:
     """Rows of a, or columns of b, whose panels are packed together."""
-    most = max(1, PACKED // (tiles_along(k) * BYTES * 2)) * BLOCK
+    most = max(1, packed // (tiles_along(k) * BYTES * 2)) * BLOCK
     return min(most, -(-size // BLOCK) * BLOCK)
 
 
-def room(m: int, n: int, k: int) -> int:
-    """Bytes in which the panels of a rectangle fit."""
-    return (at_a_time(m, k) + at_a_time(n, k)) // SIDE * tiles_along(k) * BYTES + LINE
+def room(m: int, n: int, k: int) -> tuple[int, int]:
+    """Bytes in which the panels of a rectangle fit, and those for its sums, where k is deep."""
+    high, wide = at_a_time(m, k, PACKED_A), at_a_time(n, k, PACKED_B)
+    sums = -(-m // BLOCK) * wide * BLOCK * 4 if k > DEEP else 0
+    return (high + wide) // SIDE * tiles_along(k) * BYTES + LINE, sums
 
 
 @inlined
@@ -91,101 +93,130 @@ def _word(source, row, inner, floats, i, k, depth):
 
 @inlined
 def _pack(to, source, row, inner, floats, count, depth, of_a):
-    """A panel: 16 rows of a, or columns of b, of which `count` are there; the others hold anything, and nobody reads
-    their sums. Behind the end of k there are zeros, because what else is there may be no number."""
-    size = 4 if floats else 2
-    for at in range(0, depth, DEPTH):
-        place = to + uintp(at // DEPTH * BYTES)
-        if at + DEPTH <= depth and inner:
-            begin, last = source + uintp(at * size), intp(count - 1)
-            if of_a and floats:
-                pack_tile(1, 0, 0, place, begin, intp(row * 4), last)
-            elif of_a:
-                pack_tile(0, 0, 0, place, begin, intp(row * 2), last)
-            elif floats:
-                pack_tile(1, 0, 1, place, begin, intp(row * 4), last)
-            else:
-                pack_tile(0, 0, 1, place, begin, intp(row * 2), last)
-        elif at + DEPTH <= depth and count == SIDE:
-            begin = source + uintp(at * row * size)
-            if of_a and floats:
-                pack_tile(1, 1, 1, place, begin, intp(row * 4), intp(0))
-            elif of_a:
-                pack_tile(0, 1, 1, place, begin, intp(row * 2), intp(0))
-            elif floats:
-                pack_tile(1, 1, 0, place, begin, intp(row * 4), intp(0))
-            else:
-                pack_tile(0, 1, 0, place, begin, intp(row * 2), intp(0))
-        else:
-            for i in range(SIDE):
-                for word in range(SIDE):
-                    k = at + 2 * word
-                    bits = _word(source, row, inner, floats, i, k, depth) if i < count and k < depth else 0
-                    put_word(place, intp(i * SIDE + word if of_a else word * SIDE + i), intp(bits))
+    """Panels, each 16 rows of a, or columns of b, of which `count` are there; the others hold anything, and nobody
+    reads their sums. Behind the end of k there are zeros, because what else is there may be no number. In the order in
+    which the numbers lie in memory: panel by panel where k is the inner axis, else all panels a tile's depth at a time.
+    """
+    panels, tiles = -(-count // SIDE), -(-depth // DEPTH)
+    if inner:
+        for panel in range(panels):
+            begin, there = source + uintp(panel * SIDE * row * (4 if floats else 2)), min(SIDE, count - panel * SIDE)
+            for tile in range(tiles):
+                place = to + uintp((panel * tiles + tile) * BYTES)
+                _pack_inner(place, begin, row, floats, there, tile * DEPTH, depth, of_a)
+    else:
+        for tile in range(tiles):
+            for panel in range(panels):
+                begin, there = source + uintp(panel * SIDE * (4 if floats else 2)), min(SIDE, count - panel * SIDE)
+                place = to + uintp((panel * tiles + tile) * BYTES)
+                _pack_outer(place, begin, row, floats, there, tile * DEPTH, depth, of_a)
 
 
 @inlined
-def _block(k, upper, lower, left, right, to):
+def _pack_inner(place, source, row, floats, count, at, depth, of_a):
+    if at + DEPTH > depth:
+        _pack_end(place, source, row, True, floats, count, at, depth, of_a)
+        return
+    begin, last = source + uintp(at * (4 if floats else 2)), intp(count - 1)
+    if of_a and floats:
+        pack_tile(1, 0, 0, place, begin, intp(row * 4), last)
+    elif of_a:
+        pack_tile(0, 0, 0, place, begin, intp(row * 2), last)
+    elif floats:
+        pack_tile(1, 0, 1, place, begin, intp(row * 4), last)
+    else:
+        pack_tile(0, 0, 1, place, begin, intp(row * 2), last)
+
+
+@inlined
+def _pack_outer(place, source, row, floats, count, at, depth, of_a):
+    if at + DEPTH > depth or count < SIDE:
+        _pack_end(place, source, row, False, floats, count, at, depth, of_a)
+        return
+    begin = source + uintp(at * row * (4 if floats else 2))
+    if of_a and floats:
+        pack_tile(1, 1, 1, place, begin, intp(row * 4), intp(0))
+    elif of_a:
+        pack_tile(0, 1, 1, place, begin, intp(row * 2), intp(0))
+    elif floats:
+        pack_tile(1, 1, 0, place, begin, intp(row * 4), intp(0))
+    else:
+        pack_tile(0, 1, 0, place, begin, intp(row * 2), intp(0))
+
+
+@inlined
+def _pack_end(place, source, row, inner, floats, count, at, depth, of_a):
+    for i in range(SIDE):
+        for word in range(SIDE):
+            k = at + 2 * word
+            bits = _word(source, row, inner, floats, i, k, depth) if i < count and k < depth else 0
+            put_word(place, intp(i * SIDE + word if of_a else word * SIDE + i), intp(bits))
+
+
+@inlined
+def _block(k, upper, lower, left, right, to, first):
     if AMX:
-        four_tiles(k, upper, lower, left, right, to)
+        four_tiles(k, upper, lower, left, right, to, first)
     else:
         for half in range(0, SIDE, AT_ONCE):
-            half_a_tile(k, upper + uintp(half * SIDE * 4), left, right, to + uintp(half * BLOCK * 4))
+            half_a_tile(k, upper + uintp(half * SIDE * 4), left, right, to + uintp(half * BLOCK * 4), first)
             below = to + uintp((SIDE + half) * BLOCK * 4)
-            half_a_tile(k, lower + uintp(half * SIDE * 4), left, right, below)
+            half_a_tile(k, lower + uintp(half * SIDE * 4), left, right, below, first)
 
 
 @inlined
 def _finish(block, place, row, rows, columns, kind, alpha, bias):
-    for i in range(rows):
-        source = block + uintp(i * BLOCK * 4)
-        to = place + uintp(i * row * (2 if kind & NARROW else 4))
-        if columns < BLOCK:
-            for j in range(columns):
-                value = number_at(source, intp(j)) * alpha
-                if bias:
-                    value += float_of_bits(int32(bits_at(intp(0), bias, intp(j)) << 16))
-                finish_number(intp(kind & NARROW), intp(kind & ADD), value, to, intp(j))
-        elif kind == NARROW:
-            finish_row(1, 0, source, alpha, bias, to)
-        elif kind == ADD:
-            finish_row(0, 1, source, alpha, bias, to)
-        elif kind == NARROW | ADD:
-            finish_row(1, 1, source, alpha, bias, to)
-        else:
-            finish_row(0, 0, source, alpha, bias, to)
+    rows, columns, apart = intp(rows), intp(columns), intp(row * (2 if kind & NARROW else 4))
+    if kind == NARROW:
+        finish_rows(1, 0, block, rows, columns, alpha, bias, place, apart)
+    elif kind == ADD:
+        finish_rows(0, 1, block, rows, columns, alpha, bias, place, apart)
+    elif kind == NARROW | ADD:
+        finish_rows(1, 1, block, rows, columns, alpha, bias, place, apart)
+    else:
+        finish_rows(0, 0, block, rows, columns, alpha, bias, place, apart)
 
 
 def rectangle_of_bfloat16(
-    m, n, k, a, a_row, a_inner, a_floats, b, b_row, b_inner, b_floats, alpha, bias, c, c_row, kind, room, high, wide
-):
+    m, n, k, a, a_row, a_inner, a_floats, b, b_row, b_inner, b_floats, alpha, bias, c, c_row, kind, room, high, wide,
+    sums,
+):  # fmt: skip
     """`a_inner`, `b_inner`: whether the numbers of a row of memory follow each other along k."""
     if AMX:
         begin_tiles()
-    block, size, panel = on_the_stack(FLOATS), 2 if kind & NARROW else 4, -(-k // DEPTH) * BYTES
-    step_a, step_b = (
-        (a_row if a_inner else 1) * (4 if a_floats else 2),
-        (b_row if b_inner else 1) * (4 if b_floats else 2),
-    )
+    alone, size = on_the_stack(FLOATS), 2 if kind & NARROW else 4
+    size_a, size_b = 4 if a_floats else 2, 4 if b_floats else 2
+    step_a, along_a = (a_row, 1) if a_inner else (1, a_row)
+    step_b, along_b = (b_row, 1) if b_inner else (1, b_row)
     room = room + uintp(-room & uintp(LINE - 1))
-    for first in range(0, n, wide):
-        columns = min(wide, n - first)
-        for at in range(0, columns, SIDE):
-            source, count = b + uintp((first + at) * step_b), min(SIDE, columns - at)
-            _pack(room + uintp(at // SIDE * panel), source, b_row, b_inner, b_floats, count, k, False)
-        packed_a = room + uintp(-(-columns // BLOCK) * 2 * panel)
-        for top in range(0, m, high):
-            rows = min(high, m - top)
-            for at in range(0, rows, SIDE):
-                source, count = a + uintp((top + at) * step_a), min(SIDE, rows - at)
-                _pack(packed_a + uintp(at // SIDE * panel), source, a_row, a_inner, a_floats, count, k, True)
-            for left in range(0, columns, BLOCK):
-                shift = bias + uintp((first + left) * 2) if bias else bias
-                for at in range(0, rows, BLOCK):
-                    upper, beside = packed_a + uintp(at // SIDE * panel), room + uintp(left // SIDE * panel)
-                    _block(intp(-(-k // DEPTH)), upper, upper + uintp(panel), beside, beside + uintp(panel), block)
-                    place = c + uintp(((top + at) * c_row + first + left) * size)
-                    _finish(block, place, c_row, min(BLOCK, rows - at), min(BLOCK, columns - left), kind, alpha, shift)
+    for left in range(0, n, wide):
+        columns = min(wide, n - left)
+        for begin in range(0, k, DEEP):
+            depth = min(DEEP, k - begin)
+            tiles = -(-depth // DEPTH)
+            panel = tiles * BYTES
+            source = b + uintp((left * step_b + begin * along_b) * size_b)
+            _pack(room, source, b_row, b_inner, b_floats, columns, depth, False)
+            packed_a = room + uintp(-(-columns // BLOCK) * 2 * panel)
+            for top in range(0, m, high):
+                rows = min(high, m - top)
+                source = a + uintp((top * step_a + begin * along_a) * size_a)
+                _pack(packed_a, source, a_row, a_inner, a_floats, rows, depth, True)
+                for across in range(0, columns, BLOCK):
+                    shift = bias + uintp((left + across) * 2) if bias else bias
+                    beside = room + uintp(across // SIDE * panel)
+                    for down in range(0, rows, BLOCK):
+                        upper, block = packed_a + uintp(down // SIDE * panel), alone
+                        if k > DEEP:
+                            block = sums + uintp(((top + down) * wide + across * BLOCK) * 4)
+                        _block(
+                            intp(tiles), upper, upper + uintp(panel), beside, beside + uintp(panel), block,
+                            intp(begin == 0),
+                        )  # fmt: skip
+                        if begin + depth == k:
+                            place = c + uintp(((top + down) * c_row + left + across) * size)
+                            high_here, wide_here = min(BLOCK, rows - down), min(BLOCK, columns - across)
+                            _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)
     if AMX:
         end_tiles()
 
@@ -228,32 +259,14 @@ def gemm_of_bfloat16(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_r
         kind = intp(ADD if begin > 0 or beta != 0 else 0)
         _rectangle(
             m, n, intp(depth), a + uintp(begin * step_a), a_row, a_inner, a_floats, b + uintp(begin * step_b), b_row,
-            b_inner, b_floats, alpha, uintp(0), c, c_row, kind, room, intp(most), intp(most),
+            b_inner, b_floats, alpha, uintp(0), c, c_row, kind, room, intp(most), intp(most), uintp(0),
         )  # fmt: skip
 
 
 def rectangles_of_bfloat16(
-    across,
-    down,
-    m,
-    n,
-    k,
-    c,
-    c_row,
-    kind,
-    a,
-    a_row,
-    a_inner,
-    a_floats,
-    b,
-    b_row,
-    b_inner,
-    b_floats,
-    bias,
-    rooms,
-    high,
-    wide,
-):
+    across, down, m, n, k, c, c_row, kind, a, a_row, a_inner, a_floats, b, b_row, b_inner, b_floats, bias, rooms, sums,
+    high, wide,
+):  # fmt: skip
     for worker in prange(across * down):
         i, j = worker // across, worker % across
         top, bottom = cut(m, BLOCK, i, down), cut(m, BLOCK, i + 1, down)
@@ -265,76 +278,39 @@ def rectangles_of_bfloat16(
         _rectangle(
             intp(bottom - top), intp(right - left), intp(k), own_a, intp(a_row), intp(a_inner), intp(a_floats), own_b,
             intp(b_row), intp(b_inner), intp(b_floats), float32(1), shift, own_c, intp(c_row), intp(kind),
-            uintp(rooms[worker].ctypes.data), intp(high), intp(wide),
+            uintp(rooms[worker].ctypes.data), intp(high), intp(wide), uintp(rooms[worker].ctypes.data) + uintp(sums),
         )  # fmt: skip
 
 
-def rounded(c, c_row, wide, rows, columns, add):
-    for r in prange(rows):
-        to, source = c[r * c_row : r * c_row + columns], wide[r * columns : r * columns + columns]
-        if add:
-            for j in range(columns):
-                to[j] += source[j]
-        else:
-            for j in range(columns):
-                to[j] = source[j]
+RECTANGLES = Kernel(rectangles_of_bfloat16)
 
 
-RECTANGLES, ROUNDED = Kernel(rectangles_of_bfloat16), Kernel(rounded)
+def _division(m: int, n: int, k: int, workers: int) -> tuple[int, int, int, int]:
+    """Rectangles side by side and one below the other, and the bytes that each has for panels and for sums, both whole
+    cache lines."""
+    across, down = division_of(m, n, workers, BLOCK, BLOCK)
+    packed, sums = room(-(-m // down) + BLOCK, -(-n // across) + BLOCK, k)
+    return across, down, packed, sums
 
 
 def floats(m: int, n: int, k: int, workers: int) -> int:
-    """Of scratch, in which a product on so many threads packs; and sums, where it goes along k in several steps."""
-    across, down = division_of(m, n, workers, BLOCK, BLOCK)
-    packed = across * down * (room(-(-m // down) + BLOCK, -(-n // across) + BLOCK, min(k, MOST_DEEP)) // 4 + LINE)
-    return packed + (m * n if k > MOST_DEEP else 0)
+    """Of scratch, in which a product on so many threads packs and, where k is deep, sums."""
+    across, down, packed, sums = _division(m, n, k, workers)
+    return (across * down * (packed + sums) + LINE) // 4
 
 
 def bound(
-    c: Array,
-    a: Array,
-    b: Array,
-    turn_a: bool,
-    turn_b: bool,
-    add: bool,
-    workers: int,
-    scratch: Array,
+    c: Array, a: Array, b: Array, turn_a: bool, turn_b: bool, add: bool, workers: int, scratch: Array,
     bias: Array | None,
-) -> list[Native]:
+) -> Native:  # fmt: skip
     """c = a @ b + bias, or c += a @ b: a and b are bfloat16, or float32 that is rounded; so is c."""
     (m, n), k = c.shape, a.shape[0 if turn_a else 1]
-    if k <= MOST_DEEP:
-        return [_step(c, a, b, turn_a, turn_b, add, workers, scratch, bias)]
-    sums = scratch[-m * n :].reshape(m, n) if is_narrow(c) else c
-    runs = []
-    for at in range(0, k, MOST_DEEP):
-        part_a = a[at : at + MOST_DEEP] if turn_a else a[:, at : at + MOST_DEEP]
-        part_b = b[:, at : at + MOST_DEEP] if turn_b else b[at : at + MOST_DEEP]
-        adds = at > 0 or (add and sums is c)
-        shift = None if at else bias
-        runs.append(_step(sums, part_a, part_b, turn_a, turn_b, adds, workers, scratch, shift))
-    if sums is c:
-        return runs
-    flat, row = apart(c)
-    return [*runs, ROUNDED.bind(c.size, flat, row, sums.reshape(-1), m, n, add)]
-
-
-def _step(
-    c: Array,
-    a: Array,
-    b: Array,
-    turn_a: bool,
-    turn_b: bool,
-    add: bool,
-    workers: int,
-    scratch: Array,
-    bias: Array | None,
-) -> Native:
-    (m, n), k = c.shape, a.shape[0 if turn_a else 1]
-    across, down = division_of(m, n, workers, BLOCK, BLOCK)
-    high, wide = at_a_time(-(-m // down) + BLOCK, k), at_a_time(-(-n // across) + BLOCK, k)
-    each = room(-(-m // down) + BLOCK, -(-n // across) + BLOCK, k) // 4 + LINE
-    rooms = scratch[: across * down * each].reshape(across * down, each)
+    across, down, packed, sums = _division(m, n, k, workers)
+    high = at_a_time(-(-m // down) + BLOCK, k, PACKED_A)
+    wide = at_a_time(-(-n // across) + BLOCK, k, PACKED_B)
+    begin = -scratch.ctypes.data % LINE // 4
+    each = (packed + sums) // 4
+    rooms = scratch[begin : begin + across * down * each].reshape(across * down, each)
     (c, c_row), (a, a_row), (b, b_row) = (apart(matrix) for matrix in (c, a, b))
     kind = (NARROW if is_narrow(c) else 0) | (ADD if add else 0)
     of_a, of_b = (a_row, int(not turn_a), int(not is_narrow(a))), (b_row, int(turn_b), int(not is_narrow(b)))
@@ -342,12 +318,12 @@ def _step(
     a, b, c = (matrix.view(np.uint8) for matrix in (a, b, c))  # one type for all of them
     shift = None if bias is None else bias.view(np.uint8)
     if across * down > 1:
-        given = (c, c_row, kind, a, *of_a, b, *of_b, shift, rooms, high, wide)
+        given = (c, c_row, kind, a, *of_a, b, *of_b, shift, rooms, packed, high, wide)
         return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), address(a.ctypes.data), *map(integer, of_a),
         address(b.ctypes.data), *map(integer, of_b), ctypes.c_float(1),
         address(0 if shift is None else shift.ctypes.data), address(c.ctypes.data), integer(c_row), integer(kind),
-        address(rooms.ctypes.data), integer(high), integer(wide),
+        address(rooms.ctypes.data), integer(high), integer(wide), address(rooms.ctypes.data + packed),
     )  # fmt: skip

@@ -37,6 +37,13 @@ def stepped(weights, master):
 
 
 @inlined
+def round_into(working, weights):
+    """The working weights of a piece, while it is in the cache."""
+    for i in range(weights.size):
+        working[i] = weights[i]
+
+
+@inlined
 def square_sum(x):
     total = 0.0
     for i in range(x.size):

@@ -46,6 +46,7 @@ class BFloat(ir.types.Type):  # type: ignore[misc]
 
 
 PAIRS = ir.VectorType(BFloat(), 2 * SIDE)
+LANES = ir.VectorType(INDEX, 2 * SIDE)
 
 
 @cache
@@ -64,16 +65,29 @@ def _byte(builder: Any, base: Any, offset: Any) -> Any:
     return builder.gep(base, [offset], source_etype=BYTE)
 
 
+def _floats(builder: Any, place: Any, part: int) -> Any:
+    return builder.load(_byte(builder, place, _constant(part * SIDE * 4)), typ=FLOATS, align=4)
+
+
 @intrinsic(prefer_literal=True)
 def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
     """16 by 16 words from rows that lie `apart` bytes and hold bfloat16, or `floats` that are rounded. Where numbers of
     a word are side by side, a row behind `last` is read as that one."""
     floats, interleaved, turning = floats.literal_value, interleaved.literal_value, turning.literal_value
 
-    def numbers(builder, place, count):
+    def side_by_side(builder, place):
+        if not floats:
+            return builder.load(place, typ=ir.VectorType(HALF, 2 * SIDE), align=2)
+        return rounded_pair(builder, *(_floats(builder, place, j) for j in range(2)))
+
+    def one_below_the_other(builder, places):
         if floats:
-            return narrowed(builder, builder.load(place, typ=ir.VectorType(FLOAT, count), align=4))
-        return builder.load(place, typ=ir.VectorType(HALF, count), align=2)
+            two = rounded_pair(builder, *(_floats(builder, place, 0) for place in places)), None
+        else:
+            two = tuple(builder.load(place, typ=HALVES, align=2) for place in places)
+        order = [number for j in range(SIDE) for number in (j, SIDE + j)]
+        second = two[1] or ir.Constant(two[0].type, ir.Undefined)
+        return builder.shuffle_vector(two[0], second, ir.Constant(LANES, order))
 
     def generate(context, builder, signature, arguments):
         to, source, apart, last = arguments[3:]
@@ -82,13 +96,10 @@ def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
         for i in range(SIDE):
             if interleaved:
                 places = [_byte(builder, source, builder.mul(_constant(2 * i + j), apart)) for j in range(2)]
-                two = [numbers(builder, place, SIDE) for place in places]
-                order = [number for j in range(SIDE) for number in (j, SIDE + j)]
-                both = builder.shuffle_vector(*two, ir.Constant(ir.VectorType(INDEX, 2 * SIDE), order))
-                rows.append(builder.bitcast(both, WORDS))
+                rows.append(builder.bitcast(one_below_the_other(builder, places), WORDS))
             else:
                 number = builder.select(builder.icmp_signed("<", _constant(i), last), _constant(i), last)
-                row = numbers(builder, _byte(builder, source, builder.mul(number, apart)), 2 * SIDE)
+                row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
                 rows.append(builder.bitcast(row, WORDS))
         for i, row in enumerate(turned(builder, rows) if turning else rows):
             builder.store(row, _byte(builder, to, _constant(i * SIDE * 4)), align=4)
@@ -127,11 +138,12 @@ def end_tiles(typing):
 
 
 @intrinsic
-def four_tiles(typing, k, upper, lower, left, right, to):
-    """AMX: two tiles of a below each other times two of b side by side, k of each: 32 by 32 floats at `to`."""
+def four_tiles(typing, k, upper, lower, left, right, to, first):
+    """AMX: two tiles of a below each other times two of b side by side, k of each: 32 by 32 floats at `to`, which go on
+    from what is there unless these are the first."""
 
     def generate(context, builder, signature, arguments):
-        k, *panels, to = arguments
+        k, *panels, to, first = arguments
         panels = [builder.inttoptr(each, POINTER) for each in panels]
         to = builder.inttoptr(to, POINTER)
         nothing = ir.VoidType()
@@ -140,8 +152,16 @@ def four_tiles(typing, k, upper, lower, left, right, to):
         multiply = declared(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
         store = declared(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
         register = [ir.Constant(BYTE, number) for number in range(8)]
-        for number in range(4):
-            builder.call(zero, [register[number]])
+        places = [
+            _byte(builder, to, _constant(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)
+        ]
+        with builder.if_else(builder.icmp_signed("!=", first, _constant(0))) as (begins, continues):
+            with begins:
+                for number in range(4):
+                    builder.call(zero, [register[number]])
+            with continues:
+                for number in range(4):
+                    builder.call(load, [register[number], places[number], _constant(SIDE * 8)])
         before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
         builder.branch(loop)
         builder.position_at_end(loop)
@@ -157,21 +177,29 @@ def four_tiles(typing, k, upper, lower, left, right, to):
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
         for number in range(4):
-            place = _byte(builder, to, _constant(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4))
-            builder.call(store, [register[number], place, _constant(SIDE * 8)])
+            builder.call(store, [register[number], places[number], _constant(SIDE * 8)])
         return context.get_dummy_value()
 
-    return types.void(intp, uintp, uintp, uintp, uintp, uintp), generate
+    return types.void(intp, uintp, uintp, uintp, uintp, uintp, intp), generate
 
 
 @intrinsic
-def half_a_tile(typing, k, a, left, right, to):
-    """avx512_bf16: eight rows of a tile of a times two tiles of b, k of each: 8 by 32 floats at `to`."""
+def half_a_tile(typing, k, a, left, right, to, first):
+    """avx512_bf16: eight rows of a tile of a times two tiles of b, k of each: 8 by 32 floats at `to`, which go on from
+    what is there unless these are the first."""
 
     def generate(context, builder, signature, arguments):
-        k, a, left, right, to = arguments
+        k, a, left, right, to, first = arguments
         a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
         multiply = declared(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
+        places = [_byte(builder, to, _constant(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
+        begins, before = builder.icmp_signed("!=", first, _constant(0)), builder.block
+        with builder.if_then(builder.not_(begins)):
+            waiting, within = [builder.load(place, typ=FLOATS, align=4) for place in places], builder.block
+        old = [builder.phi(FLOATS) for _ in places]
+        for each, value in zip(old, waiting, strict=True):
+            each.add_incoming(ir.Constant(FLOATS, None), before)
+            each.add_incoming(value, within)
         before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
         builder.branch(loop)
         builder.position_at_end(loop)
@@ -198,42 +226,90 @@ def half_a_tile(typing, k, a, left, right, to):
                     values[2 * i + j] = builder.call(multiply, [values[2 * i + j], spread, b[j]])
         following = builder.add(at, _constant(1))
         at.add_incoming(following, loop)
-        for each, value in zip(sums, values, strict=True):
-            each.add_incoming(ir.Constant(FLOATS, None), before)
+        for each, begun, value in zip(sums, old, values, strict=True):
+            each.add_incoming(begun, before)
             each.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
-        for number, value in enumerate(values):
-            builder.store(value, _byte(builder, to, _constant(number * SIDE * 4)), align=4)
+        for place, value in zip(places, values, strict=True):
+            builder.store(value, place, align=4)
         return context.get_dummy_value()
 
-    return types.void(intp, uintp, uintp, uintp, uintp), generate
+    return types.void(intp, uintp, uintp, uintp, uintp, intp), generate
 
 
 @intrinsic(prefer_literal=True)
-def finish_row(typing, narrow, add, tile, factor, bias, place):
-    """32 floats of a tile to where they belong, as they are or rounded, written or added: factor · tile, plus a bias of
-    bfloat16 where there is one."""
+def finish_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, apart):
+    """A tile of 32 columns to where it belongs, as it is or rounded, written or added: factor · tile, plus a bias of
+    bfloat16 where there is one. Of every row, `apart` bytes from the one before, so many columns are there."""
     narrow, add = narrow.literal_value, add.literal_value
 
     def generate(context, builder, signature, arguments):
-        tile, factor, bias, place = arguments[2:]
+        tile, rows, columns, factor, bias, place, apart = arguments[2:]
         tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
         factor = _spread(builder, factor)
-        kind, size = (HALVES, 2) if narrow else (FLOATS, 4)
-        shifts = [_loaded_where(builder, bias, j) for j in range(2)]
+        there = builder.icmp_signed("<", ir.Constant(LANES, list(range(2 * SIDE))), _spread_columns(builder, columns))
+        halves = [_half(builder, there, j) for j in range(2)]
+        shifts = [_loaded_where(builder, bias, j, halves[j]) for j in range(2)]
+        before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("stored")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(WORD)
+        at.add_incoming(_constant(0), before)
+        source, to = (
+            _byte(builder, tile, builder.mul(at, _constant(2 * SIDE * 4))),
+            _byte(builder, place, builder.mul(at, apart)),
+        )
+        values = []
         for j in range(2):
-            value = builder.load(_byte(builder, tile, _constant(j * SIDE * 4)), typ=FLOATS, align=4)
-            value = builder.fadd(builder.fmul(value, factor), shifts[j])
-            to = _byte(builder, place, _constant(j * SIDE * size))
+            value = builder.load(_byte(builder, source, _constant(j * SIDE * 4)), typ=FLOATS, align=4)
+            values.append(builder.fadd(builder.fmul(value, factor), shifts[j]))
+        if narrow:
             if add:
-                old = builder.load(to, typ=kind, align=size)
-                value = builder.fadd(widened(builder, old) if narrow else old, value)
-            builder.store(narrowed(builder, value) if narrow else value, to, align=size)
+                old = [
+                    _masked_load(builder, _byte(builder, to, _constant(j * SIDE * 2)), HALVES, halves[j])
+                    for j in range(2)
+                ]
+                values = [builder.fadd(widened(builder, each), value) for each, value in zip(old, values, strict=True)]
+            _masked_store(builder, to, rounded_pair(builder, *values), there)
+        else:
+            for j, value in enumerate(values):
+                part = _byte(builder, to, _constant(j * SIDE * 4))
+                if add:
+                    value = builder.fadd(_masked_load(builder, part, FLOATS, halves[j]), value)
+                _masked_store(builder, part, value, halves[j])
+        following = builder.add(at, _constant(1))
+        at.add_incoming(following, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, rows), loop, after)
+        builder.position_at_end(after)
         return context.get_dummy_value()
 
     literals = types.IntegerLiteral(narrow), types.IntegerLiteral(add)
-    return types.void(*literals, uintp, types.float32, uintp, uintp), generate
+    return types.void(*literals, uintp, intp, intp, types.float32, uintp, uintp, intp), generate
+
+
+def rounded_pair(builder: Any, low: Any, high: Any) -> Any:
+    """32 floats as bfloat16, to the nearest even, by the processor: what is too small for a float32 that keeps its
+    digits becomes 0, as in the products themselves. NaN stays NaN."""
+    convert = declared(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", PAIRS, [FLOATS, FLOATS])
+    return builder.bitcast(builder.call(convert, [high, low]), ir.VectorType(HALF, 2 * SIDE))
+
+
+def _masked_load(builder: Any, place: Any, kind: Any, mask: Any) -> Any:
+    name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
+    load = declared(builder, name, kind, [POINTER, INDEX, mask.type, kind])
+    return builder.call(load, [place, ir.Constant(INDEX, 2), mask, ir.Constant(kind, None)])
+
+
+def _masked_store(builder: Any, place: Any, value: Any, mask: Any) -> None:
+    name = f"llvm.masked.store.v{value.type.count}{value.type.element.intrinsic_name}.p0"
+    store = declared(builder, name, ir.VoidType(), [value.type, POINTER, INDEX, mask.type])
+    builder.call(store, [value, place, ir.Constant(INDEX, 2), mask])
+
+
+def _half(builder: Any, mask: Any, part: int) -> Any:
+    chosen = ir.Constant(WORDS, [part * SIDE + lane for lane in range(SIDE)])
+    return builder.shuffle_vector(mask, ir.Constant(mask.type, ir.Undefined), chosen)
 
 
 def _spread(builder: Any, number: Any) -> Any:
@@ -243,12 +319,18 @@ def _spread(builder: Any, number: Any) -> Any:
     )
 
 
-def _loaded_where(builder: Any, bias: Any, part: int) -> Any:
+def _spread_columns(builder: Any, columns: Any) -> Any:
+    nothing = ir.Constant(LANES, ir.Undefined)
+    one = builder.insert_element(nothing, builder.trunc(columns, INDEX), ir.Constant(INDEX, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(LANES, None))
+
+
+def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
     """16 of a bias, or zeros where it has no address: negative ones, which change nothing that they are added to."""
     there, before = builder.icmp_unsigned("!=", bias, _constant(0)), builder.block
     with builder.if_then(there):
         place = _byte(builder, builder.inttoptr(bias, POINTER), _constant(part * SIDE * 2))
-        loaded, within = widened(builder, builder.load(place, typ=HALVES, align=2)), builder.block
+        loaded, within = widened(builder, _masked_load(builder, place, HALVES, mask)), builder.block
     found = builder.phi(FLOATS)
     found.add_incoming(ir.Constant(FLOATS, [-0.0] * SIDE), before)
     found.add_incoming(loaded, within)
@@ -286,24 +368,3 @@ def put_word(typing, place, index, value):
         return context.get_dummy_value()
 
     return types.void(uintp, intp, intp), generate
-
-
-@intrinsic
-def finish_number(typing, narrow, add, value, place, index):
-    """As `finish_row`, of one number that is ready."""
-
-    def generate(context, builder, signature, arguments):
-        narrow, add, value, place, index = arguments
-        place = builder.inttoptr(place, POINTER)
-        adds = builder.icmp_signed("!=", add, _constant(0))
-        with builder.if_else(builder.icmp_signed("!=", narrow, _constant(0))) as (halves, floats):
-            for block, kind, size in ((halves, HALF, 2), (floats, FLOAT, 4)):
-                with block:
-                    to = builder.gep(place, [index], source_etype=kind)
-                    old = builder.load(to, typ=kind, align=size)
-                    wide = widened(builder, old) if kind is HALF else old
-                    whole = builder.select(adds, builder.fadd(wide, value), value)
-                    builder.store(narrowed(builder, whole) if kind is HALF else whole, to, align=size)
-        return context.get_dummy_value()
-
-    return types.void(intp, intp, types.float32, uintp, intp), generate

@@ -8,11 +8,25 @@ of them says so: `total = plus(total, term)`. NaN and infinity keep their meanin
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 import llvmlite.ir as ir
 from numba import float32, int32, njit
+from numba.core import config
 from numba.extending import intrinsic
 
 EXACT = {"contract"}
+
+
+def whole_registers(told: str | None, host: dict[str, bool]) -> str | None:
+    """The features to compile for, where Numba was not told of any. LLVM uses half of a vector register on Intel's
+    processors, because the first that had 512 bits were slowed by them; those that multiply bfloat16 are not."""
+    if told is not None or not host.get("avx512bf16"):
+        return told
+    return ",".join([*(f"{'+' if there else '-'}{name}" for name, there in sorted(host.items())), "-prefer-256-bit"])
+
+
+# Numba asks once, when the first function is made that it may compile.
+config.CPU_FEATURES = whole_registers(config.CPU_FEATURES, llvm.get_host_cpu_features())
 
 # What kernels are made of is inlined into them. Otherwise a kernel read from the cache calls the copy that was saved
 # with it, one just compiled calls the original, the two are optimised apart, and sums come out in another order.

@@ -8,7 +8,7 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum, stepped
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -56,7 +56,7 @@ def adamw(
                 rate, root, float32(eps),
             )  # fmt: skip
             if working is not None:
-                working[a:b] = weights[a:b]
+                round_into(working[a:b], weights[a:b])
         else:
             squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
     roots(moved, squares[0], firsts)

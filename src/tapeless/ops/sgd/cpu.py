@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, square_sum, stepped
+from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Native, Scratch
 
@@ -28,7 +28,7 @@ def sgd(weights, step, moved, norms, gradients, scale, finite, lr, pieces, first
         if finite[0]:
             squares[0, piece], squares[1, piece] = _sgd(weights[a:b], gradients[a:b], rate)
             if working is not None:
-                working[a:b] = weights[a:b]
+                round_into(working[a:b], weights[a:b])
         else:
             squares[0, piece], squares[1, piece] = 0.0, square_sum(weights[a:b])
     step[0] += finite[0]

@@ -76,6 +76,13 @@ class Rows:
         return sum(int(lengths[row].sum()) for row in self.rows) / (len(self.rows) * self.time)
 
 
+def told_cut(*sides: Rows) -> str:
+    """What the rows' end cuts off, for people; nothing where it is nothing."""
+    cut, lost = (sum(getattr(each, name) for each in sides) for name in ("cut", "lost"))
+    what = [f"in {cut:,} an answer is cut off"] * bool(cut) + [f"{lost:,} are left out"] * bool(lost)
+    return f"at {sides[0].time:,} positions {' and '.join(what)}" if what else ""
+
+
 def _packed(numbers: Sequence[int], lengths: Array, time: int) -> list[list[int]]:
     """The longest first, each into the fullest row that still has room for it. With no `time`, a row each."""
     if not time:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,16 @@ class Side:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All conversations of a file, none held out, and how many were left out for which reason, each with one for an
+    example."""
+
+    side: Side
+    skipped: dict[str, int]
+    examples: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,15 @@ def prepare_chats(
     return about
 
 
+def whole_chats(source: str, speech: Speech, reading: Reading, progress: Progress) -> Whole:
+    """To be judged by, as a model that is spoken with so reads them."""
+    reading.validate()
+    found = _gathered(source, speech, reading, progress)
+    if not found.ids:
+        raise TapelessError(f"{source} holds no conversation to judge by{_told_skipped(found)}: give some.")
+    return Whole(_side(found, range(len(found.ids))), dict(found.skipped), found.examples)
+
+
 @dataclass
 class _Gathered:
     ids: list[Array] = field(default_factory=list)
@@ -198,11 +217,9 @@ def _split(found: _Gathered, share: float, seed: int, source: str) -> dict[str, 
         same.setdefault(digest, []).append(number)
     groups = list(same.values())
     if len(groups) < 2:
-        left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.skipped.items())
-        told = f" ({left_out} left out)" if left_out else ""
         raise TapelessError(
-            f"{source} holds {len(groups)} conversation{'s' * (len(groups) != 1)}{told}, and one is to be held out: "
-            f"give more."
+            f"{source} holds {len(groups)} conversation{'s' * (len(groups) != 1)}{_told_skipped(found)}, and one is to "
+            f"be held out: give more."
         )
     sizes = [sum(len(found.ids[each]) for each in group) for group in groups]
     left, held = share * sum(sizes), set[int]()
@@ -218,19 +235,24 @@ def _split(found: _Gathered, share: float, seed: int, source: str) -> dict[str, 
     }
 
 
+def _told_skipped(found: _Gathered) -> str:
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.skipped.items())
+    return f" ({left_out} left out)" if left_out else ""
+
+
+def _side(found: _Gathered, numbers: Sequence[int]) -> Side:
+    ids, learned = (np.concatenate([each[number] for number in numbers]) for each in (found.ids, found.learned))
+    return Side(ids, learned, np.array([len(found.ids[number]) for number in numbers], np.int64))
+
+
 def _write(
     folder: Path, source: str, seed: int, speech: Speech, found: _Gathered, sides: dict[str, list[int]]
 ) -> About:
     counted = {}
     for name, numbers in sides.items():
-        tensors = {
-            "ids": np.concatenate([found.ids[number] for number in numbers]),
-            "learned": np.concatenate([found.learned[number] for number in numbers]),
-            "lengths": np.array([len(found.ids[number]) for number in numbers], np.int64),
-        }
-        written = write_safetensors(folder / f"{name}.safetensors", tensors)
-        learned = int(tensors["learned"].sum())
-        counted[name] = Counted(len(numbers), len(tensors["ids"]), learned, written.sha256)
+        side = _side(found, numbers)
+        written = write_safetensors(folder / f"{name}.safetensors", vars(side))
+        counted[name] = Counted(len(side), len(side.ids), int(side.learned.sum()), written.sha256)
     speech.tokenizer.save(folder)
     speech.chat.save(folder)
     about = About(

@@ -26,6 +26,7 @@ from tapeless.train.doctor.findings import (
 ENOUGH = 4  # lines of updates before anything is said about their course
 LARGE, LARGISH, SMALL, RIGHT = 0.05, 0.015, 1e-3, 5e-3  # the largest updates, beside the weights
 WHOLE = 1.0  # an update as large as the weights
+TORN = 1.2  # times the loss that adapters began with
 UNSETTLED = 0.03  # such updates, and a loss that has not settled: a lower rate is the shorter way
 SOLVED = 0.85  # a gain that leaves little to be wished for
 FALLING, STEEPLY = 0.02, 0.03  # of the mark, in the last quarter of a run; the second where something was learned
@@ -177,6 +178,20 @@ def _too_high(evidence: Evidence) -> Observation | None:
     )
 
 
+def _away(evidence: Evidence) -> Observation | None:
+    """Where the size of updates says nothing, the loss does: adapters begin as the model that was there, so that one
+    which ends well above where it began was torn apart."""
+    if not evidence.setup.adapters or evidence.reached is None or evidence.reached < TORN * evidence.losses[0]:
+        return None
+    return Observation(
+        "learning rate too high",
+        "bad",
+        f"The learning rate is too high: the loss went from {evidence.losses[0]:.3g}, which the adapted model began "
+        f"with, to {evidence.reached:.3g}.",
+        f"Divide the learning rate by 10{_rate(evidence, 0.1)}.",
+    )
+
+
 def _clipping(evidence: Evidence) -> Observation | None:
     """Adam divides by the gradient's size, so that a clip changes little."""
     clip, setup = evidence.setup.clip, evidence.setup
@@ -318,6 +333,7 @@ CAUSES: tuple[Cause, ...] = (
     _too_little,
     _overfitting,
     _too_high,
+    _away,
     _clipping,
     _dead_units,
     _too_low,

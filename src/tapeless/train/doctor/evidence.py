@@ -26,6 +26,7 @@ class Setup:
     lr: float | None = None
     clip: float | None = None
     placement: str | None = None
+    adapters: bool = False  # whose size beside the weights that they adapt is not recorded
 
 
 def read_setup(folder: Path) -> Setup:
@@ -34,7 +35,9 @@ def read_setup(folder: Path) -> Setup:
         return Setup()
     run = open_run(folder)
     settings, preset = run.request().settings, run.preset()
-    return Setup(preset.optimizer, settings.lr, settings.clip, preset.architecture.placement)
+    return Setup(
+        preset.optimizer, settings.lr, settings.clip, preset.architecture.placement, adapters=preset.lora is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,11 @@ def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
     chance = number(start, "chance_loss")
     if chance is not None and spread is not None:
         chance *= spread[1] * spread[1]  # a distance grows with what it is a distance between
-    examples = number(start, "examples")
+    examples, setup = number(start, "examples"), setup or Setup()
+    # Adapters start from nothing, so that every update is large beside them, and small beside what they adapt.
+    sized = () if setup.adapters else steps
     return Evidence(
-        setup=setup or Setup(),
+        setup=setup,
         steps=tuple(steps),
         updates=max((line["step"] for line in (*steps, *evaluations)), default=0),
         repeated=repeated,
@@ -152,7 +157,7 @@ def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
         chance=chance,
         commonest=number(start, "chance_accuracy"),
         examples=None if examples is None else int(examples),
-        sizes=tuple(median(each.values()) for line in steps if (each := numbers(line, "update_ratios"))),
+        sizes=tuple(median(each.values()) for line in sized if (each := numbers(line, "update_ratios"))),
         norms=tuple(norm for line in steps if (norm := number(line, "gradient_norm")) is not None),
         profile=_profile(steps),
         dead=_dead(evaluations),

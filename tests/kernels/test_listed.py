@@ -1,0 +1,118 @@
+"""Native calls as one: the bits are those of one by one, with threads, MKL and bfloat16 too; errors come through."""
+
+import ctypes
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.kernels.cpu import blas, products_bfloat16
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.listed import SINGLY, Listed, as_one
+
+STEPS = SINGLY + 3
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    blas.set_threads(min(request.param, blas.cores()))
+    yield
+    blas.set_threads(None)
+
+
+@pytest.mark.parametrize("products", blas.PRODUCTS)
+def test_a_step_as_one_has_the_bits_of_its_calls(products, threads):
+    if products == "mkl" and blas.mkl() is None:
+        pytest.skip("MKL is not installed")
+    blas.set_products(products)
+    try:
+        assert_same_bits("float32")
+    finally:
+        blas.set_products(None)
+
+
+@pytest.mark.skipif(not products_bfloat16.THERE, reason="this processor multiplies no bfloat16")
+def test_a_step_in_bfloat16_too():
+    assert_same_bits("bfloat16", activation="gelu")
+
+
+def assert_same_bits(precision, **fields):
+    """Training steps, of which the last ones are bound as one, beside the same calls walked."""
+    one, walked = (
+        Model("ops-102k", batch=32, time=8, backend="cpu", precision=precision, seed=3, **fields) for _ in range(2)
+    )
+    rng = np.random.default_rng(0)
+    tokens, targets = rng.integers(0, one.config.vocab, (32, 8)), rng.integers(0, one.config.vocab, 32)
+    for _ in range(STEPS):
+        one.step(tokens, targets, lr=1e-3, clip=1.0)
+        for _ in walked.walk_step(tokens, targets, lr=1e-3, clip=1.0)[0]:
+            pass
+    (listed,) = [each for runs in one.engine._captured.values() for each in runs if isinstance(each, Listed)]
+    assert len(listed._runs) < len(listed._natives) / 10
+    assert one.engine.memory.tobytes() == walked.engine.memory.tobytes()
+
+
+def take(out, values, index, factor, times, add):
+    for i in range(times):
+        out[i] = values[index] * factor + (out[i] if add else 0.0)
+
+
+TAKE = Kernel(take)
+
+
+def test_every_kind_of_argument():
+    out, values = np.zeros(5), np.arange(6, dtype=np.float32)[::2]
+    runs = as_one([TAKE.bind(0, out, values, 1, 0.5, 3, False), TAKE.bind(0, out, values, 2, -0.25, 4, True)])
+    assert len(runs) == 1
+    runs[0]()
+    assert out.tolist() == [0.0, 0.0, 0.0, -1.0, 0.0]
+
+
+def test_what_cannot_be_called_so_keeps_its_place():
+    out, values, seen = np.zeros(2), np.ones(1, np.float32), []
+    twice = [TAKE.bind(0, out, values, 0, 1.0, 1, True)] * 2
+    runs = as_one([*twice, lambda: seen.append(out[0]), *twice, partial(seen.append, "end")])
+    assert len(runs) == 4
+    for run in runs:
+        run()
+    assert seen == [2.0, "end"]
+    assert out[0] == 4.0
+
+
+def test_where_calls_run_alone_so_does_the_list():
+    out, values = np.zeros(2), np.ones(1, np.float32)
+    one = TAKE.bind(0, out, values, 0, 1.0, 1, True)
+    (alone,) = as_one([blas.Alone([one, one]), one])
+    assert isinstance(alone, blas.Alone)
+    assert len(alone.runs) == 1
+    alone()
+    assert out[0] == 3.0
+
+
+def test_of_c_functions():
+    root = ctypes.CDLL(None).memcpy
+    root.restype = None
+    source, to = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    word = ctypes.c_uint64
+    copy = partial(root, word(to.ctypes.data), word(source.ctypes.data), word(8))
+    (run,) = as_one([copy, partial(root, word(to.ctypes.data + 8), word(to.ctypes.data), word(8))])
+    run()
+    assert to.tolist() == [0, 1, 0, 1]
+
+
+def fails(out, at):
+    if out[0] == at:
+        raise ValueError("wrong")
+    out[0] += 1
+
+
+FAILS = Kernel(fails)
+
+
+def test_an_exception_comes_through():
+    out = np.zeros(1)
+    (run,) = as_one([FAILS.bind(0, out, 5), FAILS.bind(0, out, 1), FAILS.bind(0, out, 7)])
+    with pytest.raises(ValueError, match="wrong"):
+        run()
+    assert out[0] == 1
