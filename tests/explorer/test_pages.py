@@ -63,7 +63,9 @@ def visit(chromium):
         contexts.append(context)
         page = context.new_page()
         if slowly:  # so that what moves by itself is still under way when a slow machine comes to look
-            page.add_init_script("{ const now = performance.now.bind(performance); performance.now = () => now() / 1e4; }")
+            page.add_init_script(
+                "{ const now = performance.now.bind(performance); performance.now = () => now() / 1e4; }"
+            )
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda asked: complaints.extend([asked.url] if foreign(asked.url) else []))
