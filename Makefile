@@ -61,7 +61,9 @@ lint: .venv/.test
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
-test: lint browser
+# While what was written is looked at, the kernels are compiled that the tests will want, each once.
+test: browser
+	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.

@@ -24,7 +24,7 @@ from tests.random_cases import SOAK
 
 cpu = backend_named("cpu")
 
-TRIED = VALUES if SOAK > 1 else VALUES // 4
+TRIED = VALUES if SOAK > 1 else VALUES // 8
 SEEDS = [0] if SOAK == 1 else [int.from_bytes(os.urandom(4)) for _ in range(max(1, SOAK // 10))]
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
 

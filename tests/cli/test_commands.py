@@ -1,7 +1,6 @@
 """Every command as a user types it: in a process of its own, for people and for machines."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,11 @@ from rich.cells import cell_len
 
 from tapeless import PRESETS
 from tapeless.check.tolerances import TOLERANCES
+from tests.cli.typed import typed
 
 
 def tapeless(*words: str, folder: Path | None = None, columns: int = 120) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    return subprocess.run(
-        [sys.executable, "-m", "tapeless", *words], capture_output=True, text=True, cwd=folder, env=environment
-    )
+    return typed(*words, folder=folder, COLUMNS=str(columns))
 
 
 def result_of(*words: str, folder: Path | None = None):

@@ -1,9 +1,6 @@
 """`tapeless help`, `tapeless about` and completion, as a terminal and a shell have them."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from tapeless.cli.app import app
 from tapeless.cli.common import console
 from tapeless.cli.manual import find_pages, for_terminal, title
 from tapeless.errors import TapelessError
-
-AS_A_SCRIPT = "import sys; sys.argv[0] = 'tapeless'; from tapeless.cli import main; main()"
+from tests.cli.typed import typed
 
 
 def shown(*words):
@@ -75,11 +71,7 @@ def completed(shell, words, folder):
         "zsh": {"_TYPER_COMPLETE_ARGS": " ".join(words)},
         "fish": {"_TYPER_COMPLETE_ARGS": " ".join(words), "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }[shell]
-    done = subprocess.run(
-        [sys.executable, "-c", AS_A_SCRIPT],
-        env={**os.environ, **variables, "_TAPELESS_COMPLETE": f"complete_{shell}"},
-        cwd=folder, capture_output=True, text=True,
-    )  # fmt: skip
+    done = typed(folder=folder, **variables, _TAPELESS_COMPLETE=f"complete_{shell}")
     assert done.stderr == ""
     return done.stdout
 
@@ -115,10 +107,7 @@ def test_a_shell_is_offered_what_there_is(shell, words, offered, folder):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_names_the_program(shell):
-    done = subprocess.run(
-        [sys.executable, "-c", AS_A_SCRIPT],
-        env={**os.environ, "_TAPELESS_COMPLETE": f"source_{shell}"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = typed(_TAPELESS_COMPLETE=f"source_{shell}")
+    assert done.returncode == 0
     assert f"complete_{shell}" in done.stdout
     assert "tapeless" in done.stdout

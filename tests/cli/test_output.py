@@ -36,7 +36,7 @@ def tapeless(*words, folder, stdout=subprocess.PIPE):
 
 @pytest.mark.parametrize(
     "words",
-    [("--help",), ("train", "--help"), ("presets", "--json"), ("explain", "ops-102k"), ("plan", "ops-102k")],
+    [("train", "--help"), ("presets", "--json"), ("plan", "ops-102k")],
     ids=" ".join,
 )
 def test_output_to_a_full_device_or_a_closed_pipe(words, tmp_path):

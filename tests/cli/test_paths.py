@@ -1,23 +1,18 @@
 """Paths on the command line: the home folder, and names that need quotes."""
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tapeless.cli.paths import quoted
+from tests.cli.typed import typed
 
 QUICK = ("--layers", "1", "--channels", "16", "--heads", "2", "--time", "16", "--steps", "1", "--backend", "reference")
 
 
 def tapeless(*words, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "tapeless", *words], capture_output=True, text=True, cwd=folder,
-        env={**os.environ, "HOME": str(folder / "home"), "COLUMNS": "200"},
-    )  # fmt: skip
+    return typed(*words, folder=folder, HOME=str(folder / "home"), COLUMNS="200")
 
 
 def test_the_home_folder_and_a_name_that_needs_quotes(tmp_path):

@@ -2,24 +2,16 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tapeless.tasks.data.tokens import open_data
+from tests.cli.typed import typed
 from tests.tasks.data.texts import small_bpe, text
 
 
 def tokenize(*words: str, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "tapeless", "tokenize", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "120"},
-    )
+    return typed("tokenize", *words, folder=folder)
 
 
 @pytest.fixture

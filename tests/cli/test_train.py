@@ -1,7 +1,6 @@
 """Training as a user does it: text in, a run out, stopped and resumed, sampled, exported and imported again."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,15 +10,13 @@ import pytest
 
 from tapeless.train import checkpoint
 from tapeless.train.metrics import read_metrics
+from tests.cli.typed import typed
 
 SMALL = ("--layers", "1", "--channels", "16", "--heads", "2", "--context", "32", "--time", "16", "--batch", "4")
 
 
 def tapeless(*words, folder, columns=120):
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    return subprocess.run(
-        [sys.executable, "-m", "tapeless", *words], capture_output=True, text=True, cwd=folder, env=environment
-    )
+    return typed(*words, folder=folder, COLUMNS=str(columns))
 
 
 def result_of(*words, folder):

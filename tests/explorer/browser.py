@@ -8,7 +8,7 @@ import re
 import shutil
 
 from playwright.sync_api import Locator
-from playwright.sync_api import expect as expect  # for the tests, with this patience
+from playwright.sync_api import expect as expect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 expect.set_options(timeout=30_000)

@@ -13,7 +13,7 @@ import pytest
 from tests.random_cases import SOAK
 
 ROOT = Path(__file__).parents[2]
-PARTS = 4
+PARTS = 8
 TRIED = range(PARTS) if SOAK > 1 else range(2)  # the interpreter is slow: a part for each worker
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ import tapeless
 from tapeless.errors import TapelessError
 from tapeless.models.adapters import merged
 from tapeless.train.base import FILE
+from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.find_rate import Kept
 from tapeless.train.run import open_run
 from tapeless.train.session import Session, resume, start
 from tapeless.train.settings import Request, Settings
@@ -93,3 +95,15 @@ def test_adapters_need_a_model_to_adapt(base: Path, tmp_path: Path) -> None:
     with pytest.raises(TapelessError, match="lora cannot be changed in the middle of a run"):
         resume(base, {"lora": 2}, {"steps": 9})
     assert not (tmp_path / "new").exists()
+
+
+def test_a_rate_is_looked_for_with_adapters(base: Path, tmp_path: Path) -> None:
+    """A checkpoint in memory has no base beside it, and needs none: what is frozen is there."""
+    session = start(request(lora=2), tmp_path / "run", base=open_run(base))
+    kept = Kept(session.trainer)
+    before = {name: array.copy() for name, array in session.model.weights().items()}
+    session.trainer.batch()
+    session.trainer.restore(cast(Checkpoint, kept))
+    assert all(np.array_equal(array, before[name]) for name, array in session.model.weights().items())
+    assert session.trainer.base == kept.state["base"]
+    session.run.release()

@@ -166,6 +166,9 @@ def changed(folder: Path, **fields: Any) -> None:
 
 BAD = [
     ({"model_type": "gemma"}, "model_type 'gemma': only 'gpt2', 'llama', 'mistral', 'qwen2', 'qwen3' can be read"),
+    ({"architectures": ["GemmaForCausalLM"]}, "of model_type 'llama' only LlamaForCausalLM and LlamaModel can be read"),
+    ({"architectures": ["LlamaForSequenceClassification"]}, "architectures=['LlamaForSequenceClassification']: of"),
+    ({"architectures": 7}, "architectures=7: of model_type 'llama' only"),
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "of the kind 'yarn': only linear and llama3"),
     ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "has no factor: add it"),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": -1.0}}, "rope_theta=-1.0: it must be a number above 0"),

@@ -41,7 +41,8 @@ from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
 from tapeless.train.run import open_run, write_configuration
 from tapeless.train.settings import Request, Settings, as_toml, read_request
-from tapeless.weights import hugging_face
+from tapeless.weights import hugging_face, peft
+from tools.fuzz import speaking
 from tools.fuzz.mutate import (
     Mutation,
     mixed,
@@ -517,6 +518,18 @@ READERS = (
     Reader("Hugging Face: config.json", 20, _bytes_or(some_json), _hugging_face("config.json")),
     Reader("Hugging Face: index", 10, _bytes_or(some_json), _hugging_face("model.safetensors.index.json")),
     Reader("Hugging Face: model.safetensors", 10, some_safetensors, _hugging_face("model.safetensors")),
+    Reader("Hugging Face: config.json of a Llama", 20, _bytes_or(some_json), speaking.llama_config),
+    Reader("conversations", 20, mixed((some_json_lines, some_bytes)), speaking.conversations("chats.jsonl")),
+    Reader("conversations, one list", 10, _bytes_or(some_json), speaking.conversations("chats.json")),
+    Reader("prepared conversations: conversations.json", 30, _bytes_or(some_json), speaking.about_conversations),
+    Reader("prepared conversations: tensors, resealed", 20, some_safetensors, speaking.prepared_conversations),
+    Reader("run's chat.json", 30, _bytes_or(some_json), speaking.chat_file("chat.json")),
+    Reader("tokenizer_config.json", 30, _bytes_or(some_json), speaking.chat_file("tokenizer_config.json")),
+    Reader("generation_config.json", 20, _bytes_or(some_json), speaking.chat_file("generation_config.json")),
+    Reader("chat template, rendered", 10, speaking.some_template, speaking.chat_template),
+    Reader("adapter_config.json", 30, _bytes_or(some_json), speaking.adapter(peft.CONFIG)),
+    Reader("adapter_model.safetensors", 20, some_safetensors, speaking.adapter(peft.TENSORS)),
+    Reader("adapter's tapeless.json", 10, _bytes_or(some_json), speaking.adapter(peft.BASE)),
     Reader("a whole run, resumed", 3, some_toml, _resume),
 )
 

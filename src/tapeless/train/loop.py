@@ -252,9 +252,10 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         state = {**LATER, **checkpoint.state}
         check_state(state, self.settings.accumulate, str(checkpoint.path))
-        self.base = state.get("base")
-        for name, array in read_base(checkpoint).items():
-            self.model.write(name, array)
+        if state.get("base") != self.base:  # what is frozen stays what it is once it is there
+            for name, array in read_base(checkpoint).items():
+                self.model.write(name, array)
+            self.base = state.get("base")
         for stem, values in (("weights", self._weights()), ("optimizer", self._optimizer())):
             if values:
                 checkpoint.read(stem, values, self.model.write)

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 @dataclass(frozen=True)
 class Family:
     title: str  # what such a model is called
-    model_types: tuple[str, ...]
+    classes: Mapping[str, str]  # of transformers, by the model_type of a config.json
     prefix: str  # all tensors but the head have it, unless the body alone was saved
     tokens: str  # the embedding, without the prefix: a tied head may be stored once more
     ignored: str  # constants that older versions saved, by a pattern

@@ -10,6 +10,7 @@ from tapeless.models.config import Architecture
 from tapeless.weights.family import Family, Fields, Piece, check_fixed, flag, number, size
 from tapeless.weights.tensors import show
 
+CLASSES = {"gpt2": "GPT2LMHeadModel"}
 PARTS = {
     "tokens": "wte",
     "positions": "wpe",
@@ -87,7 +88,7 @@ def _fits(config: Architecture) -> str | None:
 def _described(config: Architecture) -> dict[str, Any]:
     """Dropout is written as 0, which is how the model was trained."""
     return {
-        "architectures": ["GPT2LMHeadModel"],
+        "architectures": [CLASSES["gpt2"]],
         "model_type": "gpt2",
         "n_layer": config.layers,
         "n_embd": config.channels,
@@ -109,7 +110,7 @@ def _pieces(config: Architecture, ours: str) -> list[Piece]:
 
 GPT2_FAMILY = Family(
     title="GPT-2",
-    model_types=("gpt2",),
+    classes=CLASSES,
     prefix="transformer.",
     tokens="wte.weight",
     ignored=r"h\.\d+\.attn\.(bias|masked_bias)",

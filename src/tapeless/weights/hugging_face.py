@@ -50,11 +50,12 @@ def read_config(folder: Path) -> Architecture:
     """
     fields = read_object(folder, "config.json")
     where = folder / "config.json"
-    known = {kind: family for family in FAMILIES for kind in family.model_types}
+    known = {kind: family for family in FAMILIES for kind in family.classes}
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in known:
         listed = ", ".join(repr(each) for each in known)
         raise TapelessError(f"{where} has model_type {show(kind)}: only {listed} can be read.")
+    _check_class(where, kind, known[kind].classes[kind], fields.get("architectures"))
     config = known[kind].read(where, fields)
     try:
         config.validate()
@@ -64,15 +65,24 @@ def read_config(folder: Path) -> Architecture:
     return config
 
 
+def _check_class(where: Path, kind: str, causal: str, named: Any) -> None:
+    """A model with another head, or another model under a known model_type, is none of ours; the body alone is."""
+    body = causal.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Model"
+    if named is not None and not (isinstance(named, list) and all(each in (causal, body) for each in named)):
+        raise TapelessError(
+            f"{where} has architectures={show(named)}: of model_type {kind!r} only {causal} and {body} can be read."
+        )
+
+
 def family_of(config: Architecture) -> Family:
     """The family of published models that a model of ours belongs to."""
-    reasons = {family: family.fits(config) for family in FAMILIES}
-    for family, reason in reasons.items():
+    reasons = [family.fits(config) for family in FAMILIES]
+    for family, reason in zip(FAMILIES, reasons, strict=True):
         if reason is None:
             return family
     # Of several that it is not, the one that it is nearest to.
     rotary = config.positions == "rotary"
-    raise TapelessError(f"{reasons[FAMILIES[int(rotary)]]}: the Hugging Face layout has no place for this model.")
+    raise TapelessError(f"{reasons[int(rotary)]}: the Hugging Face layout has no place for this model.")
 
 
 def read_weights(folder: Path, config: Architecture, into: Mapping[str, Array]) -> None:

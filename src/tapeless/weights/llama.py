@@ -215,7 +215,7 @@ def _pieces(config: Architecture, ours: str) -> list[Piece]:
 
 LLAMA_FAMILY = Family(
     title="model",
-    model_types=tuple(CLASSES),
+    classes=CLASSES,
     prefix="model.",
     tokens="embed_tokens.weight",
     ignored=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",

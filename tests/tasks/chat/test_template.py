@@ -71,6 +71,7 @@ REFUSED = {
     "{{ messages.append(1) }}": "outside its sandbox",
     "{{ messages[0].update(a=1) }}": "outside its sandbox",
     "{{ (lambda: 1)() }}": "no Jinja that can be read",
+    "{{ lipsum(2) }}": "outside its sandbox: it asks for a file",
     "{% include '/etc/passwd' %}": "does not take this conversation",
     "{% import 'os' as os %}": "does not take this conversation",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}": "calls itself without end",

@@ -111,6 +111,8 @@ def answer(made: ImmutableSandboxedEnvironment, known: dict[str, Template], aske
         return {"refused": f"was stopped: {_brief(error)}"}
     except MemoryError:
         return {"refused": f"was stopped: it takes more than {MOST_MEMORY >> 20:,} MiB of memory"}
+    except OSError:  # as a module that Jinja would import late
+        return {"refused": "reaches outside its sandbox: it asks for a file"}
     except RecursionError:
         return {"refused": "was stopped: it calls itself without end"}
     except Exception as error:  # whatever a template can bring about
