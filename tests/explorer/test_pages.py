@@ -525,6 +525,7 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(b'{"kind": "step", "step": 5, "loss": 0.125, "lr": 0.1}\n')
         page.locator(".readout", has_text="0.125 at step 5").wait_for()
+        page.locator(".replay:not(.waiting)").wait_for()  # what it asks for is there
         shutil.rmtree(run)  # and when somebody removes it, that is said, and nothing breaks
         page.locator("main", has_text="run has no record of its steps").wait_for()
         page.locator("#chart-loss ~ .readout", has_not_text="step").wait_for(state="attached")
