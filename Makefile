@@ -66,7 +66,7 @@ test: browser
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Ratios beside PyTorch, written to benchmarks/results.md. Leave the machine alone meanwhile: about ten minutes.
+# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about fifteen minutes.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
@@ -75,6 +75,7 @@ product-shapes: .venv/.test
 	$(BIN)/python -m tests.kernels.product_shapes
 	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.product_shapes
 	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/python -m tests.kernels.product_shapes
+	$(BIN)/python -m tests.kernels.product_shapes_bfloat16
 
 # Every configuration in bfloat16 on the CPU, call by call beside the reference: about five minutes.
 bfloat16: .venv/.test

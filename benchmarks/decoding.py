@@ -1,4 +1,5 @@
-"""Greedy decoding beside Hugging Face's `generate`, in turns, as ratios: `python benchmarks/decoding.py [--json]`."""
+"""Greedy decoding beside Hugging Face's `generate`, in turns, as ratios: `python benchmarks/decoding.py [--json]`; with
+`--precision bfloat16` both in that."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from tapeless.kernels.cpu import blas
 NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
 
 
-def measured(preset: str, turns: int, threads: int | None) -> dict[str, Any]:
+def measured(preset: str, turns: int, threads: int | None, precision: str = "float32") -> dict[str, Any]:
     """Medians over the turns of each; a ratio is the median of the turns' own ratios."""
-    work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {})
+    work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {}, precision)
     with contenders(NAMES, work) as runners:
         for _ in race(runners, turns):
             pass
@@ -25,6 +26,7 @@ def measured(preset: str, turns: int, threads: int | None) -> dict[str, Any]:
     read = floor.about["bytes_per_token"]
     return {
         "preset": preset,
+        "precision": precision,
         "threads": work.threads,
         "prompt": PROMPT,
         "new": NEW,
@@ -45,13 +47,14 @@ def main() -> None:
     parser.add_argument("preset", nargs="?", default="gpt2-124m")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, help="for everyone; all cores by default")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    result = measured(options.preset, options.turns, options.threads)
+    result = measured(options.preset, options.turns, options.threads, options.precision)
     if options.json:
         print(json.dumps(result))
         return
-    print(f"{result['preset']}: {PROMPT} tokens read, {NEW} made, {result['threads']} threads")
+    print(f"{result['preset']}, {result['precision']}: {PROMPT} tokens read, {NEW} made, {result['threads']} threads")
     for name, ms in result["ms_per_token"].items():
         print(f"  {name:<22}{ms:8.2f} ms a token")
     print(f"  Hugging Face / ours   {result['ratio']:8.2f}×    the same tokens: {result['same_tokens']}")

@@ -1,4 +1,5 @@
-"""`make bench`: the step beside PyTorch for the four works we promise figures for, written to results.md."""
+"""`make bench`: the works we promise figures for, beside their peers, written to results.md: the step beside PyTorch,
+adapters beside peft, decoding beside Hugging Face's `generate`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-WORKS = (("ops-102k", 32, 8, 9), ("gpt2-4x256", 1, 1024, 5), ("gpt2-124m", 4, 64, 5), ("gpt2-124m", 1, 1024, 3))
+WORKS = (
+    ("ops-102k", 32, 8, 9), ("gpt2-4x256", 1, 1024, 5), ("gpt2-124m", 4, 64, 5), ("gpt2-124m", 1, 1024, 3),
+    ("smollm2-135m", 1, 512, 3),
+)  # fmt: skip
+ADAPTED = (("smollm2-135m", 1, 512, 3),)
+DECODED = ("gpt2-124m", "smollm2-135m")
+RANK, TURNS = 16, 5
+Result = tuple[str, dict[str, Any]]  # a command, and what it found
 RESULTS = Path(__file__).with_name("results.md")
 
 
@@ -24,20 +32,25 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def measured(*words: str) -> Result:
+    """What a command says of itself, as JSON."""
+    print(*words, flush=True)
+    program = ["-m", "tapeless", *words[1:]] if words[0] == "tapeless" else words[1:]
+    done = subprocess.run([sys.executable, *program, "--json"], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return " ".join(words), json.loads(done.stdout)
+
+
 def main() -> None:
-    results: list[tuple[list[str], dict[str, Any]]] = []
-    for work in WORKS:
-        words = command(*work)
-        print("tapeless", *words, flush=True)
-        done = subprocess.run([sys.executable, "-m", "tapeless", *words, "--json"], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
-        results.append((words, json.loads(done.stdout)))
-    RESULTS.write_text(report(results), encoding="utf-8")
+    steps = [measured("tapeless", *command(*work)) for work in WORKS]
+    adapted = [measured("tapeless", *command(*work), "--lora", str(RANK)) for work in ADAPTED]
+    decoded = [measured("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
+    RESULTS.write_text(report(steps, adapted, decoded), encoding="utf-8")
     print(f"written to {RESULTS}")
 
 
-def report(results: list[tuple[list[str], dict[str, Any]]]) -> str:
+def report(results: list[Result], adapted: list[Result], decoded: list[Result]) -> str:
     first = results[0][1]
     lines = [
         "# Step time beside PyTorch",
@@ -55,7 +68,7 @@ def report(results: list[tuple[list[str], dict[str, Any]]]) -> str:
         ratios, peaks = result["ratios"], result["peers_peak_bytes"]
         ours = result["ours_peak_bytes"]
         cells = [
-            f"`tapeless {' '.join(words)}`",
+            f"`{words}`",
             f"{ratios['torch_eager']:.2f}×",
             f"{ratios['torch_compile']:.2f}×",
             f"**{result['ratio']:.2f}×**",
@@ -65,13 +78,49 @@ def report(results: list[tuple[list[str], dict[str, Any]]]) -> str:
             f"{ours / peaks['torch_compile']:.1%}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "## Adapters beside peft", "", *_adapters(adapted), "", "## Decoding beside `generate`", ""]
     lines += [
+        *_decoding(decoded),
         "",
         "On a machine of two virtual cores the second one is not always its own: the same step can take 1.2 or 2.2 ms "
         "from one minute to the next, ours and the peers' alike. Only the ratios mean something.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _adapters(results: list[Result]) -> list[str]:
+    """A training of adapters alone, at the same rank on the same projections."""
+    lines = [
+        "| command | peft / ours | peft compiled / ours | step / floor | memory | of peft | of peft compiled |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for words, result in results:
+        ratios, peaks, ours = result["ratios"], result["peers_peak_bytes"], result["ours_peak_bytes"]
+        lines.append(
+            f"| `{words}` | {ratios['peft']:.2f}× | {ratios['peft_compile']:.2f}× | {result['step_over_floor']:.2f} | "
+            f"{ours / 2**20:,.0f} MiB | {ours / peaks['peft']:.1%} | {ours / peaks['peft_compile']:.1%} |"
+        )
+    return lines
+
+
+def _decoding(results: list[Result]) -> list[str]:
+    """The floor is one pass over the weights for each token."""
+    first = results[0][1]
+    lines = [
+        f"Greedy, with a cache: {first['prompt']} tokens are read and {first['new']} made. The floor only reads the "
+        "weights, once for each token.",
+        "",
+        "| command | generate / ours | ours / floor | ours, ms a token | the same tokens |",
+        "|---|---|---|---|---|",
+    ]
+    for words, result in results:
+        same = "yes" if result["same_tokens"] else "no"
+        lines.append(
+            f"| `{words}` | {result['ratio']:.2f}× | {result['over_floor']:.2f} | "
+            f"{result['ms_per_token']['decode-ours']:.1f} | {same} |"
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu import products as own
 from tapeless.kernels.cpu.tiles import Tiles, tiles_for
-from tests.kernels.product_shapes import WAYS, faults
+from tests.kernels.product_shapes import WAYS, Walled, faults
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(5)
@@ -100,6 +101,30 @@ def test_alpha_is_the_same_at_the_edge():
     assert np.array_equal(found[0][:, :61], found[1][:, :61])
     assert np.array_equal(found[1][:, 61:], c[:, 61:])
     assert np.abs(found[0] - (np.float32(0.3) * (a.astype(np.float64) @ b) + c)).max() < 1e-4
+
+
+def test_the_least_product():
+    """attention's, of whole numbers: all sizes, b turned and its row of whole vectors, right in front of a wall."""
+    step = own.LANES
+    for number, (m, n) in enumerate(product(range(1, own.LEAST + 1, 3), range(1, own.LEAST + 1))):
+        add, width = number % 2, step * (1 + number % 2)
+        turn_a = number % 3 == 0
+        assert least_is_right(m, -(-n // step) * step, width, n, turn_a, True, add)
+        assert least_is_right(m, width, n, width, turn_a, False, add)
+
+
+def least_is_right(m, room, k, n, turn_a, turn_b, add):
+    left, right, outs = Walled(m * k), Walled(n * k), Walled(m * room)
+    a = left.rows(k, m, m) if turn_a else left.rows(m, k, k)
+    b = right.rows(n, k, k) if turn_b else right.rows(k, n, n)
+    out = outs.rows(m, room, room)
+    for matrix in (a, b, out):
+        matrix[...] = RNG.integers(-8, 9, matrix.shape)
+    true = 0.5 * ((a.T if turn_a else a) @ (b.T if turn_b else b)) + add * out[:, :n]
+    turns = (112 if turn_a else 111), (112 if turn_b else 111)
+    factors = (a.ctypes.data, m if turn_a else k, b.ctypes.data, k if turn_b else n)
+    own.least_function()(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
+    return np.array_equal(out[:, :n], true)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1e30])

@@ -11,41 +11,12 @@ import pytest
 
 from tapeless.kernels.cpu import products_bfloat16 as narrow
 from tapeless.kernels.cpu.blas import B_NARROW, ROW_MAJOR
-from tests.kernels.product_shapes import WAYS, Walled
+from tests.kernels.product_shapes_bfloat16 import faults
 
 ROOT = Path(__file__).parents[2]
 BFLOAT16 = ml_dtypes.bfloat16
 RNG = np.random.default_rng(7)
 pytestmark = pytest.mark.skipif(not narrow.THERE, reason="this processor multiplies no bfloat16")
-
-
-def walled(rows, columns, kind):
-    """Rows that lie a few numbers apart, right in front of memory that nobody may touch."""
-    step = columns + 3
-    size = np.dtype(kind).itemsize
-    floats = Walled(rows * step + 1).rows(1, 0, rows * step + 1)[0]
-    numbers = floats.view(np.uint8)[floats.nbytes - ((rows - 1) * step + columns) * size :].view(kind)
-    return np.lib.stride_tricks.as_strided(numbers, (rows, columns), (step * size, size))
-
-
-def faults(shapes, workers=1):
-    for number, (m, n, k) in enumerate(tuple(map(int, shape)) for shape in shapes):
-        turn_a, turn_b, add = WAYS[number % 8]
-        kinds = [(BFLOAT16, np.float32)[(number // 8 >> place) % 2] for place in range(3)]
-        a, b, c = (
-            walled(*((k, m) if turn_a else (m, k)), kinds[0]),
-            walled(*((n, k) if turn_b else (k, n)), kinds[1]),
-            walled(m, n, kinds[2]),
-        )
-        for matrix in (a, b, c):
-            matrix[...] = RNG.integers(-8, 9, matrix.shape)
-        bias = RNG.integers(-8, 9, n).astype(BFLOAT16) if number % 3 == 0 and not add else None
-        left, right = (matrix.astype(np.float64) for matrix in ((a.T if turn_a else a), (b.T if turn_b else b)))
-        true = left @ right + (c.astype(np.float64) if add else 0) + (0 if bias is None else bias.astype(np.float64))
-        room = np.full(narrow.floats(m, n, k, workers), np.nan, np.float32)
-        narrow.bound(c, a, b, turn_a, turn_b, add, workers, room, bias)()
-        if not np.array_equal(c.astype(np.float64), true.astype(np.float32).astype(c.dtype).astype(np.float64)):
-            yield f"{m} × {n} × {k}, {(turn_a, turn_b, add)}, {kinds}, {workers} workers"
 
 
 def a_sample(count):

@@ -5,8 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from tapeless import Model
+from tapeless.backends.cpu import Cpu
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas
+from tapeless.models.config import Optimizer
+from tapeless.train import machine
+from tapeless.train.machine import offered
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Settings, read_request
 
@@ -111,3 +116,16 @@ def test_no_threads_at_all_are_refused(tmp_path, request_of):
     with pytest.raises(TapelessError, match="threads must be a whole number from 1"):
         start(request_of(0), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_bfloat16_is_offered_where_it_is_fast_and_pays(monkeypatch):
+    model = Model("gpt2-4x256", batch=1, time=8, backend="cpu", layers=1, channels=64, heads=2, vocab=64)
+    assert offered(Settings(), model) == []  # too small
+    monkeypatch.setattr(machine, "WORTH_IT", 0)
+    for there in ("float32", "bfloat16"), ("float32",):
+        monkeypatch.setattr(Cpu, "precisions", there)
+        assert len(offered(Settings(), model)) == len(there) - 1
+    monkeypatch.setattr(Cpu, "precisions", ("float32", "bfloat16"))
+    assert offered(Settings(precision="float32"), model) == []
+    model.optimizer = Optimizer("muon")
+    assert offered(Settings(), model) == []

@@ -14,7 +14,8 @@ from tapeless.errors import TapelessError
 from tapeless.tasks.chat.template import Chat
 from tapeless.weights.gguf import write_gguf
 from tapeless.weights.hugging_face import write_folder
-from tapeless.weights.runs import import_folder
+from tapeless.weights.peft import write_adapter
+from tapeless.weights.runs import export_gguf, import_adapter, import_folder
 from tapeless.weights.vocabulary import NUMBERS, read_vocabulary
 from tests.screens import document, refusal, screen
 from tests.tasks.chat.spoken import CHATML, LLAMA3, SPECIAL, TOKENS, tokenizer_json
@@ -134,6 +135,26 @@ def test_the_file_computes_what_the_model_does(tmp_path, spec, kind):
     assert values["general.name"] == "small"
     context = f"{values['general.architecture']}.context_length"
     assert values[context] == (12 if kind == "mistral" else 32), "beyond its window llama.cpp would see too much"
+
+
+def test_adapters_are_folded_in(tmp_path, spec):
+    base = made("llama")
+    write_folder(tmp_path / "base", base.config, base.params, spec)
+    adapted = Model("llama-4x256", time=1, backend="reference", optimizer=None, lora=2, **KINDS["llama"][1])
+    weights = {
+        name: 0.3 * RNG.normal(size=array.shape) for name, array in adapted.weights().items() if ".lora_" in name
+    }
+    write_adapter(tmp_path / "adapter", adapted.preset, weights, None)
+    run = import_folder(tmp_path / "base", tmp_path / "run").run
+    tuned = import_adapter(tmp_path / "adapter", run, tmp_path / "tuned").run
+    export_gguf(tuned, tmp_path / "tuned.gguf", "best")
+    ids = RNG.integers(0, 400, 10)
+    expected = tuned.model("best", backend="reference", time=10)[0].logits(ids[None])[0]
+    before = base.logits(ids[None])[0]
+    assert np.abs(expected - before).max() > 0.1
+    values, tensors = read(tmp_path / "tuned.gguf")
+    theirs = walked(values, tensors, ids)
+    assert np.abs(expected - theirs).max() / np.abs(expected).max() < 3e-6
 
 
 @pytest.mark.parametrize(("dtype", "code"), [("float16", 1), ("bfloat16", 32)])

@@ -117,8 +117,8 @@ def _bench() -> str:
     """From the last run of `make bench`."""
     text = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
     rows = re.findall(r"`tapeless bench (\S+) .*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
-    ratios = {name: [float(r) for n, r, _ in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
-    above = {name: [float(f) for n, _, f in rows if (n == "ops-102k") == (name == "ops")] for name in ("ops", "gpt")}
+    ratios = {kind: [float(r) for name, r, _ in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
+    above = {kind: [float(f) for name, _, f in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
     gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
     said = (
         f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2. A step takes "

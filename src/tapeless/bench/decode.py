@@ -18,6 +18,7 @@ from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.vector import plus
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.weights.hugging_face import family_of, their_tensors
@@ -30,7 +31,7 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], P
     if name == "decode-hugging-face":
         return _hugging_face(work)
     blas.set_threads(work.threads)
-    model = Model(work.preset, batch=1, time=1, backend="cpu", optimizer=None, **work.fields)
+    model = Model(work.preset, batch=1, time=1, backend="cpu", optimizer=None, precision=work.precision, **work.fields)
     return _floor(model) if name == "decode-floor" else _ours(model)
 
 
@@ -71,7 +72,7 @@ def profiled(model: Model, prompt: list[int], steps: int) -> list[dict[str, Any]
 
 def _floor(model: Model) -> tuple[Callable[[], Any], dict[str, Any], None]:
     """Every weight that a token needs, read once per token: all but the positions, of which it needs one row."""
-    weights = [weight.reshape(-1) for name, weight in model.params.items() if name != "positions.weight"]
+    weights = [model.engine.view(name).reshape(-1) for name in model.params if name != "positions.weight"]
     runs = [READ.bind(weight.size, np.empty(blas.threads(), np.float32), weight) for weight in weights]
 
     def step() -> None:
@@ -88,7 +89,7 @@ def read(sums: Array, x: Array) -> None:
         total = float32(0)
         mine = x[x.size * part // sums.size : x.size * (part + 1) // sums.size]
         for i in range(mine.size):
-            total += mine[i]
+            total = plus(total, mine[i])
         sums[part] = total
 
 
@@ -110,6 +111,8 @@ def _hugging_face(work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
         for name, array in their_tensors(ours.config, ours.params).items():
             weights.pop(name).copy_(torch.from_numpy(array))
     assert not weights, "every weight has a partner"
+    if work.precision == "bfloat16":
+        theirs = theirs.to(torch.bfloat16)
     theirs.generation_config.eos_token_id = None  # as many tokens as we make, whatever they are
     prompt = torch.from_numpy(_prompt(ours))[None]
     options = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "max_new_tokens": NEW}

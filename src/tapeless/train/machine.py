@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tapeless.backends.backend import backend_named
+from tapeless.model import Model
 from tapeless.train.settings import Settings
+
+WORTH_IT = 10**10  # FLOPs of a step, from which on products are most of it
 
 
 def on_its_machine(settings: Settings) -> tuple[Settings, list[str]]:
@@ -26,3 +29,16 @@ def on_its_machine(settings: Settings) -> tuple[Settings, list[str]]:
             f"and may round differently from here on."
         )
     return replace(settings, products=settings.products or products, threads=settings.threads or threads), messages
+
+
+def offered(settings: Settings, model: Model) -> list[str]:
+    """What bfloat16 would bring, to whoever has not chosen a precision, where this machine has it fast."""
+    chosen = settings.precision is not None or (model.optimizer is not None and model.optimizer.name == "muon")
+    if chosen or model.backend != "cpu" or model.plan.flops < WORTH_IT:
+        return []
+    if "bfloat16" not in backend_named(model.backend).precisions:
+        return []
+    return [
+        "this processor multiplies bfloat16: with --precision bfloat16 a step of this size takes a third to a half of "
+        "the time (docs/training.md)."
+    ]

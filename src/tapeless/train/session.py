@@ -21,7 +21,7 @@ from tapeless.train import checkpoint, run
 from tapeless.train.base import all_weights, write_base
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
-from tapeless.train.machine import on_its_machine
+from tapeless.train.machine import offered, on_its_machine
 from tapeless.train.metrics import Recorder
 from tapeless.train.recording import Recording
 from tapeless.train.run import NumberedFolder, Run
@@ -219,6 +219,7 @@ def begin(
     trainer = Trainer(make_model(request, preset, kind), task, settings)
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
     trainer.recording = _recording(made, trainer)
+    messages += offered(settings, trainer.model)
     session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
     if weights is not None:
         _take(weights, session.model)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
 from tapeless.kernels.cpu.tiles import (
+    add_strip,
     add_tile,
     copy_vectors,
     number_at,
@@ -39,6 +40,7 @@ TILES = tiles_for(config.CPU_FEATURES, platform.machine())
 DEPTH = 256  # along k: a panel of b stays in the first cache, and one of a beside it
 HIGH, WIDE = 96, 2048  # rows of a and columns of b that are packed at a time: for the second cache, and the third
 LITTLE_HIGH, LITTLE_WIDE = 72, 128  # where a thread's own stack has to hold them
+LEAST, LEAST_DEEP = 32, 128  # rows and columns, and numbers along k, of products that are not packed
 SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
 TRANSPOSED = 112  # as a BLAS says it
 
@@ -46,6 +48,7 @@ LANES, ROWS, VECTORS = TILES.lanes, TILES.rows, TILES.vectors
 HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
 WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
 PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
+AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 
 RECTANGLE = types.void(
@@ -199,6 +202,45 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
         m, n, k, alpha, a, intp(a_rows), intp(a_columns), b, intp(b_rows), intp(b_columns), add, c, c_row, room,
         intp(LITTLE_HIGH), intp(LITTLE_WIDE),
     )  # fmt: skip
+
+
+@cache
+def least_function() -> Any:
+    """A product that is called as a BLAS's is, and for which `is_least`."""
+    return compiled_function(SGEMM, least).ctypes
+
+
+def least_address() -> int:
+    return ctypes.cast(least_function(), ctypes.c_void_p).value or 0
+
+
+def is_least(rows: int, keys: int, width: int) -> bool:
+    """Of attention's products: so small that packing, and a BLAS's way to its kernel, cost more than the product."""
+    return rows <= LEAST and keys <= LEAST and width <= LEAST_DEEP and width % LANES == 0
+
+
+def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """As `sgemm`. Where b is turned, k is a multiple of a vector's length, and c's rows have room for whole vectors,
+    also behind their end; elsewhere n is such a multiple."""
+    turned = on_the_stack(TURNED)
+    a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
+    add = intp(1 if beta != 0 else 0)
+    for j in range(0, n, LANES):
+        beside, apart = b + uintp(j * 4), intp(b_row)
+        if turned_b == TRANSPOSED:
+            beside, apart = turned, intp(LANES)
+            for at in range(0, k, LANES):
+                source = b + uintp((j * b_row + at) * 4)
+                turn(LANES, LANES, turned + uintp(at * LANES * 4), source, intp(b_row), intp(min(LANES, n - j) - 1))
+        i = 0
+        while i + AT_ONCE <= m:
+            of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
+            add_strip(LANES, AT_ONCE, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
+            i += AT_ONCE
+        while i < m:
+            of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
+            add_strip(LANES, 1, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
+            i += 1
 
 
 def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, rooms):

@@ -50,6 +50,8 @@ FLOATS = BLOCK * BLOCK
 DEEP = 1024  # along k at a time: the panels of a block of columns stay in the first cache, or nearly
 # Bytes of a's panels that are packed at a time, which must stay in the second cache while b's pass by, and of b's.
 PACKED_A, PACKED_B = 3 << 18, 2 << 20
+# Where all of b's panels stay in the second cache, c is gone through by rows, as it lies in memory; else by columns.
+NEAR = 1 << 20
 LINE = 64  # bytes of a cache line: a tile whose rows lie across two is loaded at a fifth of the speed
 NARROW, ADD = 1, 2  # of c: what is stored is rounded; it is added to what is there
 
@@ -202,21 +204,20 @@ def rectangle_of_bfloat16(
                 rows = min(high, m - top)
                 source = a + uintp((top * step_a + begin * along_a) * size_a)
                 _pack(packed_a, source, a_row, a_inner, a_floats, rows, depth, True)
-                for across in range(0, columns, BLOCK):
-                    shift = bias + uintp((left + across) * 2) if bias else bias
-                    beside = room + uintp(across // SIDE * panel)
-                    for down in range(0, rows, BLOCK):
-                        upper, block = packed_a + uintp(down // SIDE * panel), alone
-                        if k > DEEP:
-                            block = sums + uintp(((top + down) * wide + across * BLOCK) * 4)
-                        _block(
-                            intp(tiles), upper, upper + uintp(panel), beside, beside + uintp(panel), block,
-                            intp(begin == 0),
-                        )  # fmt: skip
-                        if begin + depth == k:
-                            place = c + uintp(((top + down) * c_row + left + across) * size)
-                            high_here, wide_here = min(BLOCK, rows - down), min(BLOCK, columns - across)
-                            _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)
+                downs, acrosses = -(-rows // BLOCK), -(-columns // BLOCK)
+                by_rows = 2 * acrosses * panel <= NEAR
+                for number in range(downs * acrosses):
+                    down = (number // acrosses if by_rows else number % downs) * BLOCK
+                    across = (number % acrosses if by_rows else number // downs) * BLOCK
+                    upper, beside = packed_a + uintp(down // SIDE * panel), room + uintp(across // SIDE * panel)
+                    block = sums + uintp(((top + down) * wide + across * BLOCK) * 4) if k > DEEP else alone
+                    first = intp(begin == 0)
+                    _block(intp(tiles), upper, upper + uintp(panel), beside, beside + uintp(panel), block, first)
+                    if begin + depth == k:
+                        place = c + uintp(((top + down) * c_row + left + across) * size)
+                        high_here, wide_here = min(BLOCK, rows - down), min(BLOCK, columns - across)
+                        shift = bias + uintp((left + across) * 2) if bias else bias
+                        _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)
     if AMX:
         end_tiles()
 

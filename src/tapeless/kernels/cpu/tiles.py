@@ -118,6 +118,50 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
     return types.void(*_literals(lanes, rows, vectors, step), intp, uintp, uintp, uintp, intp, float32, intp), generate
 
 
+@intrinsic(prefer_literal=True)
+def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
+    """As `add_tile`, one vector wide and with a and b where they lie: for products that are too small to be packed."""
+    lanes, rows = lanes.literal_value, rows.literal_value
+
+    def generate(context, builder, signature, arguments):
+        k, a, a_row, a_column, b, b_row, c, c_row, alpha, add = arguments[2:]
+        vector = ir.VectorType(FLOAT, lanes)
+        multiply_add = declared(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
+        a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
+        firsts = [_place(builder, a, builder.mul(a_row, _constant(i))) for i in range(rows)]
+        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(WORD)
+        at.add_incoming(_constant(0), before)
+        sums, made = [builder.phi(vector) for _ in range(rows)], []
+        row_of_b = _vector(builder, _place(builder, b, builder.mul(at, b_row)), vector)
+        for first, each in zip(firsts, sums, strict=True):
+            number = builder.load(_place(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
+            made.append(builder.call(multiply_add, [_spread(builder, number, vector), row_of_b, each]))
+        following = builder.add(at, _constant(1))
+        at.add_incoming(following, loop)
+        for each, value in zip(sums, made, strict=True):
+            each.add_incoming(ir.Constant(vector, None), before)
+            each.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
+        builder.position_at_end(after)
+        factor = _spread(builder, alpha, vector)
+        places = [_place(builder, c, builder.mul(c_row, _constant(i))) for i in range(rows)]
+        with builder.if_else(builder.icmp_signed("!=", add, _constant(0))) as (adds, writes):
+            with adds:
+                for place, value in zip(places, made, strict=True):
+                    whole = builder.call(multiply_add, [factor, value, _vector(builder, place, vector)])
+                    builder.store(whole, place, align=4)
+            with writes:
+                for place, value in zip(places, made, strict=True):
+                    builder.store(builder.fmul(factor, value), place, align=4)
+        return context.get_dummy_value()
+
+    numbers = (intp, uintp, intp, intp, uintp, intp, uintp, intp, float32, intp)
+    return types.void(*_literals(lanes, rows), *numbers), generate
+
+
 def _literals(*numbers: int) -> list[Any]:
     return [types.IntegerLiteral(number) for number in numbers]
 

@@ -39,18 +39,21 @@ def _sums(call, precision, workers):
     return [] if precision.activation == "float32" else [Scratch((workers, rows, width))]
 
 
-def product_for(q):
+def product_for(q, keys, width):
     """Where the product lies that multiplies q's type by itself and float32 by it."""
-    if not is_narrow(q):
-        return blas.sgemm_address()
-    from tapeless.kernels.cpu.products_bfloat16 import gemm_address
+    if is_narrow(q):
+        from tapeless.kernels.cpu.products_bfloat16 import gemm_address
 
-    return gemm_address()
+        return gemm_address()
+    from tapeless.kernels.cpu.products import is_least, least_address
+
+    return least_address() if is_least(min(STRIP, q.shape[1]), keys, width) else blas.sgemm_address()
 
 
 def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
     strips, *sums = scratch
-    arguments = (y, lse, q, k, v, starts, strips, *(sums or (None,)), product_for(q), causal, window)
+    product = product_for(q, k.shape[1], q.shape[2] // lse.shape[1])
+    arguments = (y, lse, q, k, v, starts, strips, *(sums or (None,)), product, causal, window)
     native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
@@ -67,11 +70,11 @@ def backward_scratch(call, precision) -> list[Scratch]:
 
 def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
     strips, parts, sums = scratch[0], scratch[1:3], scratch[3:]
-    rooms = (strips, *(sums or (None,)), product_for(q))
+    width = q.shape[2] // lse.shape[1]
+    rooms = (strips, *(sums or (None,)), product_for(q, k.shape[1], width))
     arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)
     native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
     natives = division.calling_blas(native, len(strips))
-    width = q.shape[2] // lse.shape[1]
     for total, part in zip((dk, dv), parts, strict=False):
         rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
         natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *apart(*rows), width))
@@ -79,7 +82,8 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
 
 
 def _row_length(keys):
-    """Not a power of two: the rows of a strip must not fall onto the same sets of the cache."""
+    """Not a power of two: the rows of a strip must not fall onto the same sets of the cache. And whole vectors, which
+    the least product writes."""
     return -(-keys // 16) * 16 + 16
 
 

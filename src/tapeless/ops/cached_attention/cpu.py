@@ -34,7 +34,7 @@ def forward(y, q, keys, values, position, window, scratch) -> list[Native]:
     arguments = (y, q, keys, values, position, strips, *(sums or (None,)), window)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
-    native = QUERIES.bind(work, *arguments, product_for(q), threaded_from=THREADED_WORK)
+    native = QUERIES.bind(work, *arguments, product_for(q, *keys.shape[2:]), threaded_from=THREADED_WORK)
     return division.calling_blas(native, len(strips))
 
 
