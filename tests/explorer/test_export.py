@@ -1,6 +1,5 @@
 """A report: one file that opens without a server, asks nothing of anybody, and runs nothing that a run folder says."""
 
-import asyncio
 import json
 import shutil
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.explorer.export import EXPORT, SECRET, answers, bundled, report, save_report
-from tapeless.explorer.server import make_app, pages
+from tapeless.explorer.export import EXPORT, bundled, report, save_report
+from tapeless.explorer.server import pages
 from tapeless.explorer.source import thinned
 from tapeless.train.metrics import read_metrics
 from tapeless.train.records import LEAD, read_record
@@ -72,7 +71,8 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
 
 
 def test_reports_of_other_kinds_of_runs_have_what_their_pages_ask_for(kinds):
-    found = asyncio.run(answers(make_app([kinds["chat"], kinds["labels"]], SECRET, 0)))
+    made = report([kinds["chat"], kinds["labels"]])
+    found = json.loads(made.partition('id="answers">')[2].partition("</script>")[0])
     assert found["/api/runs/0/story"]["moments"]
     ours = {address: answer for address, answer in found.items() if address.startswith("/api/runs/0/")}
     assert not [address for address, answer in ours.items() if answer.get("error")]
