@@ -168,7 +168,9 @@ def test_storing_rounds_once() -> None:
     assert np.isnan(found[0])
 
 
-ON_CPU = ("gpt2-4x256 dropout, recomputed", "ops-102k", "sunfish", "qwen3-0.6b")  # `make bfloat16` takes all
+ON_CPU = (  # `make bfloat16` takes all
+    "gpt2-4x256 dropout, recomputed", "ops-102k", "sunfish", "qwen3-0.6b", "llama-4x256 LoRA, one head of keys",
+)  # fmt: skip
 fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
 
 

@@ -25,7 +25,7 @@ SOURCES = (
     "models/parts/*.py", "models/blocks.py", "models/transformer.py", "models/adapters.py", "models/decoding.py",
     "program/columns.py", "program/values.py", "program/adjoints.py", "program/verify.py",
 )  # fmt: skip
-SHARE, CPU_SHARE = 5, 40  # one in so many; those of a kernel must each be compiled
+SHARE, CPU_SHARE = 5, 120  # one in so many; those of a kernel must each be compiled
 LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "refuse")  # and what declares buffers
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it
 
