@@ -7,20 +7,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import uvicorn
 
 from tapeless.explorer.server import make_app, open_socket
+from tapeless.train.records import FILE, read_record
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
 
 TOKEN = "a-token-of-twenty-four-bytes"
 
 
-def trained(folder: Path, steps: int = 12, **fields: Any) -> Path:
+def trained(folder: Path, steps: int = 12, whole: str | None = None, **fields: Any) -> Path:
     model: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2, **fields}
-    settings = Settings(data="operations", batch=200, steps=steps, lr=3e-3, eval_every=4, log_every=1, record=1)
+    settings = Settings(
+        data="operations", batch=200, steps=steps, lr=3e-3, eval_every=4, log_every=1, record=1, record_tensors=whole
+    )
     for _ in start(Request("ops-102k", model, settings), folder).walk(lambda: None):
         pass
+    return folder
+
+
+def as_earlier(folder: Path) -> Path:
+    """Its record as a version wrote it that knew no branches of the stream."""
+    found = read_record(folder / FILE)
+    said = json.loads(found.header.encoded())
+    said = {name: value for name, value in said.items() if name not in ("branches", "measured")} | {"format": 1}
+    rows = np.ascontiguousarray(found.rows[:, : found.header.first_branch])
+    (folder / FILE).write_bytes(json.dumps(said).encode() + b"\n" + rows.tobytes())
     return folder
 
 

@@ -70,6 +70,16 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
     context.close()
 
 
+def test_reports_of_other_kinds_of_runs_have_what_their_pages_ask_for(kinds):
+    made = report([kinds["chat"], kinds["labels"]])
+    found = json.loads(made.partition('id="answers">')[2].partition("</script>")[0])
+    assert found["/api/runs/0/story"]["moments"]
+    ours = {address: answer for address, answer in found.items() if address.startswith("/api/runs/0/")}
+    assert not [address for address, answer in ours.items() if answer.get("error")]
+    assert "did not learn from text" in found["/api/runs/1/story"]["error"]
+    assert found["/api/runs/1/record"]["rows"] == 4
+
+
 def test_nothing_is_written_over_and_nothing_half(tmp_path, run):
     (tmp_path / "report.html").write_text("mine")
     with pytest.raises(TapelessError, match=r"report.html exists already: choose another name"):

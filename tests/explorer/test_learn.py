@@ -17,7 +17,7 @@ from tests.explorer.serving import served, trained
 from tests.explorer.test_pages import chromium, pytestmark, visit  # noqa: F401 (fixtures)
 from tests.explorer.test_server import WITH_TOKEN
 
-CHAPTERS = {"begins": 1, "output": 2, "blocks": 3, "words": 4, "update": 5, "path": 6, "practice": 8, "questions": 10}
+CHAPTERS = ("begins", "output", "blocks", "words", "update", "path", "wrong", "practice", "bug", "questions")
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +132,9 @@ def test_every_chapter_opens_for_everybody(server, visit, width, scheme):  # noq
 
     page = visit(server, width, 800, scheme)
     page.click("#to-learn")
-    for chapter, number in CHAPTERS.items() if width > 1000 else (("begins", 1), ("path", 6), ("practice", 8)):
+    for chapter in CHAPTERS if width > 1000 else ("begins", "path", "practice"):
         page.click(f"[data-chapter={chapter}]")
-        page.locator("#lesson h2", has_text=f"{number}. ").wait_for(timeout=120_000)
+        page.locator("#lesson h2", has_text=f"{CHAPTERS.index(chapter) + 1}. ").wait_for(timeout=120_000)
         for button in page.locator(".predict button.quiet").all():
             button.click()
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width, chapter

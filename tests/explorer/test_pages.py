@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import threading
 
 import numpy as np
@@ -13,13 +14,15 @@ from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story
-from tapeless.explorer.stepping import of_calls, of_one
+from tapeless.explorer.source import RunSource
+from tapeless.explorer.stepping import of_one
 from tapeless.explorer.tracing import Tracer
+from tapeless.train.branches import MEASURED
 from tapeless.train.metrics import read_metrics
-from tapeless.train.records import header_of, read_record
+from tapeless.train.records import LEAD, header_of, read_record
 from tapeless.train.run import open_run
 from tests.explorer.browser import begins, expect, found, says, shows
-from tests.explorer.serving import served, trained
+from tests.explorer.serving import as_earlier, served, trained
 from tests.random_cases import SOAK
 
 BROWSER = found()
@@ -79,7 +82,7 @@ def visit(chromium):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
-    return [trained(parent / "one"), trained(parent / "two", steps=8, layers=6)]
+    return [trained(parent / "one", whole="5"), as_earlier(trained(parent / "two", steps=8, layers=6))]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,7 @@ def test_the_run_view_shows_what_was_measured(server, runs, visit):
     page.check("#difference")
     both = [next(line for line in read_metrics(run) if line["kind"] == "step")["loss"] for run in runs]
     shows(told, f"one − two: {short(both[0] - both[1])} at step 1")
+    shows(page.locator("#ratio-said"), "one and two do not have the same number of lines (3 and 7)")
     page.locator(".chart details summary").first.click()
     page.locator(".chart tbody tr").first.wait_for()
     page.locator(".chart tbody tr").nth(5).wait_for()
@@ -195,6 +199,37 @@ def test_nothing_moves_when_the_replay_is_ready(runs, visit, monkeypatch, width)
         page.context.close()
 
 
+@pytest.mark.parametrize(("kind", "width"), [("gpt2", 390), ("llama", 1280), ("chat", 1280), ("labels", 1280)])
+def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
+    words = kind != "labels"
+    with served(kinds[kind]) as server:
+        page = visit(server, width, reduced_motion="reduce")
+        if words:
+            told = story(kinds[kind])
+            last = told["moments"][-1]
+            said = f"{told['question'].replace(chr(10), '⏎')} → {last['said']} {'✓' if last['right'] else '✗'}"
+            expect(page.locator("#replay-said")).to_have_text(said, use_inner_text=False)
+            page.locator("#chart-loss").focus()
+            page.keyboard.press("Enter")
+            page.locator("#heat-batch td.n").first.wait_for()
+            blamed = batch_of(kinds[kind], last["step"])["rows"][0]
+            shows(page.locator("#heat-batch"), f"The costliest was row {blamed['row'] + 1};")
+            shows(page.locator("#heat-batch"), f"place {blamed['first'] + blamed['strongest'] + 1}.")
+        else:
+            page.locator("#heat-readout", has_text="no cell is chosen").wait_for()
+            expect(page.locator("#replay-said")).to_be_hidden()
+        for view in VIEWS:
+            page.click(f"#to-{view}")
+            if words or view in ("run", "flow", "memory"):
+                page.locator(READY[view]).first.wait_for(state="attached")
+            else:
+                page.locator("main", has_text=re.compile("reads features|did not learn from text")).wait_for()
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= width, view
+        page.click("#to-learn")
+        page.locator("#lesson h2", has_text="1. ").wait_for()
+        page.context.close()
+
+
 def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
     with (runs[1] / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "spike", "step": 6, "message": "the loss jumped"}) + "\n")
@@ -225,6 +260,34 @@ def test_zooming_keeps_to_the_chosen_step_and_takes_the_curves_along(runs, visit
         expect(page.locator("#zoom-out")).to_be_enabled()
         page.click("#zoom-out")
         page.locator("#chart-loss ~ .readout", has_text="at step 12").wait_for()
+        page.context.close()
+
+
+def test_two_runs_are_divided_line_by_line(tmp_path, runs, visit):
+    from axe_core_python.sync_playwright import Axe
+
+    other = tmp_path / "half"
+    other.mkdir()
+    for name in ("config.toml", "metrics.jsonl"):
+        (other / name).write_bytes((runs[0] / name).read_bytes())
+    record = read_record(runs[0] / "records.f32")
+    rows = record.rows.copy()
+    rows[:, len(LEAD) : record.header.first_branch] /= 2
+    (other / "records.f32").write_bytes(record.header.encoded() + np.delete(rows, 5, axis=0).tobytes())
+    with served(runs[0], other) as server:
+        page = visit(server)
+        go(page, "run")
+        expect(page.locator("#ratio-of-two")).to_be_hidden()
+        page.check("#difference")
+        shows(page.locator("#ratio-of-two"), "one ÷ half")
+        page.locator("#ratio[aria-label*='3 lines, 11 steps that both have']").focus()
+        page.keyboard.press("ArrowLeft")
+        says(page.locator("#ratio-readout"), "step 11, head: 2 times as large")
+        for key in ("ArrowDown", *["ArrowLeft"] * 5):
+            page.keyboard.press(key)
+        says(page.locator("#ratio-readout"), "step 5, blocks.1: 2 times as large")  # 6 is not in both
+        judged = Axe().run(page)
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]] == []
         page.context.close()
 
 
@@ -276,7 +339,7 @@ def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs
     canvas.click(position={"x": box["width"] - 14, "y": 5})
     page.click("#heat-to-flow")
     page.locator(READY["flow"]).first.wait_for()
-    begins(page.locator("#flow-at"), "12, loss")
+    begins(page.locator("#flow-at"), "12, its batch’s loss")
     shows(page.locator("#flow-call h2"), "classifier.backward")
 
 
@@ -293,7 +356,7 @@ def test_the_flow_view_follows_its_slider(server, runs, visit):
     page.locator("#flow-step").focus()
     for _ in range(11):
         page.keyboard.press("ArrowLeft")
-    page.locator("#flow-at", has_text="1, loss").wait_for()
+    page.locator("#flow-at", has_text="1, its batch’s loss").wait_for()
     first = short(float(record.rows[0, header.column(result, "size")]))
     assert value.evaluate("(cell) => cell.getBoundingClientRect().top > innerHeight")  # so it is painted at rest
     value.filter(has_text=re.compile(f"^{re.escape(first)}$")).wait_for()
@@ -316,25 +379,31 @@ def test_flow_computes_on_request(server, runs, visit):
 
     page = visit(server)
     go(page, "flow")
-    page.locator("#highway-told:not(:empty)").wait_for()
-    tracer = Tracer(runs[0])
-    found = tracer.near(12, lambda traced: of_calls(traced, "branches"))["calls"]
+    page.locator("#highway-said", has_text="as it was recorded").wait_for()
+    tracer, record = Tracer(runs[0]), read_record(runs[0] / "records.f32")
+    branch, column = record.header.branches[0], record.header.first_branch + MEASURED.index("cosine")
     page.locator("#highway").focus()
     page.keyboard.press("ArrowRight")
     told = page.locator("#highway-told")
-    shows(told, f"{found[0]['name']} joins at call {found[0]['call']},")
-    shows(told, f"cosine {short(found[0]['cosine'])}:")
-    says(page.locator("#flow-call h2"), f"{found[0]['call']} residual.forward")
-    page.locator("#flow-numbers math").first.wait_for()
-    number = tracer.near(12, lambda traced: of_one(traced, found[0]["call"]))["arguments"][0]["corner"][0][0]
+    shows(told, f"{branch.name} joins at call {branch.call},")
+    shows(told, f"cosine {short(float(record.rows[11, column]))}:")
+    says(page.locator("#flow-call h2"), f"{branch.call} residual.forward")
+    page.locator("#flow-numbers h3", has_text="after update 12").wait_for()
+    number = tracer.near(12, lambda traced: of_one(traced, branch.call))["arguments"][0]["corner"][0][0]
     assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
+    page.click("#flow-whole button")  # a step of which all is kept
+    page.locator("#flow-numbers h3", has_text="at step 5, as they were kept").wait_for()
+    kept = RunSource(runs[0]).kept_call(5, branch.call) or {}
+    number = kept["arguments"][0]["corner"][0][0]
+    assert short(number).replace("-", "−") in page.locator("#flow-numbers math").first.text_content()
+    shows(told, f"cosine {short(float(record.rows[4, column]))}:")
     expect(page.locator("#flow-numbers canvas")).to_have_count(1)
     expect(page.locator("#flow-call")).not_to_contain_text("null")
     page.locator("#flow-through").focus()
     page.keyboard.press("ArrowRight")
-    begins(page.locator("#flow-call h2"), f"{found[0]['call'] + 1} ")
+    begins(page.locator("#flow-call h2"), f"{branch.call + 1} ")
     page.select_option("#flow-by", "error")
-    page.locator("#flow-said", has_text="After update 12").wait_for()
+    page.locator("#flow-said", has_text="After update 4").wait_for()
     page.locator("#flow-computed", has_text="the reference has").wait_for()
     page.select_option("#flow-by", "time")
     page.locator("#flow-computed", has_text="of the ceiling of").wait_for()
@@ -433,12 +502,14 @@ def test_heads_are_seen_beside_their_gradients_over_training(server, runs, visit
     page.locator("#attention-step").focus()
     for _ in steps:
         page.keyboard.press("ArrowLeft")
-    page.locator("#attention-at", has_text=f"0, loss {short(attending.maps(0, 0, '')[0]['loss'])}").wait_for()
+    page.locator(
+        "#attention-at", has_text=f"0, this example’s loss {short(attending.maps(0, 0, '')[0]['loss'])}"
+    ).wait_for()
     page.fill("#attention-text", "Max(1,6,2)")
     page.keyboard.press("Enter")
     page.locator("#attention-answer", has_text="Max(1,6,2)").wait_for()
     page.click("#attention-play")
-    page.locator("#attention-at", has_text=f"{steps[-1]}, loss").wait_for()
+    page.locator("#attention-at", has_text=f"{steps[-1]}, this example’s loss").wait_for()
     page.locator("summary", has_text="this head as a table").click()
     page.locator("#attention-result tbody tr").nth(2).wait_for()
 
@@ -454,6 +525,12 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(b'{"kind": "step", "step": 5, "loss": 0.125, "lr": 0.1}\n')
         page.locator(".readout", has_text="0.125 at step 5").wait_for()
+        page.locator(".replay:not(.waiting)").wait_for()  # what it asks for is there
+        shutil.rmtree(run)  # and when somebody removes it, that is said, and nothing breaks
+        page.locator("main", has_text="run has no record of its steps").wait_for()
+        page.locator("#chart-loss ~ .readout", has_not_text="step").wait_for(state="attached")
+        page.click("#to-flow")
+        page.locator("main", has_text="run has no record of its steps").wait_for()
         page.context.close()
 
 
@@ -518,6 +595,6 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
             before = spent()
             page.evaluate(scrub, row ^ 1)
             frames.append(spent() - before)
-        begins(page.locator("#flow-at"), f"{(9_999 ^ 1) + 1:,}, loss")
+        begins(page.locator("#flow-at"), f"{(9_999 ^ 1) + 1:,}, its batch’s loss")
         assert np.quantile(frames, 0.95) <= FRAME, sorted(frames)[-6:]
         page.context.close()

@@ -8,7 +8,7 @@ import pytest
 from tapeless import TapelessError
 from tapeless.backends import backend
 from tapeless.check import lockstep
-from tapeless.explorer.stepping import of_calls, of_one, spread
+from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
 from tapeless.train.records import read_record
 from tests.explorer.serving import trained
@@ -77,9 +77,3 @@ def test_there_is_no_such_call(traced):
         of_one(traced, 9999)
     with pytest.raises(TapelessError, match="Trace a weight"):
         of_one(traced, len(traced.model.program.calls) - 1)
-
-
-def test_a_histogram_counts_what_is_finite():
-    found = spread(np.array([0.0, 1.0, -2.0, np.nan, np.inf]))
-    assert (found["most"], found["zeros"], found["wrong"], sum(found["counts"])) == (2.0, 1, 2, 3)
-    assert sum(spread(np.zeros(4))["counts"]) == 4

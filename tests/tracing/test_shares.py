@@ -12,6 +12,10 @@ from tapeless.tracing.shares import RULES, contributions
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ops": ("ops-102k", {"batch": 3, "layers": 2, "channels": 8, "heads": 2}),
     "gpt": ("gpt2-4x256", {"layers": 2, "channels": 8, "heads": 2, "vocab": 11, "context": 6, "batch": 3, "time": 5}),
+    "adapted": (
+        "gpt2-4x256",
+        {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6, "batch": 3, "time": 5, "lora": 2},
+    ),
     "llama": (
         "smollm2-135m",
         {

@@ -390,7 +390,7 @@ def test_a_run_that_learned_next_to_nothing_is_not_called_healthy():
 
 def test_the_loss_that_is_named_is_that_of_the_last_evaluation():
     lines = [*history(), evaluation(360, 0.05035, 0.05), evaluation(390, 0.02599, 0.03)]
-    assert "The loss came to 0.026; always the same answer gets 2.3." in first(lines).sentence
+    assert "The held-out loss came to 0.026; always the same answer gets 2.3." in first(lines).sentence
 
 
 def test_what_is_unusual_in_a_healthy_run_is_said_to_do_no_harm():

@@ -224,6 +224,9 @@ def test_heads_that_are_none_are_refused(tmp_path, model):
     good = json.loads(header_of(model.program).encoded())
     wrong: list[Any] = [[], {}, {"format": 1}, good | {"every": 0}, good | {"results": [[0, 99]]}]
     wrong += [good | {"results": [[10**6, 0]]}, good | {"calls": [{}]}, good | {"sources": {"a": 1}}]
+    wrong += [good | {"branches": None}, good | {"branches": [{}]}]
+    wrong += [good | {"branches": [{"call": 9999, "direction": "forward", "name": "x"}]}]
+    wrong += [good | {"branches": [{"call": 1, "direction": "up", "name": "x"}]}, good | {"measured": []}]
     wrong += [good | {"results": [[0, -1]]}, good | {"results": [[0]]}, good | {"lead": []}]
     changed = json.loads(json.dumps(good))
     changed["calls"][1]["results"][0]["shape"] = ["x"]
@@ -232,8 +235,8 @@ def test_heads_that_are_none_are_refused(tmp_path, model):
         path.write_bytes(json.dumps(said).encode() + b"\n")
         with pytest.raises(TapelessError, match="not the head of a record"):
             read_record(path)
-    path.write_bytes(json.dumps(good | {"format": 2}).encode() + b"\n")
-    with pytest.raises(TapelessError, match="has format 2, and this version reads 1"):
+    path.write_bytes(json.dumps(good | {"format": 3}).encode() + b"\n")
+    with pytest.raises(TapelessError, match="has format 3, and this version reads 2"):
         read_record(path)
     path.write_bytes(b"")
     with pytest.raises(TapelessError, match="ends before its first row"):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.explorer.pupil import Pupil
+from tapeless.explorer.pupil import Pupil, learned_operations
+from tapeless.explorer.rows import rows_of
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.tasks.operations import LENGTH, WORDS, OperationBatches, final_scores, split
@@ -22,6 +23,8 @@ MOST_EXAMPLES = 512
 
 
 def batch_of(folder: Path, step: int) -> dict[str, Any]:
+    if not learned_operations(folder):
+        return rows_of(folder, step)
     pupil = Pupil.of(folder)
     settings = open_run(folder).request().settings
     batch, accumulate = settings.batch or 32, settings.accumulate
@@ -41,6 +44,7 @@ def batch_of(folder: Path, step: int) -> dict[str, Any]:
     sizes = _token_sizes(model, tokens, targets)
     order = np.argsort(-losses)
     return {
+        "kind": "operations",
         "step": step,
         "weights_of": pupil.steps[index],
         "rows": [

@@ -9,6 +9,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.explorer.memory import MOST_LAYERS
+from tapeless.explorer.snippet import text_story
 from tapeless.explorer.source import check_no_link
 from tapeless.model import Model
 from tapeless.models import transformer
@@ -117,16 +118,26 @@ def one_expression(asked: str) -> Expressions:
     return expression
 
 
+def learned_operations(folder: Path) -> bool:
+    check_no_link(folder / CONFIGURATION)
+    return open_run(folder).request().settings.data == "operations"
+
+
 def story(folder: Path, asked: str = "") -> dict[str, Any]:
-    """What a run answered to an expression while it learned, and what its heads looked at."""
+    """What a run answered to an expression while it learned, and what its heads looked at; of one that learned text,
+    how it would have gone on."""
+    if not learned_operations(folder):
+        return text_story(folder, asked)
     expression = one_expression(asked) if asked else None
     pupil = Pupil.of(folder)
     expression = expression or one_expression(pupil.question())
     tokens, answer = expression.tokens, int(expression.answers[0])
     return {
+        "kind": "operations",
         "question": spell(tokens[0]),
         "shown": [WORDS[token] for token in tokens[0]],
         "words": WORDS,
+        "bars": [number for number, word in enumerate(WORDS) if word.isdigit()],
         "answer": WORDS[answer],
         "held_out": pupil.held_out(tokens[0]),
         "moments": [_moment(pupil.at(index), step, tokens, answer) for index, step in enumerate(pupil.steps)],

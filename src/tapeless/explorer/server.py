@@ -113,7 +113,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
         def listed() -> dict[str, Any]:
             generation, found = source.record()
-            return described(found, generation)
+            return described(found, generation, source.tensors())
 
         return JSONResponse(_or_why_not(listed))
 
@@ -207,8 +207,14 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
     def call(request: Request) -> Response:
         query = Query(request, "near", "call")
-        tracer, near, number = tracers[number_of(request)], query.number("near", 0), query.number("call", 0)
-        return JSONResponse(_or_why_not(lambda: tracer.near(near, lambda traced: of_one(traced, number))))
+        source, tracer = run_of(request), tracers[number_of(request)]
+        near, number = query.number("near", 0), query.number("call", 0)
+
+        def answer() -> dict[str, Any]:
+            kept = source.kept_call(near, number)
+            return tracer.near(near, lambda traced: of_one(traced, number)) if kept is None else kept
+
+        return JSONResponse(_or_why_not(answer))
 
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""

@@ -1,6 +1,6 @@
 """A run as the pages see it: read from its folder, again and again while it grows.
 
-A run folder is not trusted: three files are read from it by their names, links are not followed, everything is checked
+A run folder is not trusted: a few files are read from it by their names, links are not followed, everything is checked
 before it is used, and what cannot be read is a sentence in place of the picture.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from math import isfinite
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.explorer.numbers import told
 from tapeless.files.lock import held
 from tapeless.files.plain import open_plain, parse_json
 from tapeless.ops.contract import Array
@@ -26,8 +28,10 @@ from tapeless.train import metrics
 from tapeless.train.believed import is_line
 from tapeless.train.doctor import diagnose, read_setup
 from tapeless.train.records import FILE as RECORD
-from tapeless.train.records import LEAD, Header, Record, flow, min_max, read_record, together, weight_gradients
+from tapeless.train.records import LEAD, PHASES, Header, Record, flow, min_max, read_record, together, weight_gradients
 from tapeless.train.run import CONFIGURATION, open_run
+from tapeless.train.tensors import FOLDER as TENSORS
+from tapeless.train.tensors import found_in, kept_arguments
 
 CURVES = ("step", "loss", "lr", "gradient_norm", "update_ratio", "tokens_per_second")
 MOST_POINTS = 4000  # of a curve sent at once; more are drawn together
@@ -75,6 +79,28 @@ class RunSource:
         with self._lock:
             return self._metrics.since(generation, cursor)
 
+    def kept_call(self, step: int, number: int) -> dict[str, Any] | None:
+        """A call's arrays as they were, where the step's tensors are kept whole."""
+        path = self.tensors().get(step)
+        if path is None:
+            return None
+        _, found = self.record()
+        if number >= len(found.header.calls):
+            raise TapelessError(f"there is no call {number}: there are {len(found.header.calls)}.")
+        if found.header.calls[number]["phase"] not in PHASES:
+            return None
+        kept = kept_arguments(path, found.header, number)
+        arguments = [told(each.name, each.mode, each.buffer, each.values) for each in kept]
+        return {"step": step, "call": number, "listing": found.header.listing, "kept": True, "arguments": arguments}
+
+    def tensors(self) -> dict[int, Path]:
+        """The steps whose tensors are kept whole."""
+        check_no_link(self.folder / TENSORS)
+        found = found_in(self.folder)
+        for path in found.values():
+            check_no_link(path)
+        return found
+
     def doctor(self) -> dict[str, Any]:
         """The doctor's diagnosis and findings."""
         check_no_link(self.folder / metrics.FILE)
@@ -119,8 +145,8 @@ def thinned(record: Record, most: int | None) -> Record:
     return replace(record, rows=rows[sorted({0, *kept, len(rows) - 1})])
 
 
-def described(record: Record, generation: int) -> dict[str, Any]:
-    """The listing that a record belongs to, and where in its rows is what."""
+def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dict[str, Any]:
+    """The listing that a record belongs to, and where in its rows is what. `whole`: steps whose tensors are kept."""
     header = record.header
     return {
         "generation": generation,
@@ -128,10 +154,12 @@ def described(record: Record, generation: int) -> dict[str, Any]:
         "listing": header.listing,
         "calls": header.calls,
         "results": header.results,
+        "branches": [asdict(each) for each in header.branches],
         "sources": header.sources,
         "flow": flow(header),
         "weights": weight_gradients(header),
         "sections": sections(header),
+        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in {*whole}],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -14,15 +13,13 @@ import numpy as np
 from tapeless.bench.ours import ceilings
 from tapeless.check.lockstep import compare
 from tapeless.errors import TapelessError
+from tapeless.explorer.numbers import finite, told
 from tapeless.explorer.tracing import MOST_FLOPS, Traced
 from tapeless.model import Model
-from tapeless.ops.contract import Array
 from tapeless.program.call import Call
 from tapeless.tracing.stream import PHASES, branches
 from tapeless.train.records import header_of
 
-CORNER = (4, 5)  # rows and columns of an array that are written out
-BINS = 41
 TIMES = 5
 
 
@@ -58,9 +55,9 @@ def _errors(traced: Traced) -> list[dict[str, Any]]:
             worst = found.get(number)
             if worst is None or not each.error <= worst["error"]:
                 found[number] = {
-                    "call": number, "argument": each.argument, "error": _finite(each.error), "ok": each.ok,
-                    "tolerance": each.tolerance, "position": list(each.position), "found": _finite(each.found),
-                    "true": _finite(each.true),
+                    "call": number, "argument": each.argument, "error": finite(each.error), "ok": each.ok,
+                    "tolerance": each.tolerance, "position": list(each.position), "found": finite(each.found),
+                    "true": finite(each.true),
                 }  # fmt: skip
     model.draws = twin.draws = traced.update.draws
     return list(found.values())
@@ -106,35 +103,11 @@ def of_one(traced: Traced, number: int) -> dict[str, Any]:
     for call in model.engine.walk(*phases):
         if call is wanted:
             break
-    arguments = [_argument(model, each.name, each.mode, each.view) for each in wanted.arguments]
+    arguments = [
+        told(each.name, each.mode, each.view.name, np.array(model.engine.read(each.view))) for each in wanted.arguments
+    ]
     for _ in model.engine.walk("zero"):  # what was walked halfway leaves no half a gradient behind
         pass
     model.draws = traced.update.draws
     listing = header_of(model.program).listing
     return {"step": traced.standing.step, "call": number, "listing": listing, "arguments": arguments}
-
-
-def _argument(model: Model, name: str, mode: str, view: Any) -> dict[str, Any]:
-    values = np.array(model.engine.read(view))
-    flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[None]
-    corner = [[_number(value) for value in row[: CORNER[1]].tolist()] for row in flat[: CORNER[0]]]
-    found = {"name": name, "mode": mode, "buffer": view.name, "shape": list(values.shape), "corner": corner,
-             "rows": len(flat), "columns": flat.shape[1]}  # fmt: skip
-    return found | ({"spread": spread(values)} if mode != "read" and values.dtype.kind == "f" else {})
-
-
-def spread(values: Array) -> dict[str, Any]:
-    """A histogram, symmetric around zero, of what is finite."""
-    sound = values[np.isfinite(values)].astype(np.float64)
-    most = float(np.abs(sound).max(initial=0.0))
-    counts, _ = np.histogram(sound, BINS, (-most, most) if most else (-1.0, 1.0))
-    zeros, wrong = int(np.count_nonzero(sound == 0)), int(values.size - sound.size)
-    return {"most": most, "counts": counts.tolist(), "zeros": zeros, "wrong": wrong}
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, int) else _finite(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -16,6 +16,7 @@ from tapeless.backends.backend import backend_named
 from tapeless.backends.planning import Wanted
 from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
+from tapeless.inputs import unpacked
 from tapeless.ops.contract import Array
 from tapeless.shown import size
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
@@ -129,7 +130,9 @@ class Traced:
             _check_began_so(run, self.update.loss)
         self.probe = Probe(self.update)
         self.names = list(self.update.after)
-        self.tokens = np.concatenate([np.asarray(inputs) for inputs, _ in upcoming.batches])
+        packed = [unpacked(inputs) for inputs, _ in upcoming.batches]
+        self.tokens = np.concatenate([np.asarray(tokens) for tokens, _ in packed])
+        self.shared = any(segments is not None for _, segments in packed)  # whether conversations share rows
         self.targets = np.concatenate([np.asarray(targets) for _, targets in upcoming.batches])
         self._words: dict[int, str] = {}
 
@@ -214,7 +217,7 @@ class Traced:
                     {"part": number, "sequence": int(s), "position": int(t), "share": share, "factors": factors}
                     for s, t, share, *factors in zip(*(column.tolist() for column in columns), strict=True)
                 ]
-            first += len(np.asarray(self.standing.upcoming.batches[batch][0]))
+            first += len(unpacked(self.standing.upcoming.batches[batch][0])[0])
         terms.sort(key=lambda term: -abs(term["share"]))
         return terms, shares
 
@@ -222,6 +225,8 @@ class Traced:
         if self.model.parameters > MOST_PARAMETERS:
             said = f"the model has {self.model.parameters:,} weights, too many to be computed in complex numbers here"
             return {"push": None, "push_error": f"Which words it moves is not shown: {said}."}
+        if self.shared:
+            return {"push": None, "push_error": "Which words it moves is not shown where conversations share a row."}
         if not np.any(self.update.change(name)[place]):
             return {"push": None, "push_error": "This update left the weight where it was, so it moves no word."}
         push = self.probe.push(name, place, self.tokens[sequence])

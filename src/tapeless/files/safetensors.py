@@ -118,8 +118,8 @@ class StoredTensors(Mapping[str, NDArray[Any]]):
     bfloat16 comes as float32, one tensor at a time.
     """
 
-    def __init__(self, content: mmap, data: int, entries: Mapping[str, _Entry]) -> None:
-        self._content, self._data, self._entries = content, data, entries
+    def __init__(self, content: mmap, data: int, entries: Mapping[str, _Entry], metadata: Mapping[str, str]) -> None:
+        self._content, self._data, self._entries, self.metadata = content, data, entries, metadata
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         entry = self._entries[name]
@@ -148,13 +148,13 @@ def read_safetensors(path: Path) -> StoredTensors:
         content = _mapped(path)
         header = _header(content)
         data = LENGTH_BYTES + len(header)
-        entries = _entries(header, len(content) - data)
+        entries, metadata = _entries(header, len(content) - data)
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (_MalformedError, RecursionError) as error:
         fault = error if isinstance(error, _MalformedError) else "its header is nested too deeply"
         raise TapelessError(f"{path} is not a sound safetensors file: {fault}; fetch or write it again.") from None
-    return StoredTensors(content, data, entries)
+    return StoredTensors(content, data, entries, metadata)
 
 
 def _mapped(path: Path) -> mmap:
@@ -174,7 +174,7 @@ def _header(content: mmap) -> bytes:
     return content[LENGTH_BYTES : LENGTH_BYTES + length]
 
 
-def _entries(header: bytes, data_size: int) -> dict[str, _Entry]:
+def _entries(header: bytes, data_size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
     described = _parsed(header)
     metadata = described.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -190,7 +190,7 @@ def _entries(header: bytes, data_size: int) -> dict[str, _Entry]:
         position = entry.end
     if position != data_size:
         raise _MalformedError(f"{data_size - position:,} bytes after the last tensor belong to none")
-    return entries
+    return entries, metadata
 
 
 def _parsed(header: bytes) -> dict[str, Any]:

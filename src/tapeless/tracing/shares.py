@@ -117,14 +117,14 @@ def _part(model: Model, number: int, call: Call, argument: str, place: tuple[int
 
 
 def _read(model: Model, call: Call) -> dict[str, Array]:
-    """What a call has read, as its kernel sees it; what it is to be added up from in float64."""
+    """What a call has read, as its kernel sees it, and its scalars; what it is to be added up from in float64."""
     found = {}
     for argument in call.arguments:
         if argument.mode == "read":
             values = model.engine.read(argument.view)
             values = values.reshape(call.spec.kernel_shape(argument.name, values.shape))
             found[argument.name] = values if values.dtype.kind in "iu" else values.astype(np.float64)
-    return found
+    return found | {name: np.array(value) for name, value in call.scalars if isinstance(value, float)}
 
 
 def _every(rows: Array) -> Array:
@@ -142,6 +142,14 @@ def _linear_weight(values: Values, place: tuple[int, ...]) -> Shares:
 def _bias(values: Values, place: tuple[int, ...]) -> Shares:
     dy = values["dy"]
     return _every(dy), {"dy": dy[:, place[0]]}
+
+
+# adapt: dweight = scale · lowᵀ @ dy
+
+
+def _adapt(values: Values, place: tuple[int, ...]) -> Shares:
+    low, dy = values["low"], values["dy"]
+    return _every(dy), {"scale": np.full(len(dy), values["scale"]), "low": low[:, place[0]], "dy": dy[:, place[1]]}
 
 
 # layernorm: dweight = Σ_R dy·x̂, dbias = Σ_R dy; rmsnorm: dweight = Σ_RH dy·x̂
@@ -198,6 +206,7 @@ def _classifier(values: Values, place: tuple[int, ...]) -> Shares:
 
 RULES: dict[tuple[str, str], Callable[[Values, tuple[int, ...]], Shares]] = {
     ("linear", "dweight"): _linear_weight,
+    ("adapt", "dweight"): _adapt,
     ("linear", "dbias"): _bias,
     ("layernorm", "dweight"): _layernorm_weight,
     ("layernorm", "dbias"): _bias,

@@ -1,7 +1,6 @@
 """The residual stream as a highway: how large each branch is that joins it, and whether it reinforces it or cancels it.
 
-Forward a branch is what a block adds to the stream; backward, what it adds to the stream's gradient. The cosine between
-the branch and what was there before it says which way it goes: 1 the same way, 0 across, −1 against it.
+What joins where, and what is measured of it, is `train.branches`; here a step of any model is walked for it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import numpy as np
 
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.program.call import Argument, Call
+from tapeless.program.call import Call
+from tapeless.train.branches import MEASURED, Joining, added, compare, joinings
 
 PHASES = ("zero", "forward", "recompute", "backward")
 
@@ -35,36 +35,24 @@ def branches(model: Model, inputs: Any, targets: Any, *, count: float | None = N
     """Every addition to the residual stream in a step, in the order of its calls. The model's gradients are those of
     the batch afterwards."""
     model.feed(inputs, targets, count)
+    joined = {each.call: each for each in joinings(model.program)}
     numbered = [(number, call) for number, call in enumerate(model.program.calls) if call.phase in PHASES]
     following = [call for _, call in numbered[1:]] + [None]
     found, before = [], None
     for (number, call), after, _ in zip(numbered, following, model.engine.walk(*PHASES), strict=True):
-        if call.op == "residual" and call.phase == "forward":
-            x, branch = (model.engine.read(call[name]) for name in ("x", "branch"))
-            found.append(_branch(number, call, "forward", call["branch"].name, x, branch))
-        added = _added(call)
-        if added is not None and before is not None:
-            branch = model.engine.read(added.view).astype(np.float64) - before
-            found.append(_branch(number, call, "backward", _source(call), before, branch))
-        wanted = None if after is None else _added(after)
+        here, target = joined.get(number), added(call)
+        if here is not None and target is None:
+            found.append(_branch(here, call, *(model.engine.read(call[name]) for name in ("x", "branch"))))
+        elif here is not None and target is not None and before is not None:
+            branch = model.engine.read(target.view).astype(np.float64) - before
+            found.append(_branch(here, call, before, branch))
+        wanted = None if after is None else added(after)
         before = None if wanted is None else model.engine.read(wanted.view).astype(np.float64)  # a copy, before the +=
     return found
 
 
-def _added(call: Call) -> Argument | None:
-    """The stream's gradient, where a call adds to it."""
-    adds = (each for each in call.writes if each.mode == "add" and each.view.buffer.role == "stream")
-    return next(adds, None) if call.phase == "backward" else None
-
-
-def _source(call: Call) -> str:
-    """What comes back through the call: the gradient that it reads."""
-    return call["dy"].name if call.has("dy") else call.title
-
-
-def _branch(number: int, call: Call, direction: str, name: str, highway: Array, branch: Array) -> Branch:
-    one, other = (array.astype(np.float64).ravel() for array in (highway, branch))
-    sizes = [float(np.sqrt(np.mean(np.square(each)))) for each in (one, other)]
-    together = sizes[0] * sizes[1]
-    cosine = float(np.mean(one * other)) / together if together > 0 else 0.0
-    return Branch(number, direction, call.section, name, sizes[1], sizes[0], cosine)
+def _branch(joining: Joining, call: Call, highway: Array, branch: Array) -> Branch:
+    measured = np.empty(len(MEASURED))
+    compare(measured, highway, branch)
+    size, there, cosine = measured.tolist()
+    return Branch(joining.call, joining.direction, call.section, joining.name, size, there, cosine)

@@ -1,14 +1,15 @@
 """Recording while a run trains: recorded steps walk the list call by call, all others take the fast path.
 
 How many are recorded follows from what they cost: together 1.5 % of the time. A fast step of a small model leaves
-time for one in ten or so, a slow one for more, whatever the machine. `--record N` takes every Nth instead.
+time for one in ten or so, a slow one for more, whatever the machine. `--record N` takes every Nth instead. Steps whose
+tensors are kept whole are recorded besides, and what they cost was asked for.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from tapeless.kernels.native import Native
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
+from tapeless.train.branches import MEASURED, measuring
 from tapeless.train.moments import Moments
-from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, header_of, read_record, steps_of
+from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, Header, header_of, read_record, steps_of
+from tapeless.train.tensors import Tensors
 
 COST = 0.015  # of the time; what is not counted (writing, caches that the next step finds cold) comes on top
 MOST_BYTES = 10_000_000  # of a run's record; its moments may have as many
@@ -37,15 +40,17 @@ class Recording:
     """Of a training that goes on in this process."""
 
     def __init__(
-        self, folder: Path, model: Model, every: int | None = None, *, most: int = MOST_BYTES,
-        clock: Callable[[], float] = time.perf_counter,
+        self, folder: Path, model: Model, every: int | None = None, *, whole: Sequence[int] = (),
+        most: int = MOST_BYTES, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
-        """`every`: record every so many steps; None: as many as cost 1.5 % of the time."""
+        """`every`: record every so many steps; None: as many as cost 1.5 % of the time. `whole`: steps whose tensors
+        are kept."""
         self._file, self._clock, self._asked = Growing(folder / FILE), clock, every
         self.moments = Moments(folder, model)
         self.header = header_of(model.program)
+        self.tensors = Tensors(folder, model, self.header, whole)
         self._row = np.zeros(self.header.width, np.float32)
-        self._watched = _bind(model, self.header.results, self._row[len(LEAD) :].reshape(-1, len(STATISTICS)))
+        self._watched = _bind(model, self.header, self._row)
         self._capacity = max(2, (most - len(self.header.encoded())) // self._row.nbytes)
         self._kept = 0  # rows in the file
         self._waiting: list[tuple[int, Array]] = []  # rows by step, that are not in it yet
@@ -53,7 +58,7 @@ class Recording:
         self._plain: deque[float] = deque(maxlen=USUAL)
         self._costs: deque[float] = deque(maxlen=USUAL)
         self._measuring = 0.0  # seconds of the step at hand that went into measuring
-        self._recorded = False  # whether the step at hand is recorded
+        self._recorded = self._asked_for = False  # whether the step at hand is recorded, and whether somebody named it
         self._elapsed = self._spent = 0.0
         self._next_at = 0.0  # after so many seconds of training the next step is paid for
 
@@ -62,7 +67,7 @@ class Recording:
         return self._file.path
 
     def due(self, step: int, last: bool) -> bool:
-        if last or step == 1:
+        if last or step == 1 or step in self.tensors.steps:
             return True
         if step % (self.header.every * (self._asked or 1)):
             return False
@@ -73,7 +78,9 @@ class Recording:
     def see(self, step: int, lr: float, walk: Iterator[Call], made: Stepped) -> None:
         """Walk a step to its end, and note what every call wrote."""
         watched, clock = self._watched, self._clock
-        self._recorded, self._measuring = True, 0.0
+        self._recorded, self._asked_for, self._measuring = True, step in self.tensors.steps, 0.0
+        if self._asked_for:
+            walk = self.tensors.taken(step, walk)
         for call in walk:
             natives = watched.get(id(call))
             if natives:
@@ -88,15 +95,15 @@ class Recording:
     def took(self, seconds: float) -> None:
         """How long the step at hand took, recorded or not."""
         self._elapsed += seconds
-        if self._recorded:
+        if self._recorded and not self._asked_for:
             beyond = seconds - median(self._plain) if self._plain else self._measuring
             self._costs.append(max(beyond, self._measuring))
             usual = median(self._costs)  # a step during which the machine did something else is no cost of ours
             self._spent += usual
             self._next_at = (self._spent + usual) / COST
-        else:
+        elif not self._recorded:
             self._plain.append(seconds)
-        self._recorded = False
+        self._recorded = self._asked_for = False
 
     def write(self, now: bool = False) -> None:
         """What was noted, unless something was written a moment ago. Where it does not reach the disk it is kept, and
@@ -105,6 +112,7 @@ class Recording:
             return
         self._written_at = self._clock()
         self.moments.write()
+        self.tensors.write()
         if not self._waiting:
             return
         try:
@@ -126,8 +134,10 @@ class Recording:
         waiting = np.array([row for _, row in self._waiting], np.float32)
         rows = np.concatenate([read_record(self.path).rows, waiting]) if self._kept else waiting
         every = self.header.every
-        while len(rows) > 3 * self._capacity // 4:
-            rows, every = np.concatenate([rows[:-1:2], rows[-1:]]), 2 * every
+        while len(rows) > max(3 * self._capacity // 4, len(self.tensors.steps) + 2):
+            stays = np.isin(steps_of(rows), [*self.tensors.steps])
+            stays[::2] = stays[-1] = True
+            rows, every = rows[stays], 2 * every
         self._replace(rows, every)
         self._waiting.clear()
 
@@ -140,15 +150,19 @@ class Recording:
         """Go on with the record that is there, without what lies beyond a step. One of another list of calls, or one
         that cannot be read, is laid aside; that is said."""
         self.moments.cut_after(step)
+        self.tensors.cut_after(step)
         if not self.path.exists():
             return []
         try:
             found = read_record(self.path)
         except TapelessError as error:
             return self._laid_aside(str(error))
-        if found.header.listing != self.header.listing:
+        if found.header.listing != self.header.listing or found.header.branches not in ((), self.header.branches):
             return self._laid_aside(f"{self.path} belongs to another list of calls.")
         rows = found.rows[steps_of(found.rows) <= step]
+        if not found.header.branches:  # an earlier version measured none
+            unmeasured = np.full((len(rows), self.header.width - found.header.width), np.nan, np.float32)
+            rows = np.concatenate([rows, unmeasured], axis=1)
         self._replace(rows, found.header.every)
         return []
 
@@ -164,12 +178,16 @@ class Recording:
         return [why]
 
 
-def _bind(model: Model, results: tuple[tuple[int, int], ...], rows: Array) -> dict[int, list[Native]]:
-    """Of each call, by identity, what measures its results, each into its row."""
+def _bind(model: Model, header: Header, row: Array) -> dict[int, list[Native]]:
+    """Of each call, by identity, what measures its results and the branches that it adds, each into its columns."""
+    calls = model.program.calls
     watched: dict[int, list[Native]] = {}
-    for (number, index), out in zip(results, rows, strict=True):
-        call = model.program.calls[number]
-        watched.setdefault(id(call), []).extend(_measure(model, call, index, out))
+    results = row[len(LEAD) : header.first_branch].reshape(-1, len(STATISTICS))
+    for (number, index), out in zip(header.results, results, strict=True):
+        watched.setdefault(id(calls[number]), []).extend(_measure(model, calls[number], index, out))
+    branches = row[header.first_branch :].reshape(-1, len(MEASURED))
+    for number, natives in measuring(model, header.branches, branches):
+        watched.setdefault(id(calls[number]), []).extend(natives)
     return watched
 
 

@@ -13,7 +13,7 @@ import json
 import linecache
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from tapeless.ops.contract import Array
 from tapeless.program.builder import HOME
 from tapeless.program.call import Program
 from tapeless.program.listing import describe
+from tapeless.train.branches import DIRECTIONS, MEASURED, Joining, joinings
 
 FILE = "records.f32"
-FORMAT = 1
+FORMAT = 2  # since 2 a row ends with the branches of the residual stream
 ALIGNMENT = 64  # bytes; where the rows begin
 LARGEST_HEADER = 8_000_000
 LARGEST = 256_000_000  # bytes that are read; a writer keeps to far fewer
@@ -45,10 +46,16 @@ class Header:
     results: tuple[tuple[int, int], ...]  # of each group of four columns: the call, and which of its results
     sources: dict[str, str]  # the statement that made a call, by its place
     every: int = 1  # only steps that are multiples of it are still recorded: doubled when the file is full
+    branches: tuple[Joining, ...] = ()  # of each group of three columns behind those: what joins the stream, and where
 
     @property
     def width(self) -> int:
         """Columns of a row."""
+        return self.first_branch + len(MEASURED) * len(self.branches)
+
+    @property
+    def first_branch(self) -> int:
+        """The column where the branches begin."""
         return len(LEAD) + len(STATISTICS) * len(self.results)
 
     @cached_property
@@ -64,6 +71,7 @@ class Header:
         said = {
             "format": FORMAT, "listing": self.listing, "every": self.every, "width": self.width, "lead": LEAD,
             "statistics": STATISTICS, "results": self.results, "calls": self.calls, "sources": self.sources,
+            "measured": MEASURED, "branches": [asdict(each) for each in self.branches],
         }  # fmt: skip
         line = json.dumps(said, ensure_ascii=False).encode()
         return line + b" " * (-(len(line) + 1) % ALIGNMENT) + b"\n"
@@ -85,7 +93,7 @@ def header_of(program: Program) -> Header:
                 for index, argument in enumerate(call.writes)
                 if argument.view.buffer.role not in UNRECORDED and argument.view.buffer.kind != "output"
             ]
-    return Header(tuple(calls), tuple(results), sources)
+    return Header(tuple(calls), tuple(results), sources, branches=joinings(program))
 
 
 def _statement(place: str) -> str:
@@ -161,12 +169,15 @@ def _believed(line: bytes, path: Path) -> Header:
     if not _is_header(said):
         raise TapelessError(f"the first line of {path} is not the head of a record: remove the file.")
     results = tuple((call, index) for call, index in said["results"])
-    return Header(tuple(said["calls"]), results, said["sources"], said["every"])
+    branches = tuple(Joining(each["call"], each["direction"], each["name"]) for each in said.get("branches", ()))
+    return Header(tuple(said["calls"]), results, said["sources"], said["every"], branches)
 
 
 def _is_header(said: Any) -> bool:
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
+    if not isinstance(said, dict) or said.get("format") not in (1, FORMAT):
         return False
+    if said["format"] == 1:  # an earlier version knew no branches
+        said = {**said, "branches": [], "measured": list(MEASURED)}
     calls, results, sources = said.get("calls"), said.get("results"), said.get("sources")
     return (
         said.get("lead") == list(LEAD)
@@ -180,6 +191,9 @@ def _is_header(said: Any) -> bool:
         and all(isinstance(each, list) and len(each) == 2 for each in results)
         and all(_is_count(call, 0, len(calls)) for call, _ in results)
         and all(_is_count(index, 0, len(calls[call]["results"])) for call, index in results)
+        and said.get("measured") == list(MEASURED)
+        and isinstance(said.get("branches"), list)
+        and all(_is_branch(each, len(calls)) for each in said["branches"])
     )
 
 
@@ -197,6 +211,14 @@ def _is_call(call: Any, number: int, count: int) -> bool:
         and all(_is_count(size, 0) for result in call["results"] for size in result["shape"])
         and all(isinstance(each, str) for each in (*call["kinds"], *call["stack"], *call["reads"].values()))
         and len(call["kinds"]) == len(call["results"])
+    )
+
+
+def _is_branch(said: Any, count: int) -> bool:
+    return (
+        _has(said, {"call": int, "direction": str, "name": str})
+        and _is_count(said["call"], 0, count)
+        and said["direction"] in DIRECTIONS
     )
 
 

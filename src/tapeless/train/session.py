@@ -248,8 +248,13 @@ def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | N
 
 
 def _recording(run: Run, trainer: Trainer) -> Recording | None:
-    every = trainer.settings.record
-    return None if every == 0 else Recording(run.folder, trainer.model, every)
+    settings = trainer.settings
+    whole = settings.whole_steps()
+    if whole and whole[-1] > trainer.steps:
+        raise TapelessError(
+            f"record_tensors names update {whole[-1]:,}, and this training makes {trainer.steps:,}: name earlier ones."
+        )
+    return None if settings.record == 0 else Recording(run.folder, trainer.model, settings.record, whole=whole)
 
 
 def _with_data(request: Request) -> Request:

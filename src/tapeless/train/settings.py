@@ -24,6 +24,7 @@ EARLIER = {"dtype": "precision"}  # what settings were called before it
 BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
 HIGHEST_LR = 1e6
+MOST_STEPS = 64  # whose tensors are kept
 
 
 def option(default: Any, panel: str, text: str) -> Any:
@@ -70,6 +71,9 @@ class Settings:
         "Reports",
         "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
     )
+    record_tensors: str | None = option(
+        None, "Reports", "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
+    )
     tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
     keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
@@ -96,6 +100,10 @@ class Settings:
                 check_size(name, getattr(self, name))
         if self.record is not None and self.record < 0:
             raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
+        if self.record_tensors is not None:
+            self.whole_steps()
+            if self.record == 0:
+                raise TapelessError("record_tensors would have no effect, as record=0 keeps no record: leave one out.")
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
         if not 0 < self.validation < 1:
@@ -109,6 +117,20 @@ class Settings:
                 f"lr must be at most {HIGHEST_LR:,.0f}, not {self.lr!r}: what is higher only destroys the weights."
             )
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
+
+    def whole_steps(self) -> tuple[int, ...]:
+        """The updates whose tensors are kept, in order."""
+        said = [each.strip() for each in self.record_tensors.split(",")] if self.record_tensors is not None else []
+        if not all(each.isascii() and each.isdigit() and len(each) < 16 and int(each) > 0 for each in said):
+            raise TapelessError(
+                f"record_tensors must be updates, counted from 1, such as 1,100,1000, not {self.record_tensors!r}."
+            )
+        found = sorted({int(each) for each in said})
+        if len(found) > MOST_STEPS:
+            raise TapelessError(
+                f"record_tensors names {len(found):,} updates, and {MOST_STEPS} is the most: name fewer."
+            )
+        return tuple(found)
 
     def suited(self, config: Architecture, kind: TaskKind | None = None) -> Settings:
         """With every None that has a value for this kind of task filled in; without one, for what `data` names."""

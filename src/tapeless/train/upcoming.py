@@ -6,11 +6,17 @@ Of a run folder that somebody else may have written: nothing is written, and wha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tapeless.errors import TapelessError
+from tapeless.inputs import unpacked
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.tasks import operations, text
+from tapeless.tasks import conversations, operations, text
+from tapeless.tasks.chat.packing import every_row
+from tapeless.tasks.chat.prepare import open_chats
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.task import Reader, Task, TaskKind
@@ -62,6 +68,8 @@ def held_out(opened: Run, count: int, length: int) -> list[tuple[Array, Array]]:
         chosen = task.validation
         targets = operations.targets_for(config, chosen.answers[:count])
         return [(chosen.tokens[n : n + 1], targets[n : n + 1]) for n in range(min(count, len(chosen)))]
+    if isinstance(task, conversations.Conversations):
+        return [_one_conversation(*row, length) for row in every_row(task.validation, 1, count)]
     assert isinstance(task, text.Text)
     tokens = task.data.validation
     taken = min(length, task.time, len(tokens) - 1)
@@ -71,6 +79,27 @@ def held_out(opened: Run, count: int, length: int) -> list[tuple[Array, Array]]:
     starts = range(0, max(1, len(tokens) - taken - 1), stride)[:count]
     windows = [tokens.window(start, taken + 1) for start in starts]
     return [(window[None, :-1], window[None, 1:]) for window in windows]
+
+
+def _one_conversation(inputs: Any, targets: Array, length: int) -> tuple[Array, Array]:
+    """The first of a row, as much of it as reaches into an answer."""
+    tokens, segments = unpacked(inputs)
+    own = slice(None) if segments is None else segments[0] == segments[0, 0]
+    tokens, targets = tokens[:, own], targets[:, own]
+    learned = np.flatnonzero(targets[0] >= 0)
+    stop = min(int(learned[-1]) + 1, int(learned[0]) + max(1, length // 2))
+    chosen = slice(max(0, stop - length), stop)
+    return tokens[:, chosen], targets[:, chosen]
+
+
+def drawn_for(opened: Run, step: int) -> list[tuple[Any, Array]]:
+    """The batches that an update learned from, as the training drew them."""
+    request = opened.request()
+    settings = request.settings
+    stream = _kept_task(opened, kind_of(settings.data, opened.folder)).batches(settings.batch or 1)
+    epoch, position = divmod((step - 1) * settings.accumulate, stream.steps_per_epoch)
+    stream.restore({**stream.state(), "epoch": epoch, "position": position})
+    return [next(stream) for _ in range(settings.accumulate)]
 
 
 def _made_from_seed(opened: Run) -> set[int]:
@@ -85,10 +114,13 @@ def _kept_task(opened: Run, kind: TaskKind) -> Task:
         raise TapelessError(f"{opened.folder.name} reads features, not words: there are no tokens to show.")
     if kind is operations.KIND:
         return operations.Operations(config, settings.seed)
-    if kind is not text.KIND:
+    if kind not in (text.KIND, conversations.KIND):
         raise TapelessError(f"{opened.folder.name} learns {kind.name}, whose batches cannot be made again here yet.")
     if not opened.data.is_dir():
         raise TapelessError(
             f"the tokens that {opened.folder.name} learned from are not in its folder, and nothing else is read here."
         )
-    return text.Text(open_data(opened.data), settings.time or config.context, settings.seed)
+    time = settings.time or config.context
+    if kind is conversations.KIND:
+        return conversations.Conversations(open_chats(opened.data), opened.preset(), time, settings.seed)
+    return text.Text(open_data(opened.data), time, settings.seed)

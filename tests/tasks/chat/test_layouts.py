@@ -92,6 +92,7 @@ REFUSED = {
         "messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAID]
     },
     "nobody knows who speaks as 'alien': say human": {"conversations": [{"from": "alien", "value": "x"}]},
+    "tools holds text, and a template is told of a list of them": {"messages": [USER, SAID], "tools": "abc"},
     "each of conversations must be an object": {"conversations": [{"value": "x"}]},
 }
 

@@ -213,6 +213,7 @@ ROWS = {
     "half a line": ("a.jsonl", b'{"text": "a"}\n{"text": "b', "a.jsonl, line 2 is not JSON: Unterminated string"),
     "cut off": ("a.jsonl", b'{"text": "a"}\n{"te', "is the file cut off?"),
     "no JSON": ("a.jsonl", b'{"text": "a"}\nplain\n', "line 2 is not JSON: Expecting value at column 1."),
+    "ends too early": ("a.jsonl", b'{"text": [\n', "line 1 is not JSON: Expecting value at column 11."),
     "no object": ("a.jsonl", b"[1]\n", "line 1 holds a list, and JSON lines hold an object each."),
     "no field": ("a.jsonl", b'{"body": "a", "x": 1}\n', "line 1 has no field 'text': it has 'body', 'x'; name"),
     "no field later": ("a.jsonl", b'{"text": "a"}\n\n{"b": 1}\n', "line 3 has no field 'text': it has 'b'; name one"),

@@ -111,7 +111,7 @@ export function render({ model, el }) {
   function stop() { playing = 0; play.textContent = "▶ watch it learn"; }
 
   function show() {
-    where.textContent = `${whole(maps.step)}, loss ${short(maps.loss)}`;
+    where.textContent = `${whole(maps.step)}, this example’s loss ${short(maps.loss)}`;
     const [[word, share]] = maps.answers, right = word === maps.target;
     answer.replaceChildren(h("q", {}, maps.words.join("")), ...(maps.target === null ? [` → “${word}” with ${percent(share)}`] : [" → ", h("strong", { className: right ? "fine" : "bad" }, `${word} ${right ? "✓" : "✗"}`), ` with ${percent(share)}${right ? "" : `; right is ${maps.target}`}`]));
     draw();

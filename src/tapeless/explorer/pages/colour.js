@@ -25,6 +25,13 @@ export function sided(value) {
   return NOTHING.map((low, part) => Math.round(low + share * (end[part] - low)));
 }
 
+// A ratio in orders of magnitude as a colour: blue where it is below one, orange where it is above, pale where it is none.
+const PALE = [236, 232, 224];
+export function ratioColour(share) {
+  const end = share < 0 ? [0, 82, 150] : [190, 70, 0], part = Math.min(1, Math.abs(share));
+  return PALE.map((low, index) => Math.round(low + part * (end[index] - low)));
+}
+
 // Where a size lies between the least and the greatest, in orders of magnitude.
 export function logShare(value, low, high) {
   if (!(value > 0)) return 0;

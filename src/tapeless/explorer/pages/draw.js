@@ -31,7 +31,7 @@ export function stepAxis(painted, plot, low, high) {
   context.fillStyle = ink("soft");
   context.textAlign = "center";
   context.textBaseline = "top";
-  for (const tick of ticks(low, high, plot.width / 90)) {
+  for (const tick of ticks(low, high, Math.max(3, plot.width / 90))) {
     const x = plot.left + (plot.width * (tick - low)) / Math.max(1e-12, high - low);
     if (x > plot.left + plot.width - 8 && x > plot.left + 20) { context.textAlign = "right"; }
     context.fillText(tick.toLocaleString("en"), x, plot.top + plot.height + 4);

@@ -7,7 +7,7 @@ import { css, logShare, scale } from "./colour.js";
 import { h, percent, short, whole } from "./dom.js";
 import { highway } from "./highway.js";
 
-const LEAD = 5, STATISTICS = ["size", "zeros", "largest", "not finite"];
+const LEAD = 5, STATISTICS = ["size", "zeros", "largest", "not finite"], JOINING = ["size", "highway", "cosine"];
 const COLOURED = { size: "size per element", zeros: "share of zeros", largest: "largest value", error: "error against the reference", time: "time against the machine’s ceiling" };
 const COMPUTED = ["error", "time"]; // on request, at the nearest step whose weights are kept
 const WAIT = 250; // milliseconds until a call that is passed over is asked for, and what is out of sight is painted
@@ -29,6 +29,7 @@ export function render({ model, el }) {
   const by = h("select", { id: "flow-by", onchange: () => { if (COMPUTED.includes(by.value)) compute(); else paint(); } }, Object.entries(COLOURED).map(([value, text]) => h("option", { value }, text)));
   const slider = h("input", { type: "range", min: 0, step: 1, id: "flow-step", ariaLabel: "recorded step", oninput: () => { row = Number(slider.value); later ||= requestAnimationFrame(() => { later = 0; look(seen ??= inWindow()); }); } });
   const at = h("output", { id: "flow-at" });
+  const kept = h("div", { className: "choices", id: "flow-whole" });
   const through = h("input", { type: "range", min: 0, step: 1, value: 0, id: "flow-through", ariaLabel: "call", oninput: () => choose(Number(through.value)) });
   const passing = h("output", { id: "flow-which" }, "every call, in order");
   const said = h("p", { className: "soft", id: "flow-said", role: "status" });
@@ -39,7 +40,7 @@ export function render({ model, el }) {
   const panel = h("section", { className: "card sticky", ariaLabel: "Call", id: "flow-call", ariaLive: "polite" });
   el.append(h("section", { className: "card", ariaLabel: "Recorded step" }, h("h2", {}, "One training step, call by call"),
     h("div", { className: "controls" }, h("label", {}, "run", which), h("label", {}, "coloured by", by)),
-    h("div", { className: "slider" }, h("label", { htmlFor: "flow-step" }, "step"), slider, at),
+    h("div", { className: "slider" }, h("label", { htmlFor: "flow-step" }, "step"), slider, at), kept,
     h("div", { className: "slider" }, h("label", { htmlFor: "flow-through" }, "call"), through, passing), said), road.el,
   h("div", { className: "two" }, h("section", { className: "card", ariaLabel: "Calls" },
     h("div", { className: "headings" }, h("span", {}, "forward ↓"), h("span", {}, "backward ↑, beside its forward (↻ computed again)")), columns), panel));
@@ -70,14 +71,24 @@ export function render({ model, el }) {
     slider.max = Math.max(0, record.rows - 1);
     row = Math.min(row ?? record.rows - 1, record.rows - 1);
     slider.value = row;
+    offerWhole();
     through.max = record.calls.length - 1;
     computed = numbersOf = null;
     clearTimeout(waiting); // what was chosen in another run is not asked of this one
     look();
     tell();
-    drive();
+    if (record.rows < 1) drive();
     if (COMPUTED.includes(by.value)) compute();
     if (chosen !== null) choose(chosen);
+  }
+
+  // The steps whose tensors are kept whole: of them the numbers of a call are those that it wrote then.
+  function offerWhole() {
+    kept.replaceChildren(...(run.record.whole.length ? ["tensors are kept of step", ...run.record.whole.map(([number, at]) => h("button", { type: "button", onclick: () => {
+      slider.value = row = at;
+      look();
+      if (chosen !== null) { clearTimeout(waiting); waiting = setTimeout(numbersNow, WAIT); }
+    } }, whole(number)))] : []));
   }
 
   // Everything that is computed on request is of the list of calls as it is now; an old record may be of another.
@@ -88,12 +99,20 @@ export function render({ model, el }) {
 
   const step = () => (values ? values[0] + values[1] * 2 ** 24 : 0);
 
+  // What joins the stream at this step, as it was recorded; null of a row that an earlier version wrote.
+  function joined() {
+    const { results, branches } = run.record, first = LEAD + STATISTICS.length * results.length;
+    const found = branches.map((each, index) => ({ ...each, ...Object.fromEntries(JOINING.map((name, part) => [name, values[first + JOINING.length * index + part]])) }));
+    return found.some((each) => Number.isFinite(each.highway)) ? found : null;
+  }
+
+  // The highway of the row at hand; where it was not recorded, that of the nearest step whose weights are kept.
   async function drive() {
-    const mine = run;
+    const mine = run, here = values, recorded = here && joined();
+    if (recorded) { road.show({ calls: recorded, step: step(), recorded: true }, step()); return; }
     road.wait();
-    if (!values && run.record.rows > 0) values = await run.row(row).catch(() => null);
     const near = step(), answer = await answered(`calls?near=${near}&what=branches`);
-    if (mine === run) road.show(answer, near);
+    if (mine === run && here === values) road.show(answer, near);
   }
 
   async function compute() {
@@ -154,18 +173,27 @@ export function render({ model, el }) {
       if (mine !== asked) return;
       values = found;
       paint(some);
+      if (some !== seen) drive();
       clearTimeout(settling);
-      if (some === seen) settling = setTimeout(() => { seen = null; paint(); }, WAIT);
+      if (some === seen) settling = setTimeout(rest, WAIT);
     } catch (error) {
       if (mine === asked) at.textContent = error.message;
     }
+  }
+
+  // The slider has come to rest: what is out of sight, and what takes longer than a frame.
+  function rest() {
+    seen = null;
+    paint();
+    drive();
+    if (chosen !== null) numbersNow();
   }
 
   const value = (result, statistic) => values[LEAD + STATISTICS.length * result + STATISTICS.indexOf(statistic)];
 
   function paint(some = cells) {
     if (!values) return;
-    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, loss ${short(values[2])}`);
+    at.replaceChildren(`${whole(values[0] + values[1] * 2 ** 24)}, its batch’s loss ${short(values[2])}`);
     const statistic = by.value, now = COMPUTED.includes(statistic);
     if (now) { paintComputed(); return; }
     const ranges = statistic === "zeros" ? {} : { forward: rangeOf(statistic, false), backward: rangeOf(statistic, true) };
@@ -229,7 +257,7 @@ export function render({ model, el }) {
   // What was computed of this call, and its numbers once they are there.
   function told(call) {
     const each = computed?.of.get(call.call);
-    exact.replaceChildren(...(numbersOf?.call === call.call ? [h("h3", {}, numbersOf.answer.error ? "Its numbers" : `Its numbers after update ${whole(numbersOf.answer.step)}`),
+    exact.replaceChildren(...(numbersOf?.call === call.call ? [h("h3", {}, numbersOf.answer.error ? "Its numbers" : numbersOf.answer.kept ? `Its numbers at step ${whole(numbersOf.answer.step)}, as they were kept` : `Its numbers after update ${whole(numbersOf.answer.step)}`),
       ...(numbersOf.answer.error ? [h("p", { className: "soft" }, numbersOf.answer.error)] : callNumbers(numbersOf.answer, call))] : []));
     if (!each) return "";
     return h("p", { id: "flow-computed" }, computed.what === "time" ? `${short(each.ms)} ms, ${percent(each.share)} of the ceiling of ${each.by}`
@@ -240,6 +268,7 @@ export function render({ model, el }) {
     if (what !== "news" || !run.record) return;
     const last = row === Number(slider.max);
     slider.max = Math.max(0, run.record.rows - 1);
+    offerWhole();
     if (last) { row = Number(slider.max); slider.value = row; look(); }
   };
   model.listeners.add(news);

@@ -5,6 +5,7 @@ import { batchOf } from "./batch.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare, stepAxis } from "./draw.js";
+import { ratioPicture } from "./ratio.js";
 
 const KINDS = {
   flow: "gradient that leaves each section", weights: "gradients of each section's weights", calls: "every backward call",
@@ -12,7 +13,7 @@ const KINDS = {
 export const MARKS = { fine: "✓", look: "!", bad: "✗" }; // of the doctor's verdicts
 const BINS = 1024, LEFT = 112, RIGHT = 10, BOTTOM = 22, MOST_RUNS = 3, DECADES = 12;
 
-export function heatmap({ model }) {
+export function heatmap({ model, difference }) {
   const kind = h("select", { id: "heat-kind", onchange: () => { chosen = null; update(); } },
     Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
   const pictures = h("div", { className: "pictures" });
@@ -22,12 +23,12 @@ export function heatmap({ model }) {
   const batch = h("div", { id: "heat-batch", role: "status" });
   const zoomIn = h("button", { type: "button", id: "zoom-in", onclick: () => zoom(0.25) }, "zoom in"), zoomOut = h("button", { type: "button", id: "zoom-out", disabled: true, onclick: () => zoom(4) }, "zoom out");
   const low = h("span"), high = h("span"), bar = h("canvas", { role: "img", ariaLabel: "colours from small to large" });
-  const beside = tableBeside("as a table", asTable);
+  const beside = tableBeside("as a table", asTable), ratio = ratioPicture({ label: (run, name) => label(run, name) });
   const el = h("section", { className: "card", ariaLabel: "Gradient size by depth and step" },
     h("h2", {}, "Gradient size by depth and step"),
     h("p", { className: "soft" }, "The loss is at the top, the input at the bottom; a gradient flows down. Dark is small, bright is large, per element. Click a cell."),
     h("div", { className: "controls" }, h("label", {}, "show the", kind), h("span", { className: "scale" }, low, bar, high), zoomIn, zoomOut),
-    pictures, h("div", { className: "controls" }, readout, toFlow, who), batch, beside);
+    pictures, h("div", { className: "controls" }, readout, toFlow, who), batch, ratio.el, beside);
   let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [], until = Infinity;
 
   async function update() {
@@ -54,6 +55,7 @@ export function heatmap({ model }) {
       leaving = drawn.filter(({ heat }) => heat.bins).map(({ canvas }) => onResize(canvas, draw));
     }
     draw();
+    if (difference.checked && drawn.length > 1) ratio.show(drawn[0], drawn[1]); else ratio.hide();
   }
 
   function made(run) {
@@ -192,7 +194,7 @@ export function heatmap({ model }) {
 
   // What lies beyond a step is covered: a replay uncovers it.
   const reveal = (step) => { if (step !== until) { until = step; for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas); } };
-  return { el, update, reveal, choose, leave: () => leaving.forEach((each) => each()) };
+  return { el, update, reveal, choose, leave: () => { leaving.forEach((each) => each()); ratio.leave(); } };
 }
 
 const shareAt = (heat, step) => (step - heat.steps[0] + 0.5) / (heat.steps[heat.bins - 1] - heat.steps[0] + 1);

@@ -2,7 +2,7 @@
 // whether it goes the same way or against it. Left is the input, right the loss; forward above, backward below.
 
 import { css, SIGNS } from "./colour.js";
-import { h, percent, short, table, tableBeside } from "./dom.js";
+import { h, percent, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare } from "./draw.js";
 
 const LEFT = 78, RIGHT = 10, LABELS = 40, TALLEST = 1.5;
@@ -21,11 +21,13 @@ export function highway({ choose }) {
   const lanes = () => [found.filter((each) => each.direction === "forward"), found.filter((each) => each.direction === "backward").reverse()];
 
   function show(answer, step) {
-    picture.hidden = !!answer.error;
+    if (picture.hidden !== !!answer.error) picture.hidden = !!answer.error;
     if (answer.error) { said.textContent = answer.error; return; }
     found = answer.calls;
     at = Math.min(at, found.length - 1);
-    said.textContent = `A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. After update ${answer.step.toLocaleString("en")}${answer.step === step ? "" : ", the nearest whose weights are kept"}.`;
+    const when = answer.recorded ? "At the step that is chosen above, as it was recorded" : `After update ${whole(answer.step)}${answer.step === step ? "" : ", the nearest whose weights are kept"}`;
+    const told = `A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. ${when}.`;
+    if (said.textContent !== told) said.textContent = told;
     beside.refresh();
     draw();
   }
@@ -54,9 +56,10 @@ export function highway({ choose }) {
         }
       });
     });
-    canvas.setAttribute("aria-label", `${found.length} branches of the residual stream; arrow keys go through them`);
-    const each = found[at];
-    told.textContent = each ? `${each.direction}: ${each.name} joins at call ${each.call}, ${percent(each.highway ? each.size / each.highway : 0)} as large as the stream, cosine ${short(each.cosine)}: it ${each.cosine > 0.1 ? "reinforces what is there" : each.cosine < -0.1 ? "cancels part of what is there" : "goes across"}` : "Click a branch: its call is shown below.";
+    const label = `${found.length} branches of the residual stream; arrow keys go through them`, each = found[at];
+    if (canvas.getAttribute("aria-label") !== label) canvas.setAttribute("aria-label", label);
+    const text = each ? `${each.direction}: ${each.name} joins at call ${each.call}, ${percent(each.highway ? each.size / each.highway : 0)} as large as the stream, cosine ${short(each.cosine)}: it ${each.cosine > 0.1 ? "reinforces what is there" : each.cosine < -0.1 ? "cancels part of what is there" : "goes across"}` : "Click a branch: its call is shown below.";
+    if (told.textContent !== text) told.textContent = text;
   }
 
   canvas.addEventListener("click", (event) => {

@@ -20,9 +20,10 @@ export function replay({ model, heat }) {
   const skip = h("button", { type: "button", id: "replay-skip", onclick: () => end() }, "Skip");
   const slider = h("input", { type: "range", min: 0, step: 1, id: "replay-at", ariaLabel: "moment of the training", oninput: () => { stop(); show(Number(slider.value)); } });
   const at = h("output", { id: "replay-step" });
-  const ask = h("input", { id: "replay-ask", size: 12, spellcheck: false, autocomplete: "off", placeholder: "Min(7,3,9)" });
+  const ask = h("input", { id: "replay-ask", size: 12, spellcheck: false, autocomplete: "off" });
+  const asks = h("span");
   const form = h("form", { className: "controls", onsubmit: (event) => { event.preventDefault(); stop(); gather(ask.value).then(() => (still.matches ? end() : start())); } },
-    h("label", {}, "ask another", ask), h("button", { type: "submit" }, "Ask"));
+    h("label", {}, asks, ask), h("button", { type: "submit" }, "Ask"));
   const wrong = h("p", { className: "error", role: "alert" });
   const left = h("div", {}, said, happens, bars, form, wrong);
   const looked = h("p", { className: "soft replay-looked" });
@@ -51,6 +52,8 @@ export function replay({ model, heat }) {
     el.classList.toggle("no-story", !story);
     slider.max = moments.length - 1;
     ask.value = story?.question ?? "";
+    asks.textContent = story?.kind === "text" ? "let it go on from" : "ask another";
+    ask.size = story?.kind === "text" ? 26 : 12;
     known = [...new Set(calls.map(({ section }) => section))].join(", ");
   }
 
@@ -111,14 +114,17 @@ export function replay({ model, heat }) {
   function end() {
     stop();
     show(moments.length - 1);
-    happens.textContent = `${story ? (moments.at(-1).right ? "It has learned it. " : "It has not learned this one. ") : ""}Below is every recorded step: click any bright cell.`;
+    happens.textContent = `${judged(moments.at(-1))}Below is every recorded step: click any bright cell.`;
   }
+
+  const judged = ({ right }) => (!story || right === null ? "" : right ? "It has learned it. " : "It has not learned this one. ");
 
   function show(index) {
     draw(index, "learn", 1);
     heat.reveal(Infinity);
     const moment = moments[index];
-    happens.textContent = story ? `After ${whole(moment.step)} updates it says ${moment.said}; ${story.answer} is right.` : "";
+    happens.textContent = !story ? "" : story.answer === null ? `After ${whole(moment.step)} updates it would go on with “${moment.said}”.`
+      : story.kind === "text" ? `After ${whole(moment.step)} updates it expects “${moment.said}”; “${story.answer}” is what stands there.` : `After ${whole(moment.step)} updates it says ${moment.said}; ${story.answer} is right.`;
   }
 
   // `place` is a moment, or somewhere between two; `share` is how far the phase has come.
@@ -139,19 +145,21 @@ export function replay({ model, heat }) {
   }
 
   function speak(moment, phase, share) {
-    const asking = phase === "ask" && share < 0.55, parts = [story.question, " = "];
-    said.replaceChildren(...parts, h("b", { className: asking ? "" : moment.right ? "fine" : "bad" }, asking ? "…" : `${moment.said} ${moment.right ? "✓" : "✗"}`));
+    const asking = phase === "ask" && share < 0.55, text = story.kind === "text", mark = moment.right === null ? "" : moment.right ? " ✓" : " ✗";
+    said.classList.toggle("text", text);
+    said.replaceChildren(story.question.replaceAll("\n", "⏎"), text ? " → " : " = ", h("b", { className: asking || moment.right === null ? "" : moment.right ? "fine" : "bad" }, asking ? "…" : `${moment.said}${mark}`));
     if (!frame) return;
-    const told = phase === "ask" ? `Before its first update the model is asked${story.held_out ? " something it will never be trained on" : ""}.`
-      : phase === "climb" ? `${moment.said} is wrong: the loss is ${short(moment.loss)}. Its gradient goes back through every call, and each weight learns how it should change.`
-        : `${whole(moments.at(-1).step)} such ways back, each followed by a small update: the loss of this answer is ${short(moment.loss)}.`;
+    const first = whole(moments[0].step) === "0" ? "Before its first update" : `After ${whole(moments[0].step)} updates, the first that are kept,`;
+    const told = phase === "ask" ? `${first} the model is asked ${text ? "what comes next" : "something"}${story.held_out ? text ? " in a text that it will never be trained on" : " it will never be trained on" : ""}.`
+      : phase === "climb" ? `${story.answer === null ? "At every update a loss is computed." : `${moment.said} is ${moment.right ? "right, and still" : "wrong:"} the loss is ${short(moment.loss)}.`} Its gradient goes back through every call, and each weight learns how it should change.`
+        : `${whole(moments.at(-1).step)} such ways back, each followed by a small update${moment.loss === null ? "" : `: the loss of this answer is ${short(moment.loss)}`}.`;
     if (happens.textContent !== told) happens.textContent = told;
   }
 
   function paintBars(likely, share) {
-    const { context, width, height, ink } = prepare(bars), digits = story.words.map((word, index) => [word, likely[index]]).filter(([word]) => /^\d$/.test(word));
+    const { context, width, height, ink } = prepare(bars), digits = story.bars.map((index) => [story.words[index], likely[index]]);
     const wide = width / digits.length, room = height - 34;
-    bars.setAttribute("aria-label", `how likely each digit is: ${digits.map(([word, value]) => `${word} ${short(value)}`).join(", ")}`);
+    bars.setAttribute("aria-label", `how likely each is: ${digits.map(([word, value]) => `${word} ${short(value)}`).join(", ")}`);
     context.textAlign = "center";
     digits.forEach(([word, value], index) => {
       const tall = Math.max(1, room * value * Math.min(1, share * 1.6)), x = index * wide, good = word === story.answer;
@@ -159,7 +167,7 @@ export function replay({ model, heat }) {
       context.fillRect(x + wide * 0.14, 16 + room - tall, wide * 0.72, tall);
       context.fillStyle = good ? ink("fine") : ink("soft");
       context.font = good ? "bold 13px system-ui" : "12px system-ui";
-      context.fillText(word, x + wide / 2, height - 5);
+      context.fillText(word, x + wide / 2, height - 5, wide - 2);
       if (value > 0.15 && share > 0.6) context.fillText(`${Math.round(100 * value)} %`, x + wide / 2, 12 + room - tall);
     });
   }

@@ -15,17 +15,17 @@ const CHARTS = [
 ];
 
 export function render({ model, el }) {
-  const heat = heatmap({ model }), told = replay({ model, heat });
-  const doctor = h("div", { className: "doctor" });
   const difference = h("input", { type: "checkbox", id: "difference" });
+  const heat = heatmap({ model, difference }), told = replay({ model, heat });
+  const doctor = h("div", { className: "doctor" });
   const pick = (run, step) => { heat.choose(run, step); heat.el.scrollIntoView({ block: "start" }); };
   const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, difference, pick }));
   const spikes = h("div", { className: "choices" });
   const hint = h("span", { className: "soft" });
-  difference.addEventListener("change", () => charts.forEach((each) => each.draw()));
+  difference.addEventListener("change", () => { charts.forEach((each) => each.draw()); heat.update(); });
   el.append(heat.el, h("section", { className: "card", ariaLabel: "Doctor" }, h("h2", {}, "What the doctor says"), doctor),
     h("section", { className: "card", ariaLabel: "Curves" }, h("h2", {}, "Curves"), h("p", { className: "soft" }, "Click a spike to see whose gradient it was. Zooming the picture above zooms these."), spikes,
-      h("div", { className: "controls" }, h("label", {}, difference, "difference of the first two runs"), hint),
+      h("div", { className: "controls" }, h("label", {}, difference, "difference of the first two runs, here and in the picture above"), hint),
       h("div", { className: "charts" }, charts.map((each) => each.el))));
   const update = () => {
     difference.disabled = model.shown.length < 2;

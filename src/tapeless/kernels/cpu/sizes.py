@@ -1,4 +1,4 @@
-"""How large the numbers of an array are, in one pass: what a recorded step keeps of every result."""
+"""How large the numbers of an array are, in one pass, and which way two go: what a recorded step keeps."""
 
 from __future__ import annotations
 
@@ -39,3 +39,25 @@ def sizes(out, x, bits):
 
 
 SIZES = Kernel(sizes)
+
+
+def bind_beside(out, highway, branch) -> Native:
+    """Of float32: the root mean square of a branch, that of the highway it joins, and the cosine between the two."""
+    return BESIDE.bind(0, out, highway, branch)
+
+
+def beside(out, highway, branch):
+    own, other, both = 0.0, 0.0, 0.0
+    for i in range(highway.size):
+        there, joins = float64(highway[i]), float64(branch[i])
+        own = plus(own, there * there)
+        other = plus(other, joins * joins)
+        both = plus(both, there * joins)
+    count = max(1, highway.size)
+    lengths = sqrt(own) * sqrt(other)
+    out[0] = sqrt(other / count)
+    out[1] = sqrt(own / count)
+    out[2] = both / lengths if lengths != 0 else 0.0
+
+
+BESIDE = Kernel(beside)

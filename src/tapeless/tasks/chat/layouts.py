@@ -99,6 +99,10 @@ def read_conversations(source: str, encoding: str | None = None) -> Iterator[Con
             try:
                 messages = _messages(row)
                 _check_answered(messages)
+                if not isinstance(row.get("tools"), list | None):
+                    raise _UnfitError(
+                        f"tools holds {json_kind(row['tools'])}, and a template is told of a list of them"
+                    )
             except _UnfitError as error:
                 raise TapelessError(f"{place}: {error}.") from None
             yield Conversation(messages, place, row.get("tools") or None)

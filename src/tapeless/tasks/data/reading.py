@@ -192,7 +192,7 @@ def json_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, 
         if line.isspace():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line.rstrip("\r\n"))  # where it ends too early is then a column that it has
         except json.JSONDecodeError as error:
             cut = ", and it is the last line: is the file cut off?" if not line.endswith("\n") else "."
             raise TapelessError(

@@ -368,7 +368,8 @@ def _state(evidence: Evidence) -> str:
         return f" The model learned nothing: {beside} that of always the same answer, {chance:.3g}."
     if evidence.gain < LITTLE:
         return f" The model learned next to nothing: {beside} hardly below {chance:.3g}, always the same answer's."
-    return f" The loss came to {reached:.3g}; always the same answer gets {chance:.3g}."
+    which = "held-out loss" if evidence.evaluations else "loss"
+    return f" The {which} came to {reached:.3g}; always the same answer gets {chance:.3g}."
 
 
 def _lower(evidence: Evidence) -> str:

@@ -59,7 +59,8 @@ def _learned(gain: float) -> str:
 def _loss(evidence: Evidence) -> Observation | None:
     if not evidence.losses:
         return None
-    said = f"{evidence.losses[0]:.3g} at first, {median(late(evidence.losses)):.3g} late"
+    ended = median(late(evidence.losses))
+    said = f"{evidence.losses[0]:.3g} at first, {ended:.3g} in the last updates, each of its own batch"
     alone = len(evidence.losses) == 1
     if alone:
         said = f"{evidence.losses[0]:.3g}; {ALONE}"
