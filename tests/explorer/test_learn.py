@@ -135,7 +135,7 @@ def test_every_chapter_opens_for_everybody(server, visit, width, scheme):  # noq
     for chapter in CHAPTERS if width > 1000 else ("begins", "path", "practice"):
         page.click(f"[data-chapter={chapter}]")
         page.locator("#lesson h2", has_text=f"{CHAPTERS.index(chapter) + 1}. ").wait_for(timeout=120_000)
-        for button in page.locator(".predict button.quiet").all():
+        for button in page.locator(".predict button.quiet:visible").all():
             button.click()
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width, chapter
         judged = Axe().run(page)

@@ -52,6 +52,8 @@ def test_looking_changes_nothing(traced):
     of_one(traced, 20)
     assert all(np.array_equal(traced.model.read(name), array) for name, array in before.items())
     assert traced.element(3, 1, 2) == first
+    found = traced.digits(3, 1, 2)  # in which a table of positions that float32 has rounded would show
+    assert float(found["backward"]) == pytest.approx(float(found["complex_step"]), rel=1e-12)
 
 
 def test_a_calls_numbers_are_those_that_the_record_has_measured(run, traced):

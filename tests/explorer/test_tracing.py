@@ -99,7 +99,7 @@ def test_a_task_whose_batches_are_not_known_here_is_refused(run, monkeypatch):
     from tapeless.tasks import conversations
 
     monkeypatch.setattr("tapeless.train.upcoming.kind_of", lambda data, folder: conversations.KIND)
-    with pytest.raises(TapelessError, match="cannot be made again here yet"):
+    with pytest.raises(TapelessError, match="are not in its folder, and nothing else is read here"):
         Tracer(run).overview(8)
 
 

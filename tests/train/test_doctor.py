@@ -520,7 +520,7 @@ EXERCISE = {
     "lr 0.01": (HIGH, "lower the rate", {"lr": 0.01}),
     "lr 1e-5": (LOW, "raise the rate", {"lr": 1e-5}),
     "SGD, lr 1e-3": (LOW, "raise the rate", {"optimizer": "sgd", "lr": 1e-3, "seed": 1}),
-    "14 post-norm layers": (VANISHING, "pre-norm", {"lr": 1e-3, "layers": 14, "channels": 16}),
+    "20 post-norm layers": (VANISHING, "pre-norm", {"lr": 1e-3, "layers": 20, "channels": 16}),
     "1e-3": ("healthy", None, {"lr": 1e-3, "steps": 600}),
 }
 

@@ -85,13 +85,22 @@ class Probe:
         return Push(at, likely[position], alone[position], after[position])
 
     def exact(self) -> Model:
-        """The float64 twin, with the weights as they were before the update."""
-        return self._twin("float64")
+        """Another twin in float64, for somebody who writes to what it holds: the one that is asked for digits must keep
+        constants that no float32 has rounded."""
+        return self._made("float64")
 
     def _twin(self, precision: str) -> Model:
         kept = self._exact if precision == "float64" else self._complex
         if kept is not None:
             return kept
+        made = self._made(precision)
+        if precision == "float64":
+            self._exact = made
+        else:
+            self._complex = made
+        return made
+
+    def _made(self, precision: str) -> Model:
         model = self.update.model
         made = Model(
             model.preset, batch=model.batch, time=model.time, backend="reference", precision=precision,
@@ -101,10 +110,6 @@ class Probe:
             made.write(name, array)
         if model.preset.dropout:
             made.write("dropout.seed", model.read("dropout.seed"))
-        if precision == "float64":
-            self._exact = made
-        else:
-            self._complex = made
         return made
 
     def _losses(self, twin: Model) -> Any:
