@@ -457,7 +457,7 @@ def test_a_fresh_model_knows_nothing():
 # Types.
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda found: found.name)
+@pytest.mark.parametrize("configuration", some(CONFIGURATIONS, 3, 2), ids=lambda found: found.name)
 def test_float32_agrees_with_float64(configuration):
     rng = np.random.default_rng(configuration.seed)
     double, single = configuration.model("float64"), configuration.model("float32")
