@@ -18,6 +18,7 @@ from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.models import transformer
 from tapeless.ops.contract import Array
+from tests.random_cases import some
 
 EXACT = TOLERANCES["complex step"]
 SINGLE = 1e-4  # float32 beside float64, through a whole model and back

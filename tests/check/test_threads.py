@@ -12,6 +12,7 @@ from tapeless.check.ops import call_alone, check_backend_alone, narrowed
 from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads, single
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
+from tests.random_cases import some
 
 cpu = backend_named("cpu")
 
