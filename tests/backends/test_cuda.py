@@ -13,6 +13,7 @@ from tapeless import Model
 from tapeless.backends.backend import backend_named
 from tapeless.errors import TapelessError
 from tests.ops.test_cuda import python
+from tests.random_cases import some
 
 
 @pytest.mark.parametrize(("package", "title"), [("torch", "PyTorch"), ("triton", "Triton")])
@@ -84,7 +85,7 @@ def test_a_captured_list_computes_once_each_time_it_runs(monkeypatch):
     assert ran == ["one", "two", "replayed", "replayed"]
 
 
-@pytest.mark.parametrize("part", ["differences", "together"])
+@pytest.mark.parametrize("part", some(["differences", "together"], 2))
 def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly(part):
     done = python("-m", "tests.backends.interpreted_model", part)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -21,7 +21,7 @@ from tapeless.train.loop import Trainer, train
 from tapeless.train.settings import Settings
 from tests.random_cases import SOAK
 
-CUTS = 8 * SOAK  # per case; four cases on two backends
+CUTS = 6 * SOAK  # per case; four cases on two backends
 
 
 def fingerprint(trainer):
