@@ -1,13 +1,15 @@
 """Native calls as one: the bits are those of one by one, with threads, MKL and bfloat16 too; errors come through."""
 
 import ctypes
+import threading
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.kernels.cpu import blas, products_bfloat16
+from tapeless.kernels.cpu import blas, listed, products_bfloat16
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.listed import SINGLY, Listed, as_one
 
@@ -99,6 +101,38 @@ def test_of_c_functions():
     (run,) = as_one([copy, partial(root, word(to.ctypes.data + 8), word(to.ctypes.data), word(8))])
     run()
     assert to.tolist() == [0, 1, 0, 1]
+
+
+def eight(out, a, b, c, d, e, f, g):
+    out[0] += a + b + c + d + e + f + g
+
+
+def nine(out, a, b, c, d, e, f, g, h):
+    out[0] += a + b + c + d + e + f + g + h
+
+
+def test_lists_that_threads_make_at_once(monkeypatch):
+    """Each needs a function of a kind that nobody has made. If nothing keeps them, both name theirs before either is
+    compiled, and compile before either looks for it by its name."""
+    named, compiled, trampoline = threading.Barrier(2), threading.Barrier(2), listed._trampoline
+
+    def wait(barrier):
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait(0.5)
+
+    class Kept:
+        append = staticmethod(lambda library, kept=listed._kept: (wait(compiled), kept.append(library)))
+
+    monkeypatch.setattr(listed, "_trampoline", lambda *asked: (wait(named), trampoline(*asked))[1])
+    monkeypatch.setattr(listed, "_kept", Kept)
+    outs = np.zeros(1), np.zeros(1)
+    binds = Kernel(eight).bind(0, outs[0], *range(7)), Kernel(nine).bind(0, outs[1], *range(8))
+    threads = [threading.Thread(target=lambda one=one: [run() for run in as_one([one, one])]) for one in binds]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [out[0] for out in outs] == [2 * sum(range(7)), 2 * sum(range(8))]
 
 
 def fails(out, at):

@@ -91,7 +91,9 @@ def _looped(waiting: list[tuple[Native, Entry]]) -> list[Native]:
     for row, entry in zip(table, entries, strict=True):
         row[:] = trampolines[entry.kinds, entry.from_numba], at
         at += 8 * (1 + len(entry.words))
-    return [partial(_run, _loop(), table, blocks, natives)]
+    with global_compiler_lock:
+        loop = _loop()
+    return [partial(_run, loop, table, blocks, natives)]
 
 
 def _run(loop: Any, table: Any, blocks: Any, natives: list[Native]) -> None:
@@ -144,19 +146,20 @@ _made: dict[tuple[tuple[Any, ...], bool], int] = {}
 
 
 def _trampolines(entries: list[Entry]) -> dict[tuple[tuple[Any, ...], bool], int]:
-    """Of every kind that these need, where the function lies that takes a block."""
-    missing = list(dict.fromkeys((entry.kinds, entry.from_numba) for entry in entries if _is_new(entry)))
-    if missing:
-        library = cpu_target.target_context.codegen().create_library("tapeless.listed")
-        module = library.create_ir_module("tapeless.listed")
-        names = [_trampoline(module, len(_made) + number, *kind) for number, kind in enumerate(missing)]
-        with global_compiler_lock:
+    """Of every kind that these need, where the function lies that takes a block. One thread at a time: names are
+    counted, and two functions of one name would be taken for each other."""
+    with global_compiler_lock:
+        missing = list(dict.fromkeys((entry.kinds, entry.from_numba) for entry in entries if _is_new(entry)))
+        if missing:
+            library = cpu_target.target_context.codegen().create_library("tapeless.listed")
+            module = library.create_ir_module("tapeless.listed")
+            names = [_trampoline(module, len(_made) + number, *kind) for number, kind in enumerate(missing)]
             library.add_ir_module(module)
             library.finalize()
-        _kept.append(library)
-        for kind, name in zip(missing, names, strict=True):
-            _made[kind] = library.get_pointer_to_function(name)
-    return _made
+            _kept.append(library)
+            for kind, name in zip(missing, names, strict=True):
+                _made[kind] = library.get_pointer_to_function(name)
+        return dict(_made)
 
 
 _kept: list[Any] = []  # what is compiled is there as long as its library
@@ -191,7 +194,8 @@ def _trampoline(module: Any, number: int, kinds: tuple[Any, ...], from_numba: bo
 
 @cache
 def _loop() -> Any:
-    """(table, count) → the number of the first that failed, or −1. Python's other threads go on meanwhile."""
+    """(table, count) → the number of the first that failed, or −1. Python's other threads go on meanwhile. Whoever asks
+    holds the compiler's lock."""
     library = cpu_target.target_context.codegen().create_library("tapeless.loop")
     module = library.create_ir_module("tapeless.loop")
     function = ir.Function(module, ir.FunctionType(WORD, [POINTER, WORD]), "tapeless_loop")
@@ -218,9 +222,8 @@ def _loop() -> Any:
     builder.ret(ir.Constant(WORD, -1))
     builder.position_at_end(bad)
     builder.ret(at)
-    with global_compiler_lock:
-        library.add_ir_module(module)
-        library.finalize()
+    library.add_ir_module(module)
+    library.finalize()
     _kept.append(library)
     signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     return signature(library.get_pointer_to_function("tapeless_loop"))
