@@ -601,11 +601,14 @@ def test_a_model_trains_where_nothing_but_numpy_is_installed():
     assert loss[1] < loss[0]
 
 
-def test_importing_takes_under_three_tenths_of_a_second():
-    # Processor time, which on an idle machine is the time one waits. The clock on the wall would also count the
-    # tests that run beside this one: the same import takes 0.2 s alone and 1.1 s beside two busy processes.
-    code = "import time; start = time.process_time(); import tapeless; print(time.process_time() - start)"
-    assert min(python(code) for _ in range(5)) < 0.3
+def test_importing_takes_at_most_twice_what_numpys_takes():
+    # Processor time, so that the tests that run beside this one do not count, and beside NumPy's, because the same
+    # processor is now twice as slow as before: alone on a quick one it is 0.1 s for NumPy's and 0.1 s for the rest.
+    code = (
+        "from time import process_time\nstart = process_time()\nimport numpy\nbetween = process_time()\n"
+        "import tapeless\nprint((process_time() - between) / (between - start))"
+    )
+    assert min(python(code) for _ in range(5)) < 2
 
 
 @pytest.mark.parametrize("how", [{"backend": "cpu"}, {"backend": "reference", "precision": "bfloat16"}])
