@@ -49,6 +49,19 @@ def test_an_adapted_model_begins_as_its_base_and_moves_its_adapters_alone() -> N
     assert all(np.array_equal(adapted.params[name], weight) for name, weight in base.params.items())
 
 
+def test_where_nobody_says_alpha_is_twice_the_rank() -> None:
+    usual, said = model(lora=3), model(lora=3, lora_alpha=6.0)
+    inputs, targets = batch()
+    for each in (usual, said):
+        for weight in each.params.values():
+            weight[...] = np.random.default_rng(weight.size).normal(size=weight.shape)
+    assert np.array_equal(usual.logits(inputs), said.logits(inputs))
+    other = model(lora=3, lora_alpha=9.0)
+    for name, weight in usual.params.items():
+        other.params[name][...] = weight
+    assert not np.allclose(usual.logits(inputs), other.logits(inputs))
+
+
 @pytest.mark.parametrize("name", ["gpt2-4x256", "llama-4x256", "qwen3-0.6b"])
 @pytest.mark.parametrize("targets", [(), ("proj",)])
 def test_the_merged_model_computes_the_same(name: str, targets: tuple[str, ...]) -> None:

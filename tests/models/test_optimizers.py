@@ -160,3 +160,12 @@ def test_a_model_without_optimizer_refuses_to_update():
         model.update(0.1)
     assert all(np.array_equal(before[name], weight) for name, weight in model.params.items())
     assert model.steps == 0
+
+
+def test_what_an_update_tells_is_told_of_every_section() -> None:
+    model = made("adamw")
+    tokens = np.zeros((CONFIGURATION.batch, CONFIGURATION.time), int)
+    model.step(tokens, tokens, lr=1e-3)
+    layers = model.config.layers
+    assert list(model.gradient_norms) == ["embedding", *(f"blocks.{n}" for n in range(layers)), "head"]
+    np.testing.assert_allclose(model.read("gradient_norms"), list(model.gradient_norms.values()), rtol=1e-12)

@@ -172,6 +172,37 @@ def test_the_right_program_passes(tiny: Tiny) -> None:
     verify(small(recompute=True))
 
 
+def test_a_table_that_nobody_trains_may_be_added_by_an_op_without_a_backward() -> None:
+    program = small(positions="sinusoidal")
+    (added,) = calls_of(program, "positions.forward")
+    position = Buffer("position", "input", (1,), "index")
+    other = replace(added, op="positions_at", arguments=(*added.arguments, Argument("position", position.all, "read")))
+    verify(Program(replaced(program, (added, other)).calls, (*program.buffers, position)))
+
+
+def test_gradients_lie_in_the_order_of_their_weights() -> None:
+    p = Builder()
+    one, two = p.weight("one.weight", IN, HIDDEN), p.weight("two.weight", IN, HIDDEN)
+    p.gradient(two)
+    p.gradient(one)
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.region("gradient", "gradients")))
+    message = refusal(lambda: verify(p.build()), "two.dweight", "zero.forward", "stands where one.dweight is due")
+    assert message.startswith("two.dweight")
+
+
+def test_a_gradient_of_nothing_is_refused_as_such(tiny: Tiny) -> None:
+    stray = Buffer("stray", "gradient", (HIDDEN,))
+    program = Program(tiny.program.calls, (*tiny.program.buffers, stray))
+    with pytest.raises(ProgramError, match="stray is no part of the region gradients"):
+        verify(program)
+    p = Builder()
+    p.weight("one.weight", IN, HIDDEN)
+    with p.phase("zero"):
+        p.zero.forward(y=write(p.buffer("gradient", "stray", (HIDDEN,))))
+    verify(p.build())  # where there is no region and no update, it does no harm
+
+
 def test_what_is_proven_is_proven_of_these_ops(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same list is not walked twice; but where an op is another, it is another list."""
     verify(tiny.program)
