@@ -3,6 +3,8 @@
 PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-124m 32 default,max-autotune    time and memory of a step
 PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 default|none [recompute] [chunk=N]
 PYTHONPATH=src python benchmarks/cuda_peers.py step llama-3.2-1b 8 default chunk=2048
+PYTHONPATH=src python benchmarks/cuda_peers.py step gpt2-1558m 8 blocks    each block compiled, not the whole: quicker
+PYTHONPATH=src python benchmarks/cuda_peers.py step llama-3.2-1b 8 default,narrow chunk=2048 lora=16    adapters
 PYTHONPATH=src python benchmarks/cuda_peers.py kernels gpt2-124m 32    the kernels of a captured step by their time
 PYTHONPATH=src python benchmarks/cuda_peers.py small       ops-102k, from a batch in NumPy to the next
 PYTHONPATH=src python benchmarks/cuda_peers.py gradients [PRESET]   gpt2-124m, 2×1024: errors beside autocast's
@@ -10,7 +12,8 @@ PYTHONPATH=src python benchmarks/cuda_peers.py training    gpt2-124m, 8×1024, 3
 PYTHONPATH=src python benchmarks/cuda_peers.py same        the same 100 steps in two processes
 
 The peer: the model in plain PyTorch with torch.compile, bf16 autocast, scaled_dot_product_attention as it chooses
-(cuDNN's, on an H200), fused AdamW and clipping at 1.0. Text is Python's own standard library, two bytes a token.
+(cuDNN's, on an H200), fused AdamW and clipping at 1.0; with adapters its frozen weights are float32, under `narrow`
+bfloat16, as a model is that was loaded so. Text is Python's own standard library, two bytes a token.
 """
 
 from __future__ import annotations
@@ -74,6 +77,33 @@ def theirs(model: Model, dtype: torch.dtype = torch.float32) -> Any:
     return peer
 
 
+class Adapted(torch.nn.Module):
+    """A frozen linear, and beside it a narrow way around: one for each part of what is packed, as ours and peft's."""
+
+    def __init__(self, base: Any, rank: int, parts: list[int]) -> None:
+        super().__init__()
+        self.base, self.rank = base, rank
+        self.down = torch.nn.Parameter(torch.randn(rank * len(parts), base.in_features) / base.in_features)
+        self.ups = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(part, rank)) for part in parts)
+
+    def forward(self, x: Any) -> Any:
+        low = torch.nn.functional.linear(x, self.down).split(self.rank, dim=-1)
+        around = [torch.nn.functional.linear(*pair) for pair in zip(low, self.ups, strict=True)]
+        return self.base(x) + torch.cat(around, dim=-1)
+
+
+def adapt(peer: Any, model: Model, narrow: bool) -> None:
+    c = model.config
+    heads = [number * c.head_channels for number in (c.heads, c.key_heads, c.key_heads)]
+    peer.requires_grad_(False)
+    if narrow:
+        peer.to(torch.bfloat16)
+    for block in peer.blocks:
+        for name, parts in (("qkv", heads), ("proj", [c.channels]), ("up", [c.width] * 2), ("down", [c.channels])):
+            with torch.device("cuda"):
+                setattr(block, name, Adapted(getattr(block, name), model.preset.lora, parts))
+
+
 def _our_name(name: str, mine: dict[str, str], gated: bool) -> str:
     if name in mine:
         return mine[name]
@@ -83,15 +113,22 @@ def _our_name(name: str, mine: dict[str, str], gated: bool) -> str:
 
 
 def peer_step(peer: Any, mode: str, autocast: bool = True) -> Step:
-    run = peer if mode == "eager" else torch.compile(peer, mode=None if mode == "default" else mode)
+    run = peer
+    if mode == "blocks":
+        peer.end = torch.compile(peer.end)
+        for block in peer.blocks:
+            block.compile()
+    elif mode != "eager":
+        run = torch.compile(peer, mode=None if mode in ("default", "narrow") else mode)
     optimizer = torch.optim.AdamW(_groups(peer), lr=LR, fused=True)
+    trained = [weight for weight in peer.parameters() if weight.requires_grad]
 
     def step(inputs: Any, targets: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
             loss = run(inputs, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0, foreach=True)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         optimizer.step()
         return loss.detach()
 
@@ -100,8 +137,9 @@ def peer_step(peer: Any, mode: str, autocast: bool = True) -> Step:
 
 def _groups(peer: Any) -> list[dict[str, Any]]:
     """As ours: matrices decay, positions do not."""
-    decays = [weight for name, weight in peer.named_parameters() if weight.ndim == 2 and name != "positions"]
-    kept = [weight for name, weight in peer.named_parameters() if weight.ndim != 2 or name == "positions"]
+    trained = [(name, weight) for name, weight in peer.named_parameters() if weight.requires_grad]
+    decays = [weight for name, weight in trained if weight.ndim == 2 and name != "positions"]
+    kept = [weight for name, weight in trained if weight.ndim != 2 or name == "positions"]
     return [{"params": decays, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]
 
 
@@ -125,7 +163,7 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
     print(f"{name} {rows}×1024 {' '.join(fields)}: ready in {time.perf_counter() - started:.0f} s, losses {losses}")
     print(f"  ours: {held:.2f} GiB, of which the plan said {planned:.2f}", flush=True)
     on_device = [torch.from_numpy(each.copy()).cuda() for each in (inputs, targets)]
-    (graph,) = (natives for phases, natives in model.engine._captured.items() if "update" in phases)
+    (graph,) = (natives for (phases, _), natives in model.engine._captured.items() if "update" in phases)
     alone = [milliseconds(lambda: [native() for native in graph], 12) for _ in range(4)]
     print(f"  ours alone: {statistics.median(alone[1:]):.2f} ms", flush=True)
     for mode in modes.split(",") if modes != "none" else ():
@@ -135,6 +173,8 @@ def step(name: str, batch: str, modes: str = "default", *fields: str) -> None:
         torch.cuda.reset_peak_memory_stats()
         torch.compiler.reset()
         peer = theirs(model)
+        if model.preset.lora:
+            adapt(peer, model, narrow=mode == "narrow")
         run = peer_step(peer, mode)
         losses = [float(run(*on_device)) for _ in range(5)]
         first, ready = (torch.cuda.max_memory_allocated() - before) / 2**30, time.perf_counter() - started

@@ -1,5 +1,6 @@
 """`make bench`: the works we promise figures for, beside their peers, written to results.md: the step beside PyTorch,
-adapters beside peft, decoding beside Hugging Face's `generate`."""
+in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding beside Hugging Face's
+`generate`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from tapeless.kernels.cpu.products_bfloat16 import THERE
+
 WORKS = (
     ("ops-102k", 32, 8, 9), ("gpt2-4x256", 1, 1024, 5), ("gpt2-124m", 4, 64, 5), ("gpt2-124m", 1, 1024, 3),
     ("smollm2-135m", 1, 512, 3),
@@ -18,6 +21,7 @@ WORKS = (
 ADAPTED = (("smollm2-135m", 1, 512, 3),)
 DECODED = ("gpt2-124m", "smollm2-135m")
 RANK, TURNS = 16, 5
+NARROW = ("--precision", "bfloat16")
 Result = tuple[str, dict[str, Any]]  # a command, and what it found
 RESULTS = Path(__file__).with_name("results.md")
 
@@ -44,13 +48,15 @@ def measured(*words: str) -> Result:
 
 def main() -> None:
     steps = [measured("tapeless", *command(*work)) for work in WORKS]
+    narrow = [measured("tapeless", *command(*work), *NARROW) for work in WORKS[1:] if THERE]
     adapted = [measured("tapeless", *command(*work), "--lora", str(RANK)) for work in ADAPTED]
-    decoded = [measured("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
-    RESULTS.write_text(report(steps, adapted, decoded), encoding="utf-8")
+    decoding = [("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
+    decoded = [measured(*words, *how) for words in decoding for how in ((), NARROW) if THERE or not how]
+    RESULTS.write_text(report(steps, narrow, adapted, decoded), encoding="utf-8")
     print(f"written to {RESULTS}")
 
 
-def report(results: list[Result], adapted: list[Result], decoded: list[Result]) -> str:
+def report(results: list[Result], narrow: list[Result], adapted: list[Result], decoded: list[Result]) -> str:
     first = results[0][1]
     lines = [
         "# Step time beside PyTorch",
@@ -78,6 +84,7 @@ def report(results: list[Result], adapted: list[Result], decoded: list[Result]) 
             f"{ours / peaks['torch_compile']:.1%}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "## In bfloat16", "", *_in_bfloat16(narrow)] if narrow else []
     lines += ["", "## Adapters beside peft", "", *_adapters(adapted), "", "## Decoding beside `generate`", ""]
     lines += [
         *_decoding(decoded),
@@ -87,6 +94,30 @@ def report(results: list[Result], adapted: list[Result], decoded: list[Result]) 
         "",
     ]
     return "\n".join(lines)
+
+
+def _in_bfloat16(results: list[Result]) -> list[str]:
+    """Beside PyTorch in both precisions; the ratio is to the best of the four."""
+    names = {"torch_eager": "float32, eager", "torch_compile": "compiled"}
+    names |= {
+        f"{name}_bfloat16": f"autocast, {how}"
+        for name, how in (("torch_eager", "eager"), ("torch_compile", "compiled"))
+    }
+    head = " | ".join(names.values())
+    lines = [
+        "Ours in bfloat16; PyTorch in float32 and under `torch.autocast` to bfloat16, eager and compiled, over ours.",
+        "",
+        f"| command | {head} | best / ours | step / floor | memory | of the leanest |",
+        "|---|" + "---|" * (len(names) + 4),
+    ]
+    for words, result in results:
+        ratios, ours = result["ratios"], result["ours_peak_bytes"]
+        leanest = min(result["peers_peak_bytes"].values())
+        lines.append(
+            f"| `{words}` | {' | '.join(f'{ratios[name]:.2f}×' for name in names)} | **{result['ratio']:.2f}×** | "
+            f"{result['step_over_floor']:.2f} | {ours / 2**20:,.0f} MiB | {ours / leanest:.1%} |"
+        )
+    return lines
 
 
 def _adapters(results: list[Result]) -> list[str]:

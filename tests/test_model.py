@@ -675,3 +675,54 @@ def test_threads_that_share_a_model_wait_for_each_other():
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(found, range(120)))
     assert all(each == alone[number % 4] for number, each in enumerate(together))
+
+
+LEAN = {"layers": 2, "channels": 12, "heads": 2, "vocab": 11, "context": 6, "hidden": 10}
+
+
+@pytest.mark.parametrize("name", ["gpt2-4x256", "ops-102k", "llama-4x256"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_lean_model_learns_the_same_in_less(name, backend):
+    again = {"recompute": True}
+    made = [
+        Model(name, batch=8, time=6, backend=backend, **LEAN, **how)
+        for how in ({}, {"lean": True}, {"lean": True, "keep_norms": True}, again, again | {"lean": True})
+    ]
+    tokens = np.random.default_rng(0).integers(0, 11, (8, 6))
+    targets = tokens[:, 0] if made[0].config.readout == "last" else tokens
+    for model in made:
+        model.engine.poison()
+        for _ in range(2):
+            model.step(tokens, targets, lr=1e-2, clip=1.0)
+            model.loss(tokens, targets)  # and lies, of a lean one, where its gradients were
+    first = made[0]
+    for model in made[1:]:
+        for weight in first.params:
+            np.testing.assert_array_equal(model.read(weight), first.read(weight))
+    peaks = [model.plan.peak_bytes for model in made]
+    assert peaks[1] < peaks[0]
+    assert peaks[4] < peaks[3]
+    assert peaks[1] <= peaks[2]
+
+
+def test_gradients_of_a_lean_model_stand_until_it_runs_again():
+    lean, other = (Model("gpt2-4x256", batch=4, **LEAN, lean=how) for how in (True, False))
+    tokens = np.random.default_rng(0).integers(0, 11, (4, 6))
+    for model in (lean, other):
+        model.forward_backward(tokens, tokens)
+    for weight in other.grads:
+        np.testing.assert_array_equal(lean.grads[weight], other.grads[weight])
+    assert lean.update(1e-2) == other.update(1e-2)
+    lean.forward_backward(tokens, tokens)
+    lean.loss(tokens, tokens)
+    with pytest.raises(TapelessError, match="the gradients are gone: of a lean model"):
+        lean.update(1e-2)
+    lean.forward_backward(tokens, tokens)
+    lean.update(1e-2)
+    for accumulate in (lambda: lean.forward_backward(tokens, tokens, accumulate=True),
+                       lambda: lean.step(tokens, tokens, lr=1e-2, accumulate=True)):  # fmt: skip
+        with pytest.raises(TapelessError, match=r"this model is lean.*make it with lean=False"):
+            accumulate()
+    without = Model("gpt2-4x256", batch=4, **LEAN, lean=True, optimizer=None)  # gradients are all that is asked for
+    without.forward_backward(tokens, tokens)
+    without.forward_backward(tokens, tokens, accumulate=True)

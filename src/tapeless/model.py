@@ -121,6 +121,8 @@ class Model(Shown):
                 weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
         self._uses = 0  # of its memory, by whatever runs there
+        self._lean = self.program.lent_gradients is not None
+        self._overwritten = False  # whether something lies where gradients that are lent would
         self._in_use = RLock()
         self._initialise(seed)
 
@@ -229,13 +231,15 @@ class Model(Shown):
         over this batch's targets; with `count`, the number of targets in all the batches that are added up (`weigh`
         tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
+        phases = self._gradients(accumulate)
         self.feed(inputs, targets, count)
-        return self._ran(*([] if accumulate else ["zero"]), *GRADIENTS).loss
+        return self._ran(*phases).loss
 
     @_alone
     def loss(self, inputs: Any, targets: Any) -> float:
-        """The loss alone; gradients, and what an update needs to know, stay as they are."""
+        """The loss alone; gradients, and what an update needs to know, stay as they are, unless the model is lean."""
         self.feed(inputs, targets)
+        self._overwritten = self._lean
         self._evaluation.run()
         loss: float = self._evaluation.read("evaluated")[0].item()
         return loss
@@ -248,6 +252,11 @@ class Model(Shown):
         has changed then.
         """
         self.prepare_update(lr, clip)
+        if self._overwritten:
+            raise TapelessError(
+                "the gradients are gone: of a lean model they lie where the loss, which was asked for since, has been "
+                "computed; make them again (forward_backward), or the model with lean=False."
+            )
         made = self._ran(*UPDATE)
         if not made.finite:
             raise NonFiniteError(f"{made.refusal}.")
@@ -289,10 +298,21 @@ class Model(Shown):
         self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
     ) -> tuple[str, ...]:
         """A step ready to run: the phases it consists of."""
+        phases = self._gradients(accumulate)
         self._check_update(lr, clip)
         self.feed(inputs, targets, count)
         self.prepare_update(lr, clip)
-        return (*([] if accumulate else ["zero"]), *GRADIENTS, *UPDATE)
+        return (*phases, *UPDATE)
+
+    def _gradients(self, accumulate: bool) -> tuple[str, ...]:
+        """The phases that make them."""
+        if accumulate and self._lean:
+            raise TapelessError(
+                "this model is lean: its gradients lie where activations do, so those of several batches cannot be "
+                "added up; make it with lean=False."
+            )
+        self._overwritten = False
+        return (*([] if accumulate else ["zero"]), *GRADIENTS)
 
     def _walk(self, phases: tuple[str, ...], use: int) -> Iterator[Call]:
         last = [call for call in self.program.calls if call.phase in phases][-1]
@@ -392,6 +412,9 @@ class Model(Shown):
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
         self._uses += 1
+        self.engine.silent = self._evaluation.silent = frozenset(
+            name for name, values in places.items() if name == "starts" and not values.any()
+        )
         for name, values in {inputs_name(self.config): array, **places, "targets": wanted, "count": counted}.items():
             self.write(name, values)
 

@@ -509,6 +509,8 @@ def models(draw: st.DrawFn) -> tuple[Preset, int, int]:
         projection_bias=draw(st.booleans()),
         tied=False if features else loss == "squared_error" or draw(st.booleans()),
         recompute=draw(st.booleans()),
+        keep_norms=draw(st.booleans()),
+        lean=draw(st.booleans()),
         attention_bias=draw(st.booleans()),
         features=features,
         readout=draw(st.sampled_from(CHOICES["readout"])),

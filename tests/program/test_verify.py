@@ -180,6 +180,21 @@ def test_a_table_that_nobody_trains_may_be_added_by_an_op_without_a_backward() -
     verify(Program(replaced(program, (added, other)).calls, (*program.buffers, position)))
 
 
+def test_where_nobody_zeroes_gradients_the_first_writes_them() -> None:
+    program = small(lean=True)
+    verify(program)
+    assert not program.phase("zero")
+    (norm,) = [call for call in calls_of(program, "layernorm.backward") if call["dweight"].name == "norm.dweight"]
+    added = taking(norm, dweight=norm["dweight"], mode="add")
+    refusal(lambda: verify(replaced(program, (norm, added))), "norm.dweight", norm, "added to before it is initialised")
+    embedding = calls_of(program, "embedding.backward")[0]  # tied, so that the head has written it
+    again = taking(embedding, dweight=embedding["dweight"], mode="write")
+    refusal(lambda: verify(replaced(program, (embedding, again))), "tokens.dweight", embedding, "overwritten")
+    left = Program(tuple(call for call in program.calls if call is not norm), program.buffers)
+    with pytest.raises(ProgramError, match=r"norm\.d(weight|bias)"):
+        verify(left)
+
+
 def test_gradients_lie_in_the_order_of_their_weights() -> None:
     p = Builder()
     one, two = p.weight("one.weight", IN, HIDDEN), p.weight("two.weight", IN, HIDDEN)

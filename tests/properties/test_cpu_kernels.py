@@ -48,7 +48,7 @@ def test_kernels_at_small_shapes(name: str, direction: str, seed: int, adding: b
 
 
 @every_kernel
-@cases(16)
+@cases(8)
 @given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
 def test_kernels_at_large_shapes(name: str, direction: str, seed: int, adding: bool) -> None:
     judge(name, direction, seed, adding, LARGE)
@@ -66,7 +66,7 @@ WITH_PRODUCTS = ("linear", "attention", "cached_attention", "classifier", "unemb
 
 
 @pytest.mark.parametrize("name", WITH_PRODUCTS)
-@cases(8)
+@cases(4)
 @given(seed=st.integers(0, 2**32 - 1), adding=st.booleans(), large=st.booleans())
 def test_random_kernels_with_products_of_our_own(name: str, seed: int, adding: bool, large: bool) -> None:
     before = blas.products()

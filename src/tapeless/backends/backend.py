@@ -28,9 +28,9 @@ class Backend(Protocol):
     @property
     def default_precision(self) -> str: ...
     @property
-    def writes_first(self) -> bool:
-        """Whether a list that zeroes the gradients, where nothing looks in between, rather writes than zeroes and
-        adds."""
+    def rewrites(self) -> bool:
+        """Whether a list, where nothing looks in between, rather writes gradients than zeroes them and adds, and leaves
+        inputs unread that say nothing."""
 
     def room(self) -> int | None:
         """Bytes that `allocate` can give, where that is known beforehand."""

@@ -35,7 +35,7 @@ class Device:
     name = "cuda"
     default_precision = "float32"
     precisions = ("float32", "bfloat16")
-    writes_first = True  # zeroing, and reading zeros back, took one part in fifty of a step of a large model
+    rewrites = True  # zeroing, and reading zeros back, took one part in fifty of a step of a large model
 
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""

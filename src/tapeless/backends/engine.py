@@ -10,7 +10,7 @@ from tapeless.backends.backend import Backend, bind_call
 from tapeless.errors import ProgramError
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
-from tapeless.program.arena import LENT, Plan
+from tapeless.program.arena import LENT, Plan, gaps
 from tapeless.program.call import Argument, Buffer, Call, Program, View, member_offsets
 
 Target = str | Buffer | View
@@ -79,6 +79,8 @@ class Arena:
             if placement.kind in ("gradient", "output"):
                 self.memory[placement.offset : placement.offset + placement.bytes] = 0xFF
         self.memory[self.plan.workspace_offset :] = 0xFF
+        for gap in gaps(self.plan.placements):
+            self.memory[gap.offset : gap.offset + gap.bytes] = 0
 
 
 class Engine(Arena):
@@ -98,7 +100,8 @@ class Engine(Arena):
         self.bound: list[tuple[Call, list[Native]]] = [
             (call, self._bound(number, call)) for number, call in enumerate(self.program.calls)
         ]
-        self._captured: dict[tuple[str, ...], list[Native]] = {}
+        self._captured: dict[tuple[tuple[str, ...], frozenset[str]], list[Native]] = {}
+        self.silent: frozenset[str] = frozenset()  # inputs that say nothing this time: all documents begin at 0, say
 
     def _bound(self, number: int, call: Call) -> list[Native]:
         scratch = [self.backend.view(self.memory, each) for each in self.plan.scratch[number]]
@@ -106,16 +109,18 @@ class Engine(Arena):
 
     def run(self, *phases: str) -> None:
         """All calls of these phases, or of the whole program, with nothing between them: here those that the backend
-        binds as one are one, and where it likes that, what is zeroed first is written and not added to."""
-        for native in self._captured.get(phases) or self._capture(phases):
+        binds as one are one, and where it rewrites lists, what is zeroed first is written and not added to, and inputs
+        that say nothing are not read."""
+        silent = self.silent if self.backend.rewrites else frozenset()
+        for native in self._captured.get((phases, silent)) or self._capture(phases, silent):
             native()
 
-    def _capture(self, phases: tuple[str, ...]) -> list[Native]:
+    def _capture(self, phases: tuple[str, ...], silent: frozenset[str]) -> list[Native]:
         natives: list[Native] = []
         listed: Sequence[Call | None] = self.program.calls
-        if self.backend.writes_first:
+        if self.backend.rewrites:
             chosen = [number for number, call in enumerate(self.program.calls) if _is_in(call, phases)]
-            listed = written_first(self.program.calls, chosen)
+            listed = [call and _without(call, silent) for call in written_first(self.program.calls, chosen)]
         groups = {first: (last, scratch) for (first, last), scratch in self.plan.together.items()}
         number = 0
         while number < len(self.bound):
@@ -131,8 +136,8 @@ class Engine(Arena):
             if call and _is_in(call, phases):
                 natives += bound if call is own else self._bound(number, call)
             number += 1
-        self._captured[phases] = [*self._begin, *self.backend.capture(natives)]
-        return self._captured[phases]
+        captured = self._captured[phases, silent] = [*self._begin, *self.backend.capture(natives)]
+        return captured
 
     def walk(self, *phases: str) -> Iterator[Call]:
         """The same calls one by one; each is yielded right after it ran, its values readable in the arena."""
@@ -174,6 +179,13 @@ def written_first(calls: Sequence[Call], chosen: Sequence[int]) -> list[Call | N
     if zeroing is not None and not waiting:
         found[zeroing] = None
     return found
+
+
+def _without(call: Call, silent: frozenset[str]) -> Call:
+    """The call without what it may do without of these inputs."""
+    optional = call.signature.optional
+    kept = [each for each in call.arguments if each.name not in optional or each.view.buffer.name not in silent]
+    return call if len(kept) == len(call.arguments) else replace(call, arguments=tuple(kept))
 
 
 def _is_in(call: Call, phases: tuple[str, ...]) -> bool:

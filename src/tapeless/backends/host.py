@@ -34,7 +34,7 @@ def to_be_narrowed(values: Array) -> Array:
 
 
 class Host:
-    writes_first = False
+    rewrites = False
 
     def room(self) -> int | None:
         return None

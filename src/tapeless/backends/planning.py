@@ -59,6 +59,8 @@ class Wanted:
     def _leaner(self) -> Iterator[tuple[str, Wanted]]:
         """Settings that take less memory and compute the same."""
         layout = self.preset.layout
+        if not layout.lean:
+            yield "lean=True", replace(self, preset=self.preset.override(lean=True))
         if not layout.recompute:
             yield "recompute=True", replace(self, preset=self.preset.override(recompute=True))
         if layout.chunk > FEWER_ROWS:

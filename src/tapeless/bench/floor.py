@@ -8,6 +8,7 @@ products than any attention can use.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from tapeless.program.precision import Precision, numpy_type
 
 
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], None]:
-    model, inputs, targets = build(work)
+    # Not lean: products alone would go on from what other products have left in the place of their factors.
+    model, inputs, targets = build(replace(work, fields={**work.fields, "lean": False}))
     model.step(inputs, targets, lr=1e-4, clip=1.0)  # or the update would be one that is not made
     runs: list[Native] = []
     for call, bound in model.engine.bound:

@@ -19,10 +19,11 @@ from tapeless.program.listing import local_name
 
 def build(work: Work) -> tuple[Model, Any, Any]:
     """The model and a batch for it."""
-    blas.set_threads(work.threads)
+    if work.backend == "cpu":
+        blas.set_threads(work.threads)
     model = Model(
-        work.preset, batch=work.batch, time=work.time, backend="cpu", optimizer="adamw", precision=work.precision,
-        **work.fields,
+        work.preset, batch=work.batch, time=work.time, backend=work.backend, precision=work.precision,
+        optimizer="adamw", **{"lean": True, **work.fields},
     )  # fmt: skip
     rng, shape = np.random.default_rng(0), (work.batch, work.time)
     config = model.config
@@ -41,7 +42,8 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], C
     def profile(steps: int) -> dict[str, Any]:
         return profiled(model, inputs, targets, steps)
 
-    return step, {"blas": blas.name(), "arena_bytes": model.plan.peak_bytes}, profile
+    products = blas.name() if work.backend == "cpu" else "cuBLAS"
+    return step, {"blas": products, "arena_bytes": model.plan.peak_bytes}, profile
 
 
 def profiled(model: Model, inputs: Any, targets: Any, steps: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Work:
     threads: int
     fields: dict[str, Any]
     precision: str = "float32"  # of ours, and of the floor; a peer's stands in its name
+    backend: str = "cpu"  # or cuda, where the peers are on the GPU too
 
 
 class Contender:

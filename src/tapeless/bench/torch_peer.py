@@ -25,16 +25,17 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     torch.set_num_threads(work.threads)
     torch.manual_seed(0)
     config = preset(work.preset).override(**work.fields).architecture
-    model = transformer(config)
+    model = transformer(config).to(work.backend)
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if weight.ndim != 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
     run: Any = torch.compile(model) if name.startswith("torch-compile") else model
-    narrow = torch.autocast("cpu", torch.bfloat16, enabled=name.endswith("bfloat16"))
+    narrow = torch.autocast(work.backend, torch.bfloat16, enabled=name.endswith("bfloat16"))
     shape = (work.batch, work.time)
     inputs = torch.randn(*shape, config.features) if config.features else torch.randint(config.vocab, shape)
     targets = torch.randint(config.vocab, shape[:1] if config.readout == "last" else shape)
+    inputs, targets = inputs.to(work.backend), targets.to(work.backend)
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
@@ -132,6 +133,9 @@ def transformer(c: Architecture) -> Any:
                 x = x + self.positions[:time]
             for block in self.blocks:
                 x = block(x, angles)
+            return self.end(x, targets)
+
+        def end(self, x: Any, targets: Any) -> Any:
             x = self.norm(x)
             if c.readout == "last":
                 x = x[:, -1]

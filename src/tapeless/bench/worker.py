@@ -43,7 +43,15 @@ def serve(name: str, work: Work) -> None:
         elif "profile" in question:
             _say(profile(question["profile"]))
         else:
-            _say({"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+            _say({"peak_bytes": _peak_bytes(work.backend)})
+
+
+def _peak_bytes(backend: str) -> int:
+    if backend == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _timed(step: Callable[[], Any]) -> float:

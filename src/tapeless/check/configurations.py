@@ -91,6 +91,7 @@ CONFIGURATIONS = (
     *(Configuration(name, name, small(name), seed=10 * n) for n, name in enumerate(PRESETS)),
     _variant("untied", "gpt2-4x256", tied=False),
     _variant("recomputed", "gpt2-4x256", recompute=True),
+    _variant("lean, norms kept", "gpt2-4x256", lean=True, keep_norms=True),
     _variant("three heads", "gpt2-4x256", channels=9, heads=3, hidden=7),
     _variant("bidirectional", "gpt2-4x256", causal=False),
     _variant("sinusoidal", "gpt2-4x256", positions="sinusoidal"),

@@ -12,8 +12,8 @@ from rich.table import Table
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
-from tapeless.cli.idle import refuse_idle_fields
-from tapeless.errors import unknown
+from tapeless.cli.idle import idle, refuse_idle_fields
+from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
 from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
@@ -35,6 +35,7 @@ def bench(
     name: PresetName,
     batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
     time: Time = None,
+    backend: Annotated[str, typer.Option(help="cpu or cuda; on cuda everyone is on the GPU.")] = "cpu",
     precision: Annotated[
         str, typer.Option(help="Of ours, float32 or bfloat16; in bfloat16 the peers run in both.")
     ] = "float32",
@@ -68,15 +69,23 @@ def bench(
     time = config.context if time is None else time
     check_shape(config, batch, time)
     check_size("steps", steps)
-    precision_for(backend_named("cpu"), precision)
+    if backend == "reference":
+        raise TapelessError("the reference is there to be right, not fast: bench the cpu or the cuda backend.")
+    kind = backend_named(backend)
+    precision_for(kind, precision)
+    if profile and kind.name == "cuda":
+        raise idle("profile", "the ceilings it shows are the processor's")
+    if wanted.lora is not None and kind.name == "cuda":
+        raise TapelessError("adapters are benched on the cpu backend alone: benchmarks/cuda_peers.py has a GPU's peer.")
     there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
     usual = PEERS[:2] if wanted.lora is None and precision != "bfloat16" else there
     chosen = list(usual) if peers is None else [peer.strip() for peer in peers.split(",") if peer.strip()]
     for peer in chosen:
         if peer not in there:
             raise unknown("peer", peer, there)
-    work = Work(name, batch, time, blas.checked_threads(threads), changes, precision)
-    with contenders(["ours", *chosen, "floor"], work) as runners:
+    work = Work(name, batch, time, blas.checked_threads(threads), changes, precision, kind.name)
+    floor = ["floor"] if kind.name == "cpu" else []
+    with contenders(["ours", *chosen, *floor], work) as runners:
         _run(runners, steps, quiet=json)
         result = _result(work, runners)
         calls = runners[0].profile(3) if profile else None
@@ -98,8 +107,8 @@ def _run(runners: list[Contender], turns: int, quiet: bool) -> None:
 
 def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
     """Ratios are medians of the ratios of each turn: what slowed one turn slowed both sides of it."""
-    ours, floor = runners[0], runners[-1]
-    peers = runners[1:-1]
+    ours, floor = runners[0], next((each for each in runners if each.name == "floor"), None)
+    peers = [each for each in runners[1:] if each is not floor]
     ratios = {_key(peer): _ratio(peer, ours) for peer in peers}
     return {
         "preset": work.preset,
@@ -107,12 +116,13 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
         "time": work.time,
         "threads": work.threads,
         "precision": work.precision,
+        "backend": work.backend,
         "blas": ours.about["blas"],
         "ours_ms": median(ours.times),
         "peers": {_key(peer): median(peer.times) for peer in peers},
         "ratio": min(ratios.values(), default=None),
         "ratios": ratios,
-        "step_over_floor": _ratio(ours, floor),
+        "step_over_floor": _ratio(ours, floor) if floor else None,
         "tokens_per_second": 1000 * work.batch * work.time / median(ours.times),
         "arena_bytes": ours.about["arena_bytes"],
         "ours_peak_bytes": ours.peak_bytes(),
@@ -155,7 +165,8 @@ def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None
         console.print(f"[dim]{', '.join(held)}: without AMX, with which oneDNN dies on this machine[/]")
     if result["ratio"]:
         console.print(f"\nbest peer over ours: [bold]{result['ratio']:.2f}×[/]")
-    console.print(f"step over floor (products and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")
+    if result["step_over_floor"]:
+        console.print(f"step over floor (products and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")
 
 
 def _print_profile(calls: dict[str, Any]) -> None:

@@ -63,6 +63,8 @@ PRESET_HELP = {
     "causal": "Positions see only those before them.",
     "tied": "The head is the token embedding.",
     "recompute": "Keep only each block's ends: less memory, more time.",
+    "keep_norms": "Keep what norms give until the backward: more memory, less time.",
+    "lean": "Gradients lie where activations were: less memory, and one batch makes an update.",
     "attention_bias": "Biases in the attention's products.",
     "features": "Real numbers per position instead of tokens.",
     "norm_eps": "What the norms add to the variance.",

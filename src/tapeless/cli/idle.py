@@ -87,5 +87,8 @@ def refuse_idle_fields(changes: Mapping[str, Any], preset: Preset, unseen: Mappi
     for name in changes:
         if name in unseen:
             raise idle(name, unseen[name])
+    if "keep_norms" in changes and (preset.layout.recompute or preset.architecture.placement == "post"):
+        computed = "the block is computed again" if preset.layout.recompute else "a post-norm block keeps them anyway"
+        raise idle("keep_norms", computed)
     if "chunk" in changes and preset.architecture.loss == "squared_error":
         raise idle("chunk", "a squared error has no logits")

@@ -12,7 +12,7 @@ from rich.table import Table
 from tapeless.backends.memory import BESIDE, LIBRARIES, Memory, largest_batch, memory_of, parsed_memory
 from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
-from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
+from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.program import listing
 from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
 
@@ -42,7 +42,8 @@ def plan(
     Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute --memory 16GB
     """
     asked = None if memory is None else parsed_memory(memory)
-    seen = subject(name, changes, batch=batch, time=time, usual=(1, None), backend=backend, precision=precision)
+    fields = changes if is_run(name) else {"lean": True, **changes}  # as `train` would have it
+    seen = subject(name, fields, batch=batch, time=time, usual=(1, None), backend=backend, precision=precision)
     unseen = {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"}
     refuse_idle_fields(changes, seen.preset, unseen)
     planned = seen.plan()
@@ -93,11 +94,12 @@ def _print(seen: Subject, planned: Plan) -> None:
     for label, group in _grouped(planned):
         first = group[0]
         kind = first.kind.removesuffix(" scratch")
-        table.add_row(label, kind, shape(first.buffer.shape), size(first.bytes), _when(group))
+        table.add_row(label, kind, shape(first.buffer.shape), size(first.bytes), _when(group, planned))
     console.print()
     console.print(table)
     console.print(
-        "[dim]saved, scratch and kernel buffers share the workspace; --json lists every buffer with its offset.[/]\n"
+        f"[dim]{'gradients, ' if planned.program.lent_gradients else ''}saved, scratch and kernel buffers share the "
+        f"workspace; --json lists every buffer with its offset.[/]\n"
     )
 
 
@@ -120,7 +122,8 @@ def _print_answer(
     verdict = "[bold green]it fits[/]" if fits else "[bold red]it does not fit[/]"
     console.print(f"{has}: {verdict}.")
     if persistent + beside > there.free:
-        console.print(f"Its weights, gradients and optimizer's state alone take {size(persistent)}.")
+        named = "weights" if planned.program.lent_gradients else "weights, gradients"
+        console.print(f"Its {named} and optimizer's state alone take {size(persistent)}.")
     elif largest:
         console.print(f"The largest batch that fits at time {seen.time} is [bold]{largest:,}[/].")
     else:
@@ -166,8 +169,8 @@ def _spans(numbers: list[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}–{last}" for first, last in spans)
 
 
-def _when(group: list[Placement]) -> str:
-    if group[0].buffer.kind != "workspace":
+def _when(group: list[Placement], planned: Plan) -> str:
+    if group[0].offset < planned.workspace_offset:
         return "always"
     spans = ", ".join(f"{first}–{last}" if first < last else str(first) for first, last in group[0].ranges)
     return spans if len(group) == 1 else f"{spans}, …"

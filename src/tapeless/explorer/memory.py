@@ -80,8 +80,9 @@ def why(plan: Plan) -> dict[str, str]:
     for name, placement in plan.placements.items():
         if placement.buffer.members:
             continue
-        if placement.buffer.kind in PERSISTENT:
-            found[name] = PERSISTS[placement.buffer.kind]
+        kind = placement.buffer.kind
+        if kind in PERSISTENT:
+            found[name] = PERSISTS["lent" if kind == "gradient" and program.lent_gradients else kind]
         elif name in readers:
             last = program.calls[readers[name]]
             first = program.calls[placement.first_call]
@@ -100,6 +101,7 @@ PERSISTS = {
     "master": "the master copy of the weights, in full precision: the update moves it",
     "frozen": "a weight that is not trained: it is read, and stays",
     "gradient": "a gradient: it is added to on the way back, and read by the update at the end",
+    "lent": "a gradient: it is read by the update at the end, and until it is written others have its place",
     "state": "the optimizer remembers it from step to step",
     "constant": "it is filled once and never changes",
     "input": "the batch, or a number of this step: it is filled from outside before each one",

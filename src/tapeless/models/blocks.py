@@ -46,6 +46,7 @@ class Last:
 class Block:
     pre_norm: bool
     recompute: bool
+    keep_norms: bool
     norm1: Norm
     attn: Attention
     norm2: Norm
@@ -95,6 +96,7 @@ def declare_block(
     return Block(
         pre_norm=c.placement == "pre",
         recompute=layout.recompute,
+        keep_norms=layout.keep_norms,
         norm1=norm("norm1", norm1_time),
         attn=declare_attention(
             p, f"{name}.attn", c, scheme, batch, time, last, position, rotary, layout.recompute, adapters
@@ -139,14 +141,12 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
     with p.phase("recompute"):
         if b.recompute:
             pre_norm_inside(p, b, x)
-        elif (
-            b.mlp.w_up.needs_input
-        ):  # a norm's result is as large as its input and cheap to have again: it is never kept
-            norm_forward(p, b.norm2, b.sum1)
+        elif b.mlp.w_up.needs_input and not b.keep_norms:
+            norm_forward(p, b.norm2, b.sum1)  # its result is as large as its input, and cheap to have again
     dbranch = dropout_backward(p, b.drop2, dstream, b.mlp.down)
     feed_forward_backward(p, b.mlp, dx=write(b.norm2.dy), dy=dbranch, x=b.norm2.y)
     norm_backward(p, b.norm2, dx=add(dstream), dy=b.norm2.dy, x=b.sum1)
-    if b.attn.w_qkv.needs_input and not b.recompute:
+    if b.attn.w_qkv.needs_input and not (b.recompute or b.keep_norms):
         with p.phase("recompute"):
             norm_forward(p, b.norm1, x)
     dbranch = dropout_backward(p, b.drop1, dstream, b.attn.proj)

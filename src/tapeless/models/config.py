@@ -159,10 +159,13 @@ class Layout:
 
     recompute: bool = False  # keep only each block's ends and compute its inside again in the backward
     chunk: int = 256  # rows of logits that exist at a time
+    keep_norms: bool = False  # what norms give stays until the backward, which else computes it again
+    lean: bool = False  # gradients of weights lie where activations were: batches cannot be added up
 
     def validate(self) -> None:
         """Refuse what cannot be, in a sentence."""
-        _check_flag("recompute", self.recompute)
+        for flag in ("recompute", "keep_norms", "lean"):
+            _check_flag(flag, getattr(self, flag))
         check_size("chunk", self.chunk)
 
 

@@ -208,14 +208,16 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 def training(
     preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False
 ) -> Program:
-    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients. `master`: what the
-    update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
-    p = Builder(partial(is_trained, preset))
+    """zero, unless it is lean, forward, backward, clip, update. Without an optimizer it ends with the gradients.
+    `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
+    lean = preset.layout.lean and optimizer is not None  # else the gradients are what is asked for
+    p = Builder(partial(is_trained, preset), lean=lean)
     n = declare(p, preset, batch, time, weighted=weighted, learning=True)
     check_trained(preset, p.weights)
     gradients = p.region("gradient", "gradients")
-    with p.phase("zero"):
-        p.zero.forward(y=write(gradients))
+    if not lean:
+        with p.phase("zero"):
+            p.zero.forward(y=write(gradients))
     with p.phase("forward"):
         x, inputs = stack_forward(p, n.blocks, front_forward(p, n))
         state = head_forward(p, n, x)

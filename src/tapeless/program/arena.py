@@ -90,10 +90,12 @@ class Plan(Shown):
         return self.program.flops
 
     def bytes_by_kind(self) -> dict[str, int]:
-        """Bytes of each persistent kind, then of the workspace that saved and scratch buffers share."""
+        """Bytes of each persistent kind, then of the workspace that saved and scratch buffers share, and with them
+        gradients that are lent."""
         totals: dict[str, int] = {}
         for placement in self.placements.values():
-            if placement.buffer.kind in PERSISTENT and not placement.buffer.members:
+            persists = placement.buffer.kind in PERSISTENT and placement.offset < self.workspace_offset
+            if persists and not placement.buffer.members:
                 totals[placement.kind] = totals.get(placement.kind, 0) + placement.bytes
         return totals | {"workspace": self.peak_bytes - self.workspace_offset}
 
@@ -150,6 +152,9 @@ def make_plan(
     """Give every buffer its bytes, and every kernel the scratch that the backend says it needs. What calls that are
     bound `together` touch lives through all of them, in whichever order they then do their work.
 
+    Gradients that are lent (`Program.lent_gradients`) lie at the beginning of the workspace, together as ever, and what
+    is through before the first of them is written lies there too.
+
     `share=False` gives each workspace buffer a place of its own, to compare with. `beside` plans a second
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
     weights and constants: an arena that holds them already lends them.
@@ -163,9 +168,9 @@ def make_plan(
         placements[buffer.name] = Placement(buffer, kind, precision.dtype(buffer.role), offset, size, live)
         return _aligned(offset + size)
 
-    end = 0
+    end, gradients = 0, program.lent_gradients
     for kind in PERSISTENT:
-        if lent and kind in LENT:
+        if (lent and kind in LENT) or (kind == "gradient" and gradients):
             continue
         group = [buffer for buffer in program.buffers if buffer.kind == kind]
         region = next((buffer for buffer in group if buffer.members), None)
@@ -180,6 +185,12 @@ def make_plan(
             end = max(end, after) if buffer.name not in inside else end
     base = beside.workspace_offset if beside else end
     top = base
+    if gradients:
+        since = {member.name: ranges[member.name][0][0] for member in gradients.members}
+        starts, step = member_offsets(gradients.members)[0], precision.itemsize(gradients.role)
+        for member, start in zip(gradients.members, starts, strict=True):
+            place(member, "gradient", base + start * step, ((since[member.name], whole[1]),))
+        top = place(gradients, "gradient", base, ((min(since.values()), whole[1]),))
     workspace = [
         Placement(
             buffer, _kind_of_workspace(program, ranges[buffer.name]), precision.dtype(buffer.role), 0,
@@ -193,7 +204,11 @@ def make_plan(
         for live, arrays in (*alone, *(((first, last), arrays) for first, last, arrays in groups))
     ]
     blocks = [_scratch_block(program.calls[live[0]], live, size) for live, _, size in asked if size]
-    occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks)))
+    fixed = [placements[member.name] for member in gradients.members] if gradients else []
+    fixed += [replace(each, ranges=(whole,)) for each in gaps(beside.placements if beside else placements)]
+    occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks, *fixed)))
+    for each in fixed:
+        occupied.add(each)
     for each in sorted((*workspace, *blocks), key=lambda each: -each.bytes):  # large first leaves the fewest holes
         offset = occupied.lowest_gap(each.bytes, each.ranges) if share else top
         placements[each.buffer.name] = replace(each, offset=offset)
@@ -209,6 +224,23 @@ def make_plan(
     plan = Plan(program, precision, placements, singly, dict(given[len(program.calls) :]), base, peak)
     verify_plan(plan)
     return plan
+
+
+def gaps(placements: dict[str, Placement]) -> list[Placement]:
+    """What lies between gradients that are lent and do not fill their places: zeros, which the update reads and nobody
+    may write."""
+    found = []
+    for region in placements.values():
+        if region.buffer.kind == "gradient" and region.buffer.members and region.first_call:
+            starts, end = member_offsets(region.buffer.members)
+            step = region.bytes // end
+            for member, start, stop in zip(region.buffer.members, starts, (*starts[1:], end), strict=True):
+                size = (stop - start - member.elements) * step
+                if size:
+                    nothing = Buffer(f"behind {member.name}", "gradient", (size,))
+                    offset = region.offset + (start + member.elements) * step
+                    found.append(Placement(nothing, "gradient", "uint8", offset, size, region.ranges))
+    return found
 
 
 def make_plans(

@@ -38,13 +38,15 @@ HOME = Path(__file__).parents[2]  # the folder that holds the package
 class Builder:
     """Collects buffers and calls, checks each call as it is made, and freezes the list."""
 
-    def __init__(self, trained: Callable[[Weight], bool] = lambda weight: True) -> None:
-        """`trained`: whether a weight is; else it is frozen."""
+    def __init__(self, trained: Callable[[Weight], bool] = lambda weight: True, *, lean: bool = False) -> None:
+        """`trained`: whether a weight is; else it is frozen. `lean`: what adds to a gradient first writes it instead,
+        so that nobody has to zero it."""
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
-        self._trained = trained
+        self._trained, self._lean = trained, lean
+        self._written: dict[str, list[View]] = {}  # of gradients
         self._active: dict[str, set[tuple[int, int]]] = {}  # the columns of buffers that depend on a trained weight
 
     def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
@@ -145,7 +147,7 @@ class Builder:
             if name in signature.writes:
                 if not isinstance(value, Output):
                     raise ProgramError(f"{where}: {name} is an output; say write(…), add(…) or update(…).")
-                arguments.append(Argument(name, value.view, value.mode))
+                arguments.append(Argument(name, value.view, self._mode(value)))
             elif isinstance(value, Buffer | View):
                 arguments.append(Argument(name, as_view(value), "read"))
             else:
@@ -160,6 +162,14 @@ class Builder:
         if direction == "forward" and any(self.active(call[name]) for name in gradient_takers(call)):
             for view in (argument.view for argument in call.writes):
                 self._active.setdefault(view.buffer.name, set()).add((view.start, view.stop))
+
+    def _mode(self, output: Output) -> str:
+        if not self._lean or output.view.buffer.kind != "gradient":
+            return output.mode
+        before = self._written.setdefault(output.view.buffer.name, [])
+        first = not output.view.meets(before)
+        before.append(output.view)
+        return "write" if first and output.mode == "add" else output.mode
 
     def verified(self) -> Program:
         """The list, proven sound, with what the proof found out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -123,6 +124,10 @@ class View:
             if start < stop:
                 found.append(_span(member, start, stop))
         return tuple(found)
+
+    def meets(self, others: Iterable[View]) -> bool:
+        """Whether one of these views of the same buffer has a column of it."""
+        return any(other.start < self.stop and self.start < other.stop for other in others)
 
     @property
     def name(self) -> str:
@@ -275,6 +280,14 @@ class Program:
     def phase(self, *phases: str) -> tuple[Call, ...]:
         """The calls of these phases."""
         return tuple(call for call in self.calls if call.phase in phases)
+
+    @property
+    def lent_gradients(self) -> Buffer | None:
+        """The region of gradients where no phase zeroes them: what they hold is of one batch, and until a call writes
+        one its place is free for others."""
+        if any(call.phase == "zero" for call in self.calls):
+            return None
+        return next((buffer for buffer in self.buffers if buffer.kind == "gradient" and buffer.members), None)
 
     @property
     def trained(self) -> tuple[Buffer, ...]:

@@ -6,7 +6,7 @@ it holds the gradient (`adjoints`), and that the update uses all of it once.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import Any
 
@@ -158,7 +158,9 @@ def _first_use(program: Program, buffer: Buffer) -> str:
 
 
 def _check_writes(program: Program) -> None:
-    """Who may write what: weights the update, gradients who adds to them; inputs, constants, frozen weights nobody."""
+    """Who may write what: weights the update, gradients who adds to them, or where nobody zeroes them who is the first;
+    inputs, constants, frozen weights nobody."""
+    lent, written = program.lent_gradients is not None, defaultdict[str, list[View]](list)
     for call in program.calls:
         for argument in call.writes:
             kind = argument.view.buffer.kind
@@ -170,11 +172,14 @@ def _check_writes(program: Program) -> None:
                 raise ProgramError(
                     f"{argument.view.name} is overwritten by {call.at}: only an update, in its phase, writes weights."
                 )
-            if kind == "gradient" and argument.mode != "add" and call.phase != "zero":
+            before = written[argument.view.buffer.name]
+            first = lent and not argument.view.meets(before)
+            if kind == "gradient" and argument.mode != "add" and call.phase != "zero" and not first:
                 raise ProgramError(
                     f"{argument.view.parts[0].buffer.name} is overwritten by {call.at}: gradients of weights are "
-                    f"zeroed first, and from then on each must be added to."
+                    f"zeroed first, or written by the first, and from then on each must be added to."
                 )
+            before.append(argument.view)
 
 
 def _a(kind: str) -> str:
@@ -212,6 +217,8 @@ def _check_zeroed(program: Program) -> None:
                         f"once, and does nothing else."
                     )
                 zeroed[part.buffer] += 1
+    if program.lent_gradients:
+        return
     adding = {a.view.buffer: call for call in program.calls for a in call.writes if a.view.buffer.kind == "gradient"}
     for buffer, call in adding.items():
         if not buffer.members and not zeroed[buffer]:

@@ -36,6 +36,7 @@ FIXED = (
 
 # What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
 OF_A_TRAINING: dict[str, Any] = {"frozen": (), "train": (), "lora": None, "lora_alpha": None, "lora_targets": ()}
+OF_ANY_MODEL = ("optimizer", "recompute", "chunk", "keep_norms", "lean", "dropout")  # whatever weights it begins with
 
 
 @dataclass(frozen=True)
@@ -387,7 +388,7 @@ def _based_on(request: Request, base: Run) -> tuple[Request, dict[str, Array], l
     """The model is the base's; its width or depth cannot change, as its weights must fit. Adapters that it has are
     part of its weights now."""
     for name in request.model:
-        if name not in ("optimizer", "recompute", "chunk", "dropout", *OF_A_TRAINING):
+        if name not in (*OF_ANY_MODEL, *OF_A_TRAINING):
             raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
     found, messages = base.checkpoint("best")
     theirs, context = base.request(), base.preset().architecture.context
@@ -400,7 +401,7 @@ def _based_on(request: Request, base: Run) -> tuple[Request, dict[str, Array], l
             )
         settings = replace(settings, time=time)
     weights = merged(base.preset(), all_weights(found))
-    model = {**theirs.model, **OF_A_TRAINING, **request.model}
+    model = {**theirs.model, **OF_A_TRAINING, "lean": settings.accumulate == 1, **request.model}
     return replace(request, preset=theirs.preset, model=model, settings=settings), weights, messages
 
 
@@ -431,6 +432,11 @@ def _length(kind: TaskKind, settings: Settings) -> int:
 
 def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     settings = request.settings
+    if preset.layout.lean and settings.accumulate > 1:
+        raise TapelessError(
+            f"accumulate={settings.accumulate} adds up gradients, for which a lean model has no room from batch to "
+            f"batch: say lean=False (--no-lean), or leave accumulate out."
+        )
     return Model(
         preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
         precision=settings.precision,

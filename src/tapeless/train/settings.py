@@ -190,8 +190,9 @@ class Request:
     class_weights: tuple[float, ...] | None = None  # that its task has given it
 
     def resolved(self) -> Preset:
+        """Where one batch makes an update and nobody says otherwise, a new training is lean."""
         if self.preset in PRESETS:
-            return preset(self.preset).override(**self.model)
+            return preset(self.preset).override(**{"lean": self.settings.accumulate == 1, **self.model})
         return Preset.of(self.preset, **self.model)
 
     def override(self, model: Mapping[str, Any], settings: Mapping[str, Any]) -> Request:

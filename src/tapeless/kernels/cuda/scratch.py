@@ -1,7 +1,8 @@
 """Scratch: a binder asks for it where it needs it, so that what is asked for and what is used cannot drift apart.
 
 How much a call needs is found by binding it once to tensors that have shapes and types but no memory (`recorded`);
-when it is bound in earnest it is given arrays of just these shapes, in the same order (`handed`).
+when it is bound in earnest it is given arrays of just these shapes, in the same order (`handed`); those that it does
+without, where an input says nothing, are passed over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tapeless.errors import ProgramError
 from tapeless.kernels.native import Scratch
 
 _asked: ContextVar[list[Scratch] | None] = ContextVar("asked", default=None)
-_given: ContextVar[Iterator[torch.Tensor] | None] = ContextVar("given", default=None)
+_given: ContextVar[list[torch.Tensor] | None] = ContextVar("given", default=None)
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def recorded() -> Iterator[list[Scratch]]:
 @contextmanager
 def handed(arrays: Sequence[torch.Tensor]) -> Iterator[None]:
     """What is bound meanwhile, in this thread, is given these."""
-    before = _given.set(iter(arrays))
+    before = _given.set(list(arrays))
     try:
         yield
     finally:
@@ -47,8 +48,9 @@ def scratch(like, *shape: int, dtype=torch.float32):
     if asked is not None:
         asked.append(Scratch(shape, str(dtype).removeprefix("torch.")))
     elif given is not None:
-        array = next(given, None)
-        if array is None or (array.shape, array.dtype) != (shape, dtype):
-            raise ProgramError(f"a kernel asks for scratch of {shape} in {dtype}, and was not given it.")
-        return array
+        while given:
+            array = given.pop(0)
+            if (array.shape, array.dtype) == (shape, dtype):
+                return array
+        raise ProgramError(f"a kernel asks for scratch of {shape} in {dtype}, and was not given it.")
     return torch.empty(shape, dtype=dtype, device=like.device)

@@ -35,7 +35,12 @@ class Cut:
         return [scratch(self.pieces, len(self), dtype=torch.float64) for _ in norms]
 
     def roots(self, norms, squares) -> Native:
-        return launch(_roots, len(norms), norms, squares, self.firsts, BLOCK=PIECES, num_warps=8)
+        return roots(norms, squares, self.firsts)
+
+
+def roots(norms, squares, firsts) -> Native:
+    """The root of each section's sum, whose parts begin at `firsts`."""
+    return launch(_roots, len(norms), norms, squares, firsts, BLOCK=PIECES, num_warps=8)
 
 
 def cut(values, sections, decayed=()) -> Cut:
@@ -69,9 +74,9 @@ def piece(PIECES, GRAIN: tl.constexpr):
 
 
 @triton.jit
-def sum_of_squares(SUMS, x):
+def sum_of_squares(SUMS, x, part):
     x = x.to(tl.float64)
-    tl.store(SUMS + tl.program_id(0), tl.sum(x * x, 0))
+    tl.store(SUMS + part, tl.sum(x * x, 0))
 
 
 @triton.jit

@@ -37,18 +37,27 @@ def _adamw(
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
     changes = at < tl.where(tl.load(FINITE) != 0, stop, start)
-    step, lr = tl.load(STEP).to(tl.float64), tl.load(LR)
-    # 1 − βⁿ in float64: a β near 1 and a small n leave few digits of it in float32.
-    rate = (lr / (1.0 - tl.exp(step * log_beta1))).to(tl.float32)
-    root = (1.0 / tl.sqrt(1.0 - tl.exp(step * log_beta2))).to(tl.float32)
-    shrink = (lr * decay).to(tl.float32) * tl.load(PIECES + 3 * tl.program_id(0) + 2)
+    shrink = (tl.load(LR) * decay).to(tl.float32) * tl.load(PIECES + 3 * tl.program_id(0) + 2)
     g = tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes)
     m, v, w = numbers(M + at, changes), numbers(V + at, changes), numbers(WEIGHTS + at, at < stop)
-    m += new1 * (g - m)  # (1)
-    v = keep2 * v + new2 * g * g
+    betas = (log_beta1, log_beta2, new1, keep2, new2, eps)
+    m, v, change = adam(m, v, g, tl.load(STEP), tl.load(LR), betas)
     tl.store(M + at, m, mask=changes)
     tl.store(V + at, v, mask=changes)
-    change = tl.where(changes, shrink * w + rate * m / (tl.sqrt(v) * root + eps), 0.0)  # (3) (2)
+    change = tl.where(changes, shrink * w + change, 0.0)  # (3)
     step_to(WEIGHTS, ROUNDED, at, w - change, changes)
-    sum_of_squares(MOVED, change)
-    sum_of_squares(NORMS, w)
+    sum_of_squares(MOVED, change, tl.program_id(0))
+    sum_of_squares(NORMS, w, tl.program_id(0))
+
+
+@triton.jit
+def adam(m, v, g, step, lr, betas):
+    """Both means, a gradient further, and how far they say to go."""
+    log_beta1, log_beta2, new1, keep2, new2, eps = betas
+    # 1 − βⁿ in float64: a β near 1 and a small n leave few digits of it in float32.
+    step = step.to(tl.float64)
+    rate = (lr / (1.0 - tl.exp(step * log_beta1))).to(tl.float32)
+    root = (1.0 / tl.sqrt(1.0 - tl.exp(step * log_beta2))).to(tl.float32)
+    m += new1 * (g - m)  # (1)
+    v = keep2 * v + new2 * g * g
+    return m, v, rate * m / (tl.sqrt(v) * root + eps)  # (2)

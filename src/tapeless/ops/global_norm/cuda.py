@@ -24,7 +24,7 @@ def forward(norm, norms, gradients, sections) -> list[Native]:
 def _squares(SQUARES, GRADIENTS, PIECES, GRAIN: tl.constexpr, BLOCK: tl.constexpr):
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
-    sum_of_squares(SQUARES, tl.load(GRADIENTS + at, mask=at < stop, other=0.0))
+    sum_of_squares(SQUARES, tl.load(GRADIENTS + at, mask=at < stop, other=0.0), tl.program_id(0))
 
 
 @triton.jit

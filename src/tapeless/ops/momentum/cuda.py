@@ -37,5 +37,5 @@ def _momentum(
     change = tl.load(LR).to(tl.float32) * m
     tl.store(M + at, m, mask=changes)
     step_to(WEIGHTS, ROUNDED, at, w - change, changes)  # (2)
-    sum_of_squares(MOVED, change)
-    sum_of_squares(NORMS, w)
+    sum_of_squares(MOVED, change, tl.program_id(0))
+    sum_of_squares(NORMS, w, tl.program_id(0))

@@ -34,5 +34,5 @@ def _sgd(
     w = numbers(WEIGHTS + at, at < stop)
     change = tl.load(LR).to(tl.float32) * (tl.load(SCALE).to(tl.float32) * numbers(GRADIENTS + at, changes))
     step_to(WEIGHTS, ROUNDED, at, w - change, changes)  # (1)
-    sum_of_squares(MOVED, change)
-    sum_of_squares(NORMS, w)
+    sum_of_squares(MOVED, change, tl.program_id(0))
+    sum_of_squares(NORMS, w, tl.program_id(0))

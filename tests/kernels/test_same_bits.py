@@ -1,0 +1,48 @@
+"""Every kernel of a step, on two threads, again and again from the same arguments: the same bits, whatever the
+runs before have left in its scratch. A hundred times in `make soak`."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.products_bfloat16 import THERE
+from tests.random_cases import SOAK
+
+RUNS = 3 if SOAK == 1 else 100
+SIZES = {"layers": 1, "channels": 128, "heads": 4, "vocab": 1031, "context": 128}
+PRECISIONS = ("float32", "bfloat16") if THERE else ("float32",)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_threads():
+    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
+    yield
+    blas.set_threads(None)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["gpt2-4x256", "llama-4x256"])
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_kernel_gives_the_same_bits_each_time(name, precision, lean):
+    more = {"kv_heads": 2, "hidden": 200} if name == "llama-4x256" else {}
+    model = Model(name, batch=4, precision=precision, lean=lean, **SIZES, **more)
+    tokens = np.random.default_rng(0).integers(0, 1031, (4, 128))
+    model.feed(tokens, np.roll(tokens, -1, 1))
+    model.prepare_update(1e-3, 1.0)
+    for call, natives in model.engine.bound:
+        views = model.engine.arguments(call)
+        before = {argument: view.copy() for argument, view in views.items()}
+        first = None
+        for _ in range(RUNS):
+            for argument, view in views.items():
+                view[...] = before[argument]
+            for native in natives:
+                native()
+            found = {argument.name: views[argument.name].tobytes() for argument in call.writes}
+            first = first or found
+            assert found == first, f"{call.title} ({precision})"
