@@ -34,9 +34,13 @@ def needed(made, batch: int) -> int:
 def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_that_helps():
     room = needed(SMALL, 5)
     assert needed(SMALL, 6) > room
-    leaner = next(batch for batch in range(5, 99) if needed(SMALL.override(recompute=True), batch + 1) > room)
+    lean, again = (
+        next(batch for batch in range(5, 99) if needed(SMALL.override(**{field: True}), batch + 1) > room)
+        for field in ("lean", "recompute")
+    )
+    helps = rf"with lean=True batch {lean} fits, with recompute=True batch {again} fits"
     says = rf"^gpt2-4x256 at batch 8, time 16 needs {needed(SMALL, 8):,} bytes and the GPU has {room:,} to give: "
-    with pytest.raises(TapelessError, match=says + rf"batch 5 fits, with recompute=True batch {leaner} fits\.$"):
+    with pytest.raises(TapelessError, match=says + rf"batch 5 fits, {helps}\.$"):
         Model(SMALL, batch=8, time=16, backend=Cramped(room), optimizer="adamw")
 
 

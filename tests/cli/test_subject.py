@@ -134,8 +134,10 @@ def test_the_plan_ends_with_the_answer():
     large = screen("plan", "gpt2-350m", "--memory", "4GB", "-T", "64").splitlines()
     assert large[-2:] == [
         "With 4GB: it does not fit.",
-        "Its weights, gradients and optimizer's state alone take 5.3 GiB.",
+        "Its weights and optimizer's state alone take 4.0 GiB.",
     ]
+    added_up = screen("plan", "gpt2-350m", "--memory", "4GB", "-T", "64", "--no-lean").splitlines()
+    assert added_up[-1] == "Its weights, gradients and optimizer's state alone take 5.3 GiB."
     tight = screen("plan", "ops-102k", "--memory", "302MiB", "-B", "900").splitlines()
     assert "does not fit" in tight[-2]
 

@@ -116,12 +116,15 @@ def _kernels() -> int:
 def _bench() -> str:
     """From the last run of `make bench`."""
     text = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
-    rows = re.findall(r"`tapeless bench (\S+) .*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
+    found = re.findall(r"`tapeless bench (\S+) ([^`]*)`.*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
+    rows = [(name, ratio, above) for name, options, ratio, above in found if "--precision" not in options]
+    narrow = [float(ratio) for name, options, ratio, _ in found if "--precision" in options and name.startswith("gpt")]
     ratios = {kind: [float(r) for name, r, _ in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
     above = {kind: [float(f) for name, _, f in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
     gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
+    also = f", and in bfloat16 {min(narrow):.2f}–{max(narrow):.2f}× of its best in either precision" if narrow else ""
     said = (
-        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2. A step takes "
+        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2{also}. A step takes "
         f"{longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the teaching model "
         f"{longer[2]}"
     )
