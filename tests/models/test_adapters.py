@@ -51,7 +51,7 @@ def test_an_adapted_model_begins_as_its_base_and_moves_its_adapters_alone() -> N
 
 def test_where_nobody_says_alpha_is_twice_the_rank() -> None:
     usual, said = model(lora=3), model(lora=3, lora_alpha=6.0)
-    inputs, targets = batch()
+    inputs, _ = batch()
     for each in (usual, said):
         for weight in each.params.values():
             weight[...] = np.random.default_rng(weight.size).normal(size=weight.shape)
