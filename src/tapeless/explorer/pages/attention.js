@@ -181,7 +181,7 @@ export function render({ model, el }) {
     paint(context, values, block, colour, LABEL, top, unit * block.keys, high * block.queries);
     context.textBaseline = "middle";
     for (let key = 0; key < block.keys; key += 1) {
-      if (key % every && key !== cell.key) continue;
+      if (!written(key, cell.key, every)) continue;
       context.save();
       context.translate(LABEL + (key + 0.5) * unit, top - 6);
       context.rotate(-Math.PI / 3);
@@ -192,7 +192,7 @@ export function render({ model, el }) {
     }
     context.textAlign = "right";
     for (let query = 0; query < block.queries; query += 1) {
-      if (query % every && query !== cell.query) continue;
+      if (!written(query, cell.query, every)) continue;
       context.fillStyle = query === cell.query ? ink("accent") : ink("soft");
       context.fillText(queryWord(block, query).slice(0, 12), LABEL - 6, top + (query + 0.5) * high, LABEL - 10);
     }
@@ -257,6 +257,7 @@ export function render({ model, el }) {
 // How wide a word of a map is, and which of them have room to be written: every first, every second, …
 const unitOf = (width, block) => Math.min(46, (width - LABEL) / block.keys);
 const labelled = (width, block) => Math.max(1, Math.ceil(12 / unitOf(width, block)));
+const written = (at, chosen, every) => at === chosen || (at % every === 0 && Math.abs(at - chosen) >= every);
 // Room for the longest word above a map, written at a slant.
 const topOf = (words) => 16 + 6 * Math.min(12, Math.max(...words.map((word) => word.length)));
 const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;

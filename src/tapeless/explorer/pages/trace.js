@@ -281,7 +281,10 @@ export function render({ model, el }) {
 
 // Numbers in one style, be they written here or by the engine: a minus that cannot be overlooked, no zeros in an exponent.
 const styled = (text) => text.replaceAll("-", "−").replace(/e([+−])0+(?=\d)/g, "e$1");
-const full = (value) => (Number.isFinite(value) ? styled(String(Number(value.toPrecision(6)))) : short(value));
+const full = (value) => {
+  const six = Number(value.toPrecision(6));
+  return Number.isFinite(value) ? styled(six !== 0 && Math.abs(six) < 1e-4 ? six.toExponential() : String(six)) : short(value);
+};
 const signed = (value) => `${value >= 0 ? "+" : "−"}${styled(short(Math.abs(value)))}`;
 
 function equationOf(found) {
