@@ -72,11 +72,11 @@ class Server:
 
 
 @contextmanager
-def served(*folders: Path):
-    listening = open_socket(0)
+def served(*folders: Path, port: int = 0, token: str = TOKEN):
+    listening = open_socket(port)
     port = listening.getsockname()[1]
     config = uvicorn.Config(
-        make_app(list(folders), TOKEN, port), http="h11", ws="none", lifespan="off", log_level="critical",
+        make_app(list(folders), token, port), http="h11", ws="none", lifespan="off", log_level="critical",
         h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)

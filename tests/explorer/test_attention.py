@@ -59,6 +59,8 @@ def test_an_example_of_ones_own_is_answered(run):
     assert "".join(head["words"]) == "Max(1,6,2)"
     assert head["target"] == "6"
     assert len(head["answers"]) == 3
+    assert head["cut"] == 0
+    assert Attending(run).maps(12, 0, "Max(1,6,2)Min(1,6,2)")[0]["cut"] == 8
 
 
 @pytest.mark.parametrize(

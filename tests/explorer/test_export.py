@@ -57,6 +57,7 @@ def test_a_report_opens_as_a_file_and_shows_every_view(tmp_path, run, chromium):
     page.get_by_text("This page was saved as one file").wait_for()
     page.click("#to-trace")
     page.locator(".digits").first.wait_for()
+    expect(page.locator("#trace-step option")).to_have_text(["1, from the first weights", "5", "9"])  # 13 was not made
     page.click("#to-attention")
     page.locator("main canvas:visible").first.wait_for()
     page.click("#to-learn")

@@ -19,6 +19,7 @@ from tapeless.explorer.stepping import of_one
 from tapeless.explorer.tracing import Tracer
 from tapeless.train.branches import MEASURED
 from tapeless.train.metrics import read_metrics
+from tapeless.train.moments import read_moments
 from tapeless.train.records import LEAD, header_of, read_record
 from tapeless.train.run import open_run
 from tests.explorer.browser import begins, expect, found, says, shows
@@ -199,6 +200,11 @@ def test_nothing_moves_when_the_replay_is_ready(runs, visit, monkeypatch, width)
         page.context.close()
 
 
+# How wide the page is when whatever is said in it has no place to break, as text with its spaces made visible.
+LONG_WORDS = """() => {
+    for (const each of document.querySelectorAll("main :is(p, h3, q, dd, small)")) each.append("␣".repeat(200));
+    return document.documentElement.scrollWidth;
+}"""
 KINDS = [("gpt2", 390), ("llama", 1280), ("chat", 1280), ("labels", 1280)]
 
 
@@ -212,6 +218,24 @@ def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
             last = told["moments"][-1]
             said = f"{told['question'].replace(chr(10), '⏎')} → {last['said']} {'✓' if last['right'] else '✗'}"
             expect(page.locator("#replay-said")).to_have_text(said, use_inner_text=False)
+            right = last["likely"][told["words"].index(told["answer"])]
+            shows(page.locator(".replay-happens"), "In the end it is " + ("right, at" if last["right"] else "wrong: "))
+            shows(page.locator(".replay-happens"), f"{100 * right:.{1 if right < 0.1 else 0}f} %. Below")
+            expect(page.locator("#chart-accuracy")).to_be_hidden()  # there is nothing to be right about
+            ask = page.locator("#replay-ask")
+            expect(ask).to_have_value(told["question"])
+            with page.expect_response("**/story*") as answered:
+                ask.press("Enter")
+            assert answered.value.url.endswith("/story")  # untouched, it is the same question
+            expect(page.locator("#replay-said")).to_have_text(said, use_inner_text=False)
+            mine = "a line\nand another, longer one"
+            ask.fill(mine)
+            ask.press("Enter")
+            end = story(kinds[kind], mine)
+            begins(page.locator("#replay-said"), f"…{end['question'].replace(chr(10), '⏎')} → ")
+            left = f"The last {len(end['shown'])} tokens alone are read: the {end['cut']} before them are left out."
+            says(page.locator("#replay-cut"), left)
+            expect(ask).to_have_value(mine)
             page.locator("#chart-loss").focus()
             page.keyboard.press("Enter")
             page.locator("#heat-batch td.n").first.wait_for()
@@ -227,7 +251,15 @@ def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
                 page.locator(READY[view]).first.wait_for(state="attached")
             else:
                 page.locator("main", has_text=re.compile("reads features|did not learn from text")).wait_for()
-            assert page.evaluate("() => document.documentElement.scrollWidth") <= width, view
+            if view == "run" and words:
+                page.locator("#replay-said.text").wait_for()
+            if (view, width) == ("flow", 390):  # a branch has its name and numbers there too
+                page.locator("#highway-said", has_text="as it was recorded").wait_for()
+                painted = "c => c.getContext('2d').getImageData(90, 122, c.width - 90, 26).data.some(x => x)"
+                assert page.eval_on_selector("#highway", painted)
+            if (view, width) == ("attention", 390):
+                shows(page.locator("#attention-axes"), "only every third word is written beside the maps")
+            assert page.evaluate(LONG_WORDS) <= width, view
         page.click("#to-learn")
         page.locator("#lesson h2", has_text="1. ").wait_for()
         page.context.close()
@@ -477,6 +509,13 @@ def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
     page.locator("#trace-headline code", has_text="blocks.0.norm1.weight[").wait_for()
     page.locator("summary", has_text="every contribution").click()
     page.locator("#trace-result tbody tr").nth(20).wait_for()
+    page.select_option("#trace-weight", label="blocks.0.mlp.up.weight 8×32")  # all tokens of a text have a say in it
+    page.locator("#trace-headline code", has_text="blocks.0.mlp.up.weight[").wait_for()
+    counted = [abs(float(each.replace("−", "-"))) for each in page.locator(".sequences .n").all_inner_texts()]
+    assert counted == sorted(counted, reverse=True)
+    assert page.eval_on_selector("[aria-label='Words that are pushed']", "box => box.scrollHeight <= box.clientHeight")
+    assert not re.findall(r"-|e−0", page.locator(".lines").inner_text())
+    expect(page.locator("#trace-step option")).to_have_text(["1, from the first weights", "5", "9"])  # 13 was not made
     page.select_option("#trace-step", "0")
     page.locator("#trace-said", has_text="Update 1 made again").wait_for()
 
@@ -530,11 +569,47 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
         page.locator(".readout", has_text="0.125 at step 5").wait_for()
         page.locator(".replay:not(.waiting)").wait_for()  # what it asks for is there
         shutil.rmtree(run)  # and when somebody removes it, that is said, and nothing breaks
-        page.locator("main", has_text="run has no record of its steps").wait_for()
+        gone = f"{run} is not there: was it moved or removed?"
+        page.locator(".doctor .error", has_text=gone).wait_for()
+        page.locator(".pictures", has_text=gone).wait_for()
         page.locator("#chart-loss ~ .readout", has_not_text="step").wait_for(state="attached")
         page.click("#to-flow")
-        page.locator("main", has_text="run has no record of its steps").wait_for()
+        page.locator("main", has_text=gone).wait_for()
         page.context.close()
+
+
+def test_a_page_whose_server_is_gone_or_another_says_so(tmp_path, runs, chromium):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    kept = read_moments(run / "moments.f32")
+    rows = kept.rows.copy()
+    rows[-2:, 0] = 0  # damaged, which the page says too
+    (run / "moments.f32").write_bytes(kept.head + rows.tobytes())
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, reduced_motion="reduce")
+    page, asked = context.new_page(), []
+    page.clock.install()
+    page.on("request", lambda request: asked.append(request.url))
+    with served(run) as server:
+        page.goto(server.address)
+        page.wait_for_selector("html[data-ready=yes]")
+        shows(page.locator("#replay-why"), "moments.f32 is damaged: the last 2 of its moments cannot be read")
+        page.locator("#live", has_text="nothing trains now").wait_for()
+    page.locator("#live.error", has_text="the server does not answer; trying again").wait_for()
+    page.click("#to-memory")
+    says(page.locator("#memory-said"), "The server does not answer: does `tapeless explore` still run?")
+    expect(page.locator("#arena")).to_be_hidden()
+    with served(run, port=server.port, token="another"):
+        page.clock.fast_forward(3000)
+        said = "The token is missing or wrong: open the address that the command printed."
+        says(page.locator("#live.error"), said)
+        before = len(asked)
+        page.clock.fast_forward(10_000)
+        page.click("#to-attention")
+        says(page.locator("#attention-said"), said)
+        asked = [each.rpartition("/")[2] for each in asked[before:] if "/api/" in each]
+        assert asked == ["examples"]  # and nothing is tried again
+        assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+    context.close()
 
 
 @pytest.mark.parametrize("damage", some(["half", "empty", "hostile", "noise"], 2))

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from tapeless import Model
 from tapeless.errors import TapelessError
+from tapeless.explorer import server as explorer
+from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import HEADERS, refusal
 from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
@@ -171,6 +174,66 @@ def test_weights_that_are_no_numbers_are_a_sentence(tmp_path, value):
 
 def test_the_doctor_speaks(server):
     assert server.get("/api/runs/0/doctor")["diagnosis"]["sentence"]
+
+
+def test_moments_that_are_damaged_are_counted(tmp_path, runs):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.toml", "moments.f32"):
+        (run / name).write_bytes((runs[0] / name).read_bytes())
+    with (run / "moments.f32").open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"\xff" * 100)
+    with served(run) as server:
+        assert "nothing can be computed with" in server.get("/api/runs/0/story")["error"]
+        kept = read_moments(runs[0] / "moments.f32")
+        rows = kept.rows.copy()
+        rows[4:, 0] = 1e9
+        (run / "moments.f32").write_bytes(kept.head + rows.tobytes())
+        story = server.get("/api/runs/0/story")
+        assert (len(story["moments"]), story["lost"]) == (5, len(rows) - 5)
+
+
+def test_a_line_that_is_none_is_named_by_its_number(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = ['{"kind": "step", "step": 1, "loss": 1.0}', '{"kind": "else", "step": 1}', "[]"]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with served(run) as server:
+        assert server.get("/api/runs/0/curves")["error"].startswith("line 3 of metrics.jsonl is not a line of metrics")
+        assert "line 3 of" in server.get("/api/runs/0/doctor")["error"]
+
+
+def test_a_mistake_of_ours_is_a_sentence_too(runs, monkeypatch):
+    monkeypatch.setattr(explorer, "told_by", lambda *asked: [][1])
+    with served(runs[0]) as server:
+        status, head, body = server.ask("/api/runs/0/story", WITH_TOKEN)
+        assert (status, b"application/json" in head) == (500, True)
+        assert "could not be computed (IndexError)" in json.loads(body)["error"]
+        monkeypatch.setattr(explorer, "told_by", lambda *asked: {"loss": float("nan")})
+        status, _, body = server.ask("/api/runs/0/story", WITH_TOKEN)
+        assert (status, "NaN or infinite" in json.loads(body)["error"]) == (422, True)
+
+
+def test_numbers_are_computed_for_one_request_at_a_time(runs, monkeypatch):
+    met, both = [], threading.Barrier(2)
+
+    def compute(*asked):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+            met.append(asked)
+        return {}
+
+    monkeypatch.setattr(explorer, "told_by", compute)
+    monkeypatch.setattr(Attending, "examples", compute)
+    with served(runs[0]) as server:
+        paths = [f"/api/runs/0/{name}" for name in ("story", "examples")]
+        threads = [threading.Thread(target=server.get, args=(path,)) for path in paths]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert met == []
 
 
 def test_every_answer_is_sealed(server):

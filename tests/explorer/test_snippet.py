@@ -1,6 +1,7 @@
 """How a run that learned text would have gone on, at every moment that is kept."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.explorer.pupil import story
 from tapeless.explorer.remembered import Remembered
-from tapeless.explorer.snippet import MOST_WORDS
+from tapeless.explorer.snippet import MOST_TOKENS, MOST_WORDS
+from tapeless.train.moments import FILE as MOMENTS
+from tapeless.train.moments import read_moments
 from tapeless.train.run import open_run
 
 
@@ -49,8 +52,29 @@ def test_anything_can_be_gone_on_with(kinds):
     assert found["answer"] is None
     assert not found["held_out"]
     assert all(each["right"] is None and each["loss"] is None for each in found["moments"])
+    assert found["cut"] == 0
+    long = story(kinds["gpt2"], "A run is a " * 3)
+    assert (len(long["shown"]), long["cut"]) == (MOST_TOKENS, 33 - MOST_TOKENS)
+    assert ("A run is a " * 3).endswith(long["question"])
     with pytest.raises(TapelessError, match="401 characters is too long"):
         story(kinds["gpt2"], "x" * 401)
+
+
+@pytest.mark.parametrize("damage", ["weights", "steps"])
+def test_damaged_moments_are_told(kinds, tmp_path, damage):
+    run = tmp_path / "run"
+    shutil.copytree(kinds["gpt2"], run)
+    kept = read_moments(run / MOMENTS)
+    rows = kept.rows.copy()
+    rows[3:, 100 if damage == "weights" else 0] = np.nan
+    (run / MOMENTS).write_bytes(kept.head + rows.tobytes())
+    if damage == "weights":
+        with pytest.raises(TapelessError, match="nothing can be computed: it diverged, or they are damaged"):
+            story(run)
+    else:
+        found = story(run)
+        assert found["lost"] == len(rows) - 3 > 0
+        assert story(kinds["gpt2"])["lost"] == 0
 
 
 def test_who_reads_no_words_is_not_asked(kinds):

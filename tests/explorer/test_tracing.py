@@ -26,7 +26,7 @@ def traced(run):
 
 def test_the_update_is_the_one_that_the_run_made(run, traced):
     lines = {line["step"]: line for line in read_metrics(run) if line["kind"] == "step"}
-    assert traced.overview(None)["steps"] == [0, 4, 8, 12]
+    assert traced.overview(None)["steps"] == [0, 4, 8]
     for step in (0, 8):
         found = traced.overview(step)
         assert (found["step"], found["update"]) == (step, step + 1)
@@ -34,6 +34,23 @@ def test_the_update_is_the_one_that_the_run_made(run, traced):
         assert found["norm"] == pytest.approx(lines[step + 1]["gradient_norm"], rel=1e-6)
         assert len(found["words"]) == 200
         assert "".join(found["words"][0])[-1] == ")"
+
+
+def test_an_update_that_the_run_did_not_make_is_not_shown(run, traced, tmp_path):
+    with pytest.raises(TapelessError, match="did not make update 13: its last was 12"):
+        traced.overview(12)
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    with (copy / "metrics.jsonl").open("a") as file:  # it trains on
+        file.write('{"kind": "step", "step": 13, "loss": 1.0, "lr": 0.003}\n')
+    assert Tracer(copy).overview(12)["steps"] == [0, 4, 8, 12]
+    (copy / "metrics.jsonl").write_text("[]\n")  # then nothing is known beyond what is kept
+    assert Tracer(copy).overview(8)["steps"] == [0, 4, 8]
+    for name in ("step-00000004", "step-00000008", "step-00000012"):
+        (copy / "checkpoints" / name).rename(copy / name)
+    (copy / "step-00000004").rename(copy / "checkpoints" / "step-00000000")
+    with pytest.raises(TapelessError, match="has made no update"):
+        Tracer(copy).overview(None)
 
 
 def test_an_element_is_the_sum_of_its_terms(traced):
@@ -84,15 +101,15 @@ def test_text_is_traced_in_its_own_words(tmp_path):
         pass
     text.unlink()
     tracer = Tracer(tmp_path / "run")
-    overview = tracer.overview(2)
+    overview = tracer.overview(0)
     assert len(overview["words"]) == 4
     assert "".join(overview["words"][0]).replace("␣", " ") in "the cat sat on the mat and the dog sat on the log. " * 60
-    found = tracer.element(2, **overview["largest"]["gradient"])
+    found = tracer.element(0, **overview["largest"]["gradient"])
     assert found["total"] == pytest.approx(found["gradient"], rel=1e-5)
     assert {term["sequence"] for term in found["terms"]} == {0, 1, 2, 3}
     shutil.rmtree(tmp_path / "run" / "data")
     with pytest.raises(TapelessError, match="not in its folder"):
-        Tracer(tmp_path / "run").overview(2)
+        Tracer(tmp_path / "run").overview(0)
 
 
 def test_a_task_whose_batches_are_not_known_here_is_refused(run, monkeypatch):

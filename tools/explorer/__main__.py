@@ -40,9 +40,9 @@ SHOTS = (  # name, view, runs, width, height, light or dark
     ("memory", "memory", ("teaching",), 1280, 800, "light"),
     ("learn", "learn", ("teaching",), 1280, 800, "light"),
     ("memory-phone", "memory", ("teaching",), 390, 844, "dark"),
-    ("attention", "attention", ("teaching",), 1280, 1190, "light"),
-    ("attention-phone", "attention", ("teaching",), 390, 1500, "dark"),
-    ("trace", "trace", ("teaching",), 1280, 1580, "light"),
+    ("attention", "attention", ("teaching",), 1280, 900, "light"),
+    ("attention-phone", "attention", ("teaching",), 390, 1240, "dark"),
+    ("trace", "trace", ("teaching",), 1280, 1690, "light"),
     ("trace-phone", "trace", ("teaching",), 390, 1500, "dark"),
 )
 READY = {

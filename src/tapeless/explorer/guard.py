@@ -89,7 +89,7 @@ def refusal(scope: Scope, hosts: set[bytes], secret: bytes) -> tuple[int, bytes]
         return 416, b"All of it or nothing.\n"
     path = scope.get("raw_path", b"")
     if len(scope["query_string"]) > LONGEST_QUERY or len(path) > LONGEST_PATH:
-        return 414, b"Too long.\n"
+        return 414, b"What is asked for is too long: ask for less.\n"
     if path != scope["path"].encode() or not path.isascii() or b"%" in path or b"//" in path or b".." in path:
         return 404, b"Not found.\n"
     if path.startswith(DATA):

@@ -140,6 +140,8 @@ def story(folder: Path, asked: str = "") -> dict[str, Any]:
         "bars": [number for number, word in enumerate(WORDS) if word.isdigit()],
         "answer": WORDS[answer],
         "held_out": pupil.held_out(tokens[0]),
+        "cut": 0,
+        "lost": pupil.kept.lost,
         "moments": [_moment(pupil.at(index), step, tokens, answer) for index, step in enumerate(pupil.steps)],
     }
 

@@ -12,7 +12,7 @@ from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.train import checkpoint
 from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.moments import read_moments
+from tapeless.train.moments import Kept, read_moments
 from tapeless.train.run import Run, read_weights
 from tapeless.train.upcoming import kept_steps, standing_at
 
@@ -28,6 +28,11 @@ class Remembered:
 
     def steps(self, run: Run) -> list[int]:
         return sorted({*kept_steps(run), *self._moments(run)})
+
+    def lost(self, run: Run) -> int:
+        """Moments that are damaged."""
+        kept = self._read(run)
+        return kept.lost if kept else 0
 
     def of(self, run: Run, time: int, batch: int = 1) -> Model:
         """A model of so many sequences of so many tokens; what it holds is written before it is used."""
@@ -60,12 +65,15 @@ class Remembered:
 
     def _moments(self, run: Run) -> dict[int, dict[str, Array]]:
         """The weights that the run has kept beside its checkpoints, by step."""
+        kept = self._read(run)
+        return {step: kept.weights(index) for index, step in enumerate(kept.steps)} if kept else {}
+
+    def _read(self, run: Run) -> Kept | None:
         path = run.folder / MOMENTS
         if not os.path.lexists(path):
-            return {}
+            return None
         check_no_link(path)
-        kept = read_moments(path)
-        return {step: kept.weights(index) for index, step in enumerate(kept.steps)}
+        return read_moments(path)
 
     def _write(self, model: Model, weights: dict[str, Array]) -> None:
         if {name: array.shape for name, array in weights.items()} != {n: a.shape for n, a in model.params.items()}:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from importlib import resources
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,38 @@ class Query:
         return self.number(name, 1, 1, MOST_SIZE) if name in self._given else None
 
 
+def encoded(said: Any) -> bytes:
+    """As JSON, which knows no NaN and no infinity."""
+    try:
+        return json.dumps(said, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        raise TapelessError(
+            "what comes out is NaN or infinite: the run had diverged there, or its weights are damaged."
+        ) from None
+
+
+class Answer(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return encoded(content)
+
+
 def make_app(folders: list[Path], token: str, port: int, most: int | None = None) -> App:
     """`most`: bytes of each run's record that are shown."""
     sources = [RunSource(folder, most) for folder in folders]
     school = School(folders)
     tracers = [Tracer(folder) for folder in folders]
     attending = [Attending(folder) for folder in folders]
+    computing = Lock()
     streams = 0
+
+    def alone(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """Numbers are computed for one request at a time: models are used by one, and kernels are compiled by one."""
+
+        def locked(request: Request) -> Response:
+            with computing:
+                return answer(request)
+
+        return locked
 
     def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -97,15 +123,15 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
     def runs(request: Request) -> Response:
         Query(request)
-        return JSONResponse([source.about() for source in sources])
+        return Answer([source.about() for source in sources])
 
     def curves(request: Request) -> Response:
         query = Query(request, "generation", "cursor")
-        return JSONResponse(run_of(request).curves(query.number("generation", 0), query.number("cursor", 0)))
+        return Answer(run_of(request).curves(query.number("generation", 0), query.number("cursor", 0)))
 
     def doctor(request: Request) -> Response:
         Query(request)
-        return JSONResponse(_or_why_not(run_of(request).doctor))
+        return Answer(_or_why_not(run_of(request).doctor))
 
     def record(request: Request) -> Response:
         Query(request)
@@ -115,14 +141,14 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             generation, found = source.record()
             return described(found, generation, source.tensors())
 
-        return JSONResponse(_or_why_not(listed))
+        return Answer(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
         query = Query(request, "what", "bins", "from", "to")
         generation, found = run_of(request).record()
         bins, last = query.number("bins", 512, 1, MOST_BINS), query.optional("to")
         names, table = heat(found, query.text("what", "flow"), bins, query.number("from", 0), last)
-        said = json.dumps({"generation": generation, "lines": names, "bins": len(table)}).encode()
+        said = encoded({"generation": generation, "lines": names, "bins": len(table)})
         return _binary(said, table.astype("<f8").tobytes())
 
     def rows(request: Request) -> Response:
@@ -131,8 +157,8 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         start, stop = query.number("from", 0), query.number("to", 0)
         most = max(1, MOST_ROWS_BYTES // (4 * found.header.width))
         chosen = found.rows[start : min(stop, start + most)]
-        said = json.dumps({"generation": generation, "from": start, "rows": len(chosen), "width": found.header.width})
-        return _binary(said.encode(), np.ascontiguousarray(chosen, "<f4").tobytes())
+        said = encoded({"generation": generation, "from": start, "rows": len(chosen), "width": found.header.width})
+        return _binary(said, np.ascontiguousarray(chosen, "<f4").tobytes())
 
     def plan(request: Request) -> Response:
         query = Query(request, "batch", "time", "recompute", "precision", "backend")
@@ -142,68 +168,68 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             query.one_of("precision", PRECISIONS), query.one_of("backend", BACKENDS),
         )  # fmt: skip
         folder = run_of(request).folder
-        return JSONResponse(_or_why_not(lambda: memory(folder, wanted)))
+        return Answer(_or_why_not(lambda: memory(folder, wanted)))
 
     def story(request: Request) -> Response:
         asked = Query(request, "ask").text("ask")
         folder = run_of(request).folder
-        return JSONResponse(_or_why_not(lambda: told_by(folder, asked)))
+        return Answer(_or_why_not(lambda: told_by(folder, asked)))
 
     def batch(request: Request) -> Response:
         folder, step = run_of(request).folder, Query(request, "step").number("step", 1, 1)
-        return JSONResponse(_or_why_not(lambda: batch_of(folder, step)))
+        return Answer(_or_why_not(lambda: batch_of(folder, step)))
 
     def lesson(request: Request) -> Response:
         query = Query(request, "at", "ask")
         at, asked = query.number("at", 0, 0, MOST_MOMENTS), query.text("ask")
-        return JSONResponse(_or_why_not(lambda: school.lesson(at, asked)))
+        return Answer(_or_why_not(lambda: school.lesson(at, asked)))
 
     def planted(request: Request) -> Response:
         number = Query(request, "number").number("number", 0, 0, MOST_MOMENTS)
-        return JSONResponse(_or_why_not(lambda: school.planted(number)))
+        return Answer(_or_why_not(lambda: school.planted(number)))
 
     def taught(ask: Callable[[], dict[str, Any]]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
             Query(request)
-            return JSONResponse(_or_why_not(ask))
+            return Answer(_or_why_not(ask))
 
         return answer
 
     def trace(request: Request) -> Response:
         query = Query(request, "step")
         tracer, step = tracers[number_of(request)], query.optional("step")
-        return JSONResponse(_or_why_not(lambda: tracer.overview(step)))
+        return Answer(_or_why_not(lambda: tracer.overview(step)))
 
     def element(request: Request) -> Response:
         query = Query(request, "step", "weight", "row", "column")
-        return JSONResponse(tracers[number_of(request)].element(*_element(query)))
+        return Answer(tracers[number_of(request)].element(*_element(query)))
 
     def digits(request: Request) -> Response:
         query = Query(request, "step", "weight", "row", "column")
-        return JSONResponse(tracers[number_of(request)].digits(*_element(query)))
+        return Answer(tracers[number_of(request)].digits(*_element(query)))
 
     def picture(request: Request) -> Response:
         query = Query(request, "step", "weight", "what")
         what = query.one_of("what", ("update", "gradient")) or "update"
         tracer = tracers[number_of(request)]
         head, values = tracer.picture(query.optional("step"), query.number("weight", 0), what)
-        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f8").tobytes())
+        return _binary(encoded(head), np.ascontiguousarray(values, "<f8").tobytes())
 
     def examples(request: Request) -> Response:
         Query(request)
-        return JSONResponse(_or_why_not(attending[number_of(request)].examples))
+        return Answer(_or_why_not(attending[number_of(request)].examples))
 
     def attention(request: Request) -> Response:
         query = Query(request, "step", "example", "text")
         asked = query.number("step", 0), query.number("example", 0), query.text("text")
         head, values = attending[number_of(request)].maps(*asked)
-        return _binary(json.dumps(head).encode(), np.ascontiguousarray(values, "<f4").tobytes())
+        return _binary(encoded(head), np.ascontiguousarray(values, "<f4").tobytes())
 
     def calls(request: Request) -> Response:
         query = Query(request, "near", "what")
         tracer, near = tracers[number_of(request)], query.number("near", 0)
         what = query.one_of("what", ("branches", "error", "time")) or "branches"
-        return JSONResponse(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
+        return Answer(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
 
     def call(request: Request) -> Response:
         query = Query(request, "near", "call")
@@ -214,7 +240,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             kept = source.kept_call(near, number)
             return tracer.near(near, lambda traced: of_one(traced, number)) if kept is None else kept
 
-        return JSONResponse(_or_why_not(answer))
+        return Answer(_or_why_not(answer))
 
     async def live(request: Request) -> Response:
         """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
@@ -248,18 +274,24 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
                 "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+            }.items()
+        ),
+        *(
+            Route(f"/api/runs/{{run:int}}/{name}", alone(endpoint))
+            for name, endpoint in {
                 "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
                 "picture": picture, "examples": examples, "attention": attention, "calls": calls, "call": call,
             }.items()
         ),
-        Route("/api/learn/lesson", lesson),
+        Route("/api/learn/lesson", alone(lesson)),
         Route("/api/learn/planted", planted),
         Route("/api/learn/exercises", taught(school.exercises)),
         Route("/api/learn/landscape", taught(school.landscape)),
         Route("/api/learn/pathologies", taught(school.pathologies)),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
     ]  # fmt: skip
-    app = Starlette(routes=routes, exception_handlers={TapelessError: _sentence, 404: _missing, 405: _missing})
+    said = {TapelessError: _sentence, Exception: _mistake, 404: _missing, 405: _missing}
+    app = Starlette(routes=routes, exception_handlers=said)
     app.router.redirect_slashes = False
     return guarded(app, token, port)
 
@@ -292,7 +324,13 @@ def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sentence(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 422)
+    return Answer({"error": str(error)}, 422)
+
+
+def _mistake(request: Request, error: Exception) -> Response:
+    """One of ours. It goes on to the server, which writes where it happened to the terminal."""
+    said = f"This could not be computed ({type(error).__name__}): the terminal of `tapeless explore` says where."
+    return Answer({"error": f"{said} Please report it."}, 500)
 
 
 def _missing(request: Request, error: Exception) -> Response:

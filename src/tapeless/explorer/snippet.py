@@ -40,9 +40,9 @@ def text_story(folder: Path, asked: str = "") -> dict[str, Any]:
         return visible(reader.decode([token]), token)
 
     if asked:
-        tokens, answer = _typed(run, reader, asked), None
+        (tokens, cut), answer = _typed(run, reader, asked), None
     else:
-        tokens, answer = _learned(run, kept, steps, word)
+        (tokens, answer), cut = _learned(run, kept, steps, word), 0
     likely, attention = [], []
     for step in steps:
         model = kept.at(run, step, 1)
@@ -60,6 +60,8 @@ def text_story(folder: Path, asked: str = "") -> dict[str, Any]:
         "bars": list(range(len(words))),
         "answer": None if answer is None else word(answer),
         "held_out": not asked,
+        "cut": cut,
+        "lost": kept.lost(run),
         "moments": [
             {
                 "step": step, "said": word(top), "right": None if answer is None else top == answer,
@@ -77,13 +79,15 @@ def _some(steps: list[int]) -> list[int]:
     return [steps[index] for index in chosen]
 
 
-def _typed(run: Run, reader: Any, text: str) -> Array:
+def _typed(run: Run, reader: Any, text: str) -> tuple[Array, int]:
+    """Its end, and how many tokens there are before it."""
     if len(text) > LONGEST_TEXT:
         raise TapelessError(f"a text of {len(text):,} characters is too long to be asked: {LONGEST_TEXT} do.")
-    tokens = reader.encode(text)[-min(MOST_TOKENS, run.window()) :]
+    whole = reader.encode(text)
+    tokens = whole[-min(MOST_TOKENS, run.window()) :]
     if not tokens:
         raise TapelessError("an empty text has nothing that could come next: write some.")
-    return np.array(tokens)
+    return np.array(tokens), len(whole) - len(tokens)
 
 
 def _learned(run: Run, kept: Remembered, steps: list[int], word: Callable[[int], str]) -> tuple[Array, int]:
@@ -113,6 +117,8 @@ def _learned(run: Run, kept: Remembered, steps: list[int], word: Callable[[int],
 def _likely(model: Model, tokens: Array) -> Array:
     """Of every place, how likely each word is to come next."""
     scores = np.asarray(model.logits(np.asarray(tokens)[None]), np.float64)[0]
+    if not np.isfinite(scores).all():
+        raise TapelessError("with weights that it has kept nothing can be computed: it diverged, or they are damaged.")
     likely: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
     likely /= likely.sum(axis=-1, keepdims=True)
     return likely

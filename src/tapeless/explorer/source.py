@@ -57,6 +57,10 @@ class RunSource:
     def name(self) -> str:
         return self.folder.name or str(self.folder)
 
+    @property
+    def _gone(self) -> str:
+        return f"{self.folder} is not there: was it moved or removed?"
+
     def about(self) -> dict[str, Any]:
         """What is said of it in a list of runs."""
         found: dict[str, Any] = {"name": self.name, "preset": None, "error": None, "trains": False}
@@ -77,7 +81,8 @@ class RunSource:
     def curves(self, generation: int, cursor: int) -> dict[str, Any]:
         """What is new since a cursor, or everything where the file is not the one that the cursor was of."""
         with self._lock:
-            return self._metrics.since(generation, cursor)
+            found = self._metrics.since(generation, cursor)
+            return found if self.folder.is_dir() else {**found, "error": self._gone}
 
     def kept_call(self, step: int, number: int) -> dict[str, Any] | None:
         """A call's arrays as they were, where the step's tensors are kept whole."""
@@ -124,9 +129,8 @@ class RunSource:
         with self._lock:
             now = signature(path)
             if now is None:
-                raise TapelessError(
-                    f"{self.name} has no record of its steps: `tapeless train` keeps one, but for --record 0."
-                )
+                none = f"{self.name} has no record of its steps: `tapeless train` keeps one, but for --record 0."
+                raise TapelessError(none if self.folder.is_dir() else self._gone)
             if self._record is None or self._record[0] != now:
                 check_no_link(path)
                 if self._record is None or self._record[0][0] != now[0]:
@@ -218,7 +222,7 @@ class _Metrics:
         return len(self._steps) + len(self._evaluations) + len(self._events)
 
     def _begin(self, file: int | None) -> None:
-        self._file, self._offset, self._rest, self.error = file, 0, b"", None
+        self._file, self._offset, self._rest, self._lines, self.error = file, 0, b"", 0, None
         self._steps: list[tuple[float, ...]] = []
         self._evaluations: list[dict[str, Any]] = []
         self._events: list[dict[str, Any]] = []
@@ -251,13 +255,14 @@ class _Metrics:
         if len(self._rest) > PIECE or len(self._steps) > MOST_LINES:
             raise TapelessError(f"{self.path.name} is too long to be the metrics of a run.")
         for row in rows:
+            self._lines += 1  # of every kind, those too that are not shown
             try:
                 line = parse_json(row)
             except ValueError:
                 line = None
             if not is_line(line):
                 raise TapelessError(
-                    f"line {len(self) + 1:,} of {self.path.name} is not a line of metrics; what stands before it is "
+                    f"line {self._lines:,} of {self.path.name} is not a line of metrics; what stands before it is "
                     f"shown."
                 )
             self._add(line)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from tapeless.tracing.update import Update
 from tapeless.train import metrics
 from tapeless.train.attending import visible
 from tapeless.train.run import CHECKPOINTS, CONFIGURATION, Run, open_run
-from tapeless.train.upcoming import Standing, kept_steps, standing_at
+from tapeless.train.upcoming import Standing, kept_steps, last_update, standing_at
 
 MOST_LAYERS = 400  # of a model that is built for a page
 MOST_BYTES = 1 << 30  # of its arena
@@ -40,48 +39,59 @@ SAME_LOSS = 1e-3  # a loss that was trained with and one that is computed again,
 
 
 class Tracer:
-    """Of one run. One update is held at a time: the last that somebody asked for."""
+    """Of one run. One update is held at a time: the last that somebody asked for. Somebody else sees to it that one
+    request at a time asks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = Lock()  # a model is used by one request at a time
         self._held: tuple[int, Traced] | None = None
 
     def overview(self, step: int | None) -> dict[str, Any]:
-        with self._lock:
-            return {"steps": self._steps(), **self._at(step).overview()}
+        return {"steps": self._made(*self._kept()), **self._at(step).overview()}
 
     def element(self, step: int | None, weight: int, row: int, column: int) -> dict[str, Any]:
-        with self._lock:
-            return self._at(step).element(weight, row, column)
+        return self._at(step).element(weight, row, column)
 
     def digits(self, step: int | None, weight: int, row: int, column: int) -> dict[str, Any]:
-        with self._lock:
-            return self._at(step).digits(weight, row, column)
+        return self._at(step).digits(weight, row, column)
 
     def picture(self, step: int | None, weight: int, what: str) -> tuple[dict[str, Any], Array]:
-        with self._lock:
-            return self._at(step).picture(weight, what)
+        return self._at(step).picture(weight, what)
 
     def near(self, step: int, ask: Callable[[Traced], dict[str, Any]]) -> dict[str, Any]:
-        """What is asked of the update at the kept step that is the nearest."""
-        with self._lock:
-            steps = self._steps()
-            return ask(self._at(min(steps, key=lambda each: abs(each - step)) if steps else None))
+        """What is asked of the weights that are kept of the nearest step, with the batch that comes after it, or that
+        would."""
+        run, kept = self._kept()
+        return ask(self._traced(run, min(kept, key=lambda each: abs(each - step))))
 
-    def _steps(self) -> list[int]:
-        return kept_steps(opened(self.folder))
+    def _kept(self) -> tuple[Run, list[int]]:
+        run = opened(self.folder)
+        kept = kept_steps(run)
+        if not kept:
+            raise TapelessError(f"{self.folder.name} keeps no weights yet: the first checkpoint is not made.")
+        return run, kept
+
+    def _made(self, run: Run, kept: list[int]) -> list[int]:
+        """Those that the run made another update from: after its last there was none."""
+        last = last_update(run)
+        return [step for step in kept if step < last]
 
     def _at(self, step: int | None) -> Traced:
-        run = opened(self.folder)
-        steps = kept_steps(run)
-        if not steps:
-            raise TapelessError(f"{self.folder.name} keeps no weights yet: the first checkpoint is not made.")
-        wanted = _usual(steps) if step is None else step
-        if self._held is None or self._held[0] != wanted:
+        run, kept = self._kept()
+        if step is None:
+            made = self._made(run, kept)
+            if not made:
+                raise TapelessError(f"{self.folder.name} has made no update, so there is none to look at.")
+            step = _usual(made)
+        elif step >= kept[-1] and step >= (last := last_update(run)):
+            raise TapelessError(f"{self.folder.name} did not make update {step + 1:,}: its last was {last:,}.")
+        return self._traced(run, step)
+
+    def _traced(self, run: Run, step: int) -> Traced:
+        if self._held is None or self._held[0] != step:
             self._held = None  # the memory of the one before is free
             check_size_of(run)
-            self._held = wanted, Traced(run, standing_at(run, wanted))
+            self._held = step, Traced(run, standing_at(run, step))
         return self._held[1]
 
 
@@ -185,7 +195,7 @@ class Traced:
         terms, shares = self._terms(found)
         total = float(sum(each.total for each in found))
         rest = terms[MOST_TERMS:]
-        sequence = int(np.abs(shares).sum(axis=1).argmax())
+        sequence = int(np.abs(shares.sum(axis=1)).argmax())
         arithmetic = self.update.arithmetic(name, place)
         rules = {(part.call, part.title, part.formula): list(part.factors) for each in found for part in each.parts}
         return {

@@ -127,6 +127,7 @@ class Kept:
     head: bytes
     shapes: dict[str, Shape]
     rows: Array
+    lost: int = 0  # rows from the first that is damaged on
 
     @property
     def steps(self) -> list[int]:
@@ -156,7 +157,8 @@ def read_moments(path: Path) -> Kept:
     shapes = {name: tuple(shape) for name, shape in said["weights"].items()}
     width = LEAD + sum(prod(shape) for shape in shapes.values())
     # The moment before the first update has step 0, which no record has.
-    return Kept(line + newline, shapes, whole_rows(content, len(line) + 1, width, first=0))
+    rows = whole_rows(content, len(line) + 1, width, first=0)
+    return Kept(line + newline, shapes, rows, (len(content) - len(line) - 1) // (4 * width) - len(rows))
 
 
 def _are_shapes(said: Any) -> bool:

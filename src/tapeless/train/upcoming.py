@@ -5,6 +5,7 @@ Of a run folder that somebody else may have written: nothing is written, and wha
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from tapeless.tasks.chat.prepare import open_chats
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.task import Reader, Task, TaskKind
-from tapeless.train import checkpoint
+from tapeless.train import checkpoint, metrics
 from tapeless.train.loop import Trainer, Upcoming
 from tapeless.train.run import Run
 from tapeless.train.session import make_model
@@ -39,6 +40,14 @@ class Standing:
 def kept_steps(opened: Run) -> list[int]:
     """Where a run can be taken up again: at its first weights, which its seed gives again, and at its checkpoints."""
     return sorted({*_made_from_seed(opened), *checkpoint.steps(opened.checkpoints)})
+
+
+def last_update(opened: Run) -> int:
+    """As far as is known: the last that it kept weights of, or has measured."""
+    made = kept_steps(opened)
+    with suppress(TapelessError):  # of metrics that are damaged, or not there, nothing is known
+        made += [line["step"] for line in metrics.read_metrics(opened.folder) if line["kind"] == "step"][-1:]
+    return max(made, default=0)
 
 
 def standing_at(opened: Run, step: int) -> Standing:

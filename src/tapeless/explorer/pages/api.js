@@ -6,12 +6,14 @@ export const firstView = view;
 export const remember = (name) => history.replaceState(null, "", `#${token}/${name}`);
 
 async function ask(path, signal) {
-  const answer = await fetch(path, { headers: { "X-Tapeless-Token": token }, cache: "no-store", signal });
+  const answer = await fetch(path, { headers: { "X-Tapeless-Token": token }, cache: "no-store", signal }).catch(() => {
+    throw new Error("The server does not answer: does `tapeless explore` still run?"); // the browser's words say less
+  });
   if (answer.ok) return answer;
   const said = await answer.text();
   let sentence = said;
   try { sentence = JSON.parse(said).error ?? said; } catch { /* it is plain text */ }
-  throw new Error(sentence.trim());
+  throw Object.assign(new Error(sentence.trim()), { refused: answer.status === 403 });
 }
 
 export const json = async (path, signal) => (await ask(path, signal)).json();

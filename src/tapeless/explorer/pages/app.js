@@ -77,7 +77,7 @@ async function begin() {
     await model.load();
     model.open(VIEWS[firstView] ? firstView : "run");
     if (sealed) live.textContent = "saved as one file";
-    else model.follow((text) => { live.textContent = text; });
+    else model.follow((text, wrong = false) => { live.textContent = text; live.classList.toggle("error", wrong); });
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
     main.replaceChildren(h("p", { className: "error", role: "alert" }, error.message));

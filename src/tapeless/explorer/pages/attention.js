@@ -5,6 +5,7 @@ import { scale, sided } from "./colour.js";
 import { h, percent, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare } from "./draw.js";
 
+const ORDINALS = { 2: "second", 3: "third" };
 const LABEL = 92, GAP = 10, TITLE = 18, PLAY = 700; // milliseconds a step is shown while it plays
 
 export function render({ model, el }) {
@@ -24,6 +25,7 @@ export function render({ model, el }) {
   const pulls = h("canvas", { id: "attention-pulls", tabIndex: 0, role: "img", ariaLabel: "gradients" });
   const title = h("h2", { id: "attention-head" });
   const told = h("p", { className: "readout", id: "attention-cell", ariaLive: "polite" });
+  const axes = h("p", { className: "soft", id: "attention-axes" });
   const beside = tableBeside("this head as a table", asTable);
   const result = h("div", { id: "attention-result", className: "attention", hidden: true },
     h("section", { className: "card", ariaLabel: "All heads" }, h("h2", {}, "Every head"), h("p", { className: "soft" }, "A line per block, a pair per head: left what it looks at, right what the loss asks for. Click one, or go with the arrow keys."), all),
@@ -31,7 +33,7 @@ export function render({ model, el }) {
       h("div", { className: "maps" },
         h("figure", {}, h("figcaption", {}, "looks at", h("span", { className: "soft" }, " (dark 0, bright 1)")), weights),
         h("figure", {}, h("figcaption", {}, "the loss asks for", h("span", { className: "soft" }, " (orange more, blue less)")), pulls)),
-      told, beside));
+      axes, told, beside));
   el.append(h("section", { className: "card", ariaLabel: "Example" }, h("h2", {}, "What does it look at, and where should it look?"),
     h("p", { className: "soft" }, "Down the side the word that looks, across the words it can look at. Beside every map is the gradient of the same scores, with its sign turned: where training pulls."),
     h("div", { className: "controls" }, h("label", {}, "run", runs), h("label", {}, "held-out example", example), text, play),
@@ -76,7 +78,7 @@ export function render({ model, el }) {
       const found = await fetched(at);
       if (mine !== asked) return;
       maps = found;
-      said.textContent = "";
+      said.textContent = maps.cut ? `Its first ${whole(maps.words.length)} tokens alone are looked at: the ${whole(maps.cut)} after them are left out.` : "";
       result.hidden = false;
       if (!chosen) pick();
       show();
@@ -113,7 +115,7 @@ export function render({ model, el }) {
   function show() {
     where.textContent = `${whole(maps.step)}, this example’s loss ${short(maps.loss)}`;
     const [[word, share]] = maps.answers, right = word === maps.target;
-    answer.replaceChildren(h("q", {}, maps.words.join("")), ...(maps.target === null ? [` → “${word}” with ${percent(share)}`] : [" → ", h("strong", { className: right ? "fine" : "bad" }, `${word} ${right ? "✓" : "✗"}`), ` with ${percent(share)}${right ? "" : `; right is ${maps.target}`}`]));
+    answer.replaceChildren(h("q", {}, maps.words.join(""), maps.cut ? "…" : ""), ...(maps.target === null ? [` → “${word}” with ${percent(share)}`] : [" → ", h("strong", { className: right ? "fine" : "bad" }, `${word} ${right ? "✓" : "✗"}`), ` with ${percent(share)}${right ? "" : `; right is ${maps.target}`}`]));
     draw();
   }
 
@@ -124,6 +126,8 @@ export function render({ model, el }) {
     title.textContent = `${block.name}, head ${head.head}`;
     cell = { query: Math.min(cell.query, block.queries - 1), key: Math.min(cell.key, block.keys - 1) };
     drawMap(weights, block, block.weights.subarray(start, start + size), (value) => scale(value), "what it looks at");
+    const every = labelled(weights.getBoundingClientRect().width, block);
+    axes.textContent = every > 1 ? `For want of room only every ${ORDINALS[every] ?? `${every}th`} word is written beside the maps; all are drawn.` : "";
     const most = largest(block.gradients);
     drawMap(pulls, block, block.gradients.subarray(start, start + size), (value) => sided(-value / most), "what the loss asks for");
     const index = start + cell.query * block.keys + cell.key, gradient = block.gradients[index];
@@ -170,15 +174,14 @@ export function render({ model, el }) {
   }
 
   function drawMap(canvas, block, values, colour, what) {
-    const box = canvas.getBoundingClientRect(), unit = Math.min(46, (box.width - LABEL) / block.keys);
+    const { width } = canvas.getBoundingClientRect(), unit = unitOf(width, block), every = labelled(width, block);
     const top = topOf(maps.words);
     canvas.style.height = `${top + Math.max(unit * block.queries, 24)}px`;
     const { context, ink } = prepare(canvas), high = Math.max(unit * block.queries, 24) / block.queries;
     paint(context, values, block, colour, LABEL, top, unit * block.keys, high * block.queries);
-    const every = Math.max(1, Math.ceil(12 / unit));
     context.textBaseline = "middle";
     for (let key = 0; key < block.keys; key += 1) {
-      if (key % every && key !== cell.key) continue;
+      if (!written(key, cell.key, every)) continue;
       context.save();
       context.translate(LABEL + (key + 0.5) * unit, top - 6);
       context.rotate(-Math.PI / 3);
@@ -189,7 +192,7 @@ export function render({ model, el }) {
     }
     context.textAlign = "right";
     for (let query = 0; query < block.queries; query += 1) {
-      if (query % every && query !== cell.query) continue;
+      if (!written(query, cell.query, every)) continue;
       context.fillStyle = query === cell.query ? ink("accent") : ink("soft");
       context.fillText(queryWord(block, query).slice(0, 12), LABEL - 6, top + (query + 0.5) * high, LABEL - 10);
     }
@@ -251,6 +254,10 @@ export function render({ model, el }) {
   return () => { asked += 1; stop(); leave(); removeEventListener("theme", draw); };
 }
 
+// How wide a word of a map is, and which of them have room to be written: every first, every second, …
+const unitOf = (width, block) => Math.min(46, (width - LABEL) / block.keys);
+const labelled = (width, block) => Math.max(1, Math.ceil(12 / unitOf(width, block)));
+const written = (at, chosen, every) => at === chosen || (at % every === 0 && Math.abs(at - chosen) >= every);
 // Room for the longest word above a map, written at a slant.
 const topOf = (words) => 16 + 6 * Math.min(12, Math.max(...words.map((word) => word.length)));
 const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;

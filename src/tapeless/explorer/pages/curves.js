@@ -54,7 +54,7 @@ export function chart({ model, name, title, what, log, difference, pick }) {
     canvas.setAttribute("aria-label", `${title}: ${all.length} points of ${drawn.length} runs; arrow keys move a cursor, Enter shows the batch of its step`);
     if (!all.length) {
       context.fillStyle = ink("soft");
-      context.fillText("nothing recorded yet", plot.left, height / 2);
+      context.fillText(drawn.some(({ run }) => run.curves.error) ? "nothing to be read" : "nothing recorded yet", plot.left, height / 2);
       readout.textContent = "";
       beside.refresh();
       return;

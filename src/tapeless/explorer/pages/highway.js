@@ -5,7 +5,8 @@ import { css, SIGNS } from "./colour.js";
 import { h, percent, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare } from "./draw.js";
 
-const LEFT = 78, RIGHT = 10, LABELS = 40, TALLEST = 1.5;
+const LEFT = 78, RIGHT = 10, LINE = 15, TALLEST = 1.5;
+const ONE_LINE = 84, WORTH = 36; // pixels of a branch: for its numbers beside each other, and to be labelled at all
 
 export function highway({ choose }) {
   let found = null, at = -1;
@@ -35,8 +36,9 @@ export function highway({ choose }) {
   function draw() {
     if (!found || picture.hidden) return;
     const { context, width, height, ink } = prepare(canvas), high = height / 2, across = width - LEFT - RIGHT;
+    const room = across / Math.max(1, ...lanes().map((lane) => lane.length)), below = 10 + (room > ONE_LINE ? 2 : 3) * LINE;
     lanes().forEach((lane, number) => {
-      const road = number * high + high - LABELS, unit = across / Math.max(1, lane.length), tall = high - LABELS - 16;
+      const road = number * high + high - below, unit = across / Math.max(1, lane.length), tall = high - below - 16;
       context.fillStyle = ink("soft");
       context.textBaseline = "middle";
       context.textAlign = "left";
@@ -50,10 +52,9 @@ export function highway({ choose }) {
         if (found.indexOf(each) === at) { context.strokeStyle = ink("mark"); context.lineWidth = 2; context.strokeRect(x + unit * 0.2 - 3, road - size - 3, unit * 0.6 + 6, size + 6); }
         context.fillStyle = ink("soft");
         context.textAlign = "center";
-        if (unit > 84) {
-          context.fillText(each.name.replace("blocks.", ""), x + unit / 2, road + 16, unit - 4);
-          context.fillText(`${percent(share)}, cos ${short(Number(each.cosine.toFixed(2)))}`, x + unit / 2, road + 31, unit - 4);
-        }
+        const numbers = [percent(share), `cos ${short(Number(each.cosine.toFixed(2)))}`];
+        const labels = [each.name.replace("blocks.", ""), ...(room > ONE_LINE ? [numbers.join(", ")] : numbers)];
+        if (room > WORTH) labels.forEach((text, line) => context.fillText(text, x + unit / 2, road + 16 + LINE * line, unit - 4));
       });
     });
     const label = `${found.length} branches of the residual stream; arrow keys go through them`, each = found[at];

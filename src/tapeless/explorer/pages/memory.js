@@ -8,7 +8,7 @@ import { onResize, prepare } from "./draw.js";
 const LEFT = 74, BOTTOM = 22, RIGHT = 8;
 
 export function render({ model, el }) {
-  let plan = null, chosen = null, asked = 0;
+  let plan = null, of = null, chosen = null, asked = 0;
   const runs = h("select", { id: "memory-run", onchange: () => { reset(); load(); } },
     model.runs.map((run, index) => h("option", { value: index }, run.name)));
   const number = (id) => h("input", { type: "number", min: 1, step: 1, id, onchange: () => load() });
@@ -26,15 +26,15 @@ export function render({ model, el }) {
     ["buffer", "kind", "shape", "bytes", "from byte", "calls"],
     [...plan.buffers].sort((a, b) => b.bytes - a.bytes).slice(0, 400).map((each) =>
       [each.name, each.kind, each.shape.join("×"), whole(each.bytes), whole(each.offset), each.ranges.map(([a, b]) => `${a}–${b}`).join(", ")])));
+  const pictures = h("div", { className: "two", hidden: true },
+    h("section", { className: "card", ariaLabel: "Arena" }, h("h2", {}, "Address (up) against call (across)"), arena,
+      h("p", { className: "soft" }, "Bytes in use during each call; the peak is marked."), live, beside),
+    panel);
   const row = (label, input) => h("label", {}, label, input);
   el.append(h("section", { className: "card", ariaLabel: "Sizes" }, h("h2", {}, "Memory of a training step, to the byte"),
     h("p", { className: "soft" }, "Planned before anything is allocated: change a size and see what it would take."),
     h("div", { className: "controls" }, row("run", runs), row("batch", batch), row("time", time), row("recompute", recompute), row("backend", backend), row("precision", precision)),
-    said, total, kinds),
-  h("div", { className: "two" },
-    h("section", { className: "card", ariaLabel: "Arena" }, h("h2", {}, "Address (up) against call (across)"), arena,
-      h("p", { className: "soft" }, "Bytes in use during each call; the peak is marked."), live, beside),
-    panel));
+    said, total, kinds), pictures);
 
   function reset() { batch.value = time.value = ""; chosen = null; recompute.dataset.given = backend.dataset.given = ""; precision.replaceChildren(); }
 
@@ -50,7 +50,7 @@ export function render({ model, el }) {
       const found = await json(run.path(`plan?${query}`));
       if (mine !== asked) return;
       if (found.error) throw new Error(found.error);
-      plan = found;
+      [plan, of, pictures.hidden] = [found, run, false];
       said.textContent = "";
       said.className = "";
       if (!plan.buffers.some((each) => each.name === chosen)) chosen = null;
@@ -59,6 +59,10 @@ export function render({ model, el }) {
       if (mine !== asked) return;
       said.textContent = error.message;
       said.className = "error";
+      if (of !== run) { // another run's plan is none of this one's
+        pictures.hidden = true;
+        [total, kinds].forEach((each) => each.replaceChildren());
+      }
     }
   }
 

@@ -100,19 +100,19 @@ export class Model {
     this.tell("all");
   }
 
-  // Follow what the server says while the page is seen; a hidden one closes its stream.
+  // Follow what the server says while the page is seen; a hidden one closes its stream. A server that was started again
+  // has another token, and will never answer this page.
   follow(said) {
-    let stop = null;
+    let stop = null, refused = false;
     const begin = async () => {
       stop?.abort();
-      if (document.hidden) return;
+      if (document.hidden || refused) return;
       stop = new AbortController();
-      const mine = stop;
-      try {
-        await listen((state) => this.hear(state, said), mine.signal);
-      } catch (error) {
-        if (!mine.signal.aborted) { said("the server does not answer; trying again"); setTimeout(() => mine === stop && begin(), 2000); }
-      }
+      const mine = stop, error = await listen((state) => this.hear(state, said), mine.signal).catch((each) => each);
+      if (mine.signal.aborted) return;
+      refused = Boolean(error?.refused);
+      said(refused ? error.message : "the server does not answer; trying again", true);
+      if (!refused) setTimeout(() => mine === stop && begin(), 2000);
     };
     document.addEventListener("visibilitychange", begin);
     window.addEventListener("pagehide", () => stop?.abort());

@@ -3,12 +3,12 @@
 
 import { json, sealed } from "./api.js";
 import { css, logShare, scale } from "./colour.js";
-import { h, short, table, tableBeside, whole } from "./dom.js";
+import { h, percent, short, table, tableBeside, whole } from "./dom.js";
 import { onResize, prepare } from "./draw.js";
 
 const ASK = 1300, CLIMB = 2900, MOMENT = 260; // milliseconds: the question, the way back, each moment after it
 const MOST_CALLS = 60, STILLS = 22, LEAD = 5, STATISTICS = 4;
-const STRIP = 30; // pixels, of the one query that answers
+const STRIP = 30, HEAD = 20; // pixels: of the one query that answers, of what stands above the way back
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const mixed = (a, b, share) => a + (b - a) * share;
 
@@ -20,27 +20,35 @@ export function replay({ model, heat }) {
   const skip = h("button", { type: "button", id: "replay-skip", onclick: () => end() }, "Skip");
   const slider = h("input", { type: "range", min: 0, step: 1, id: "replay-at", ariaLabel: "moment of the training", oninput: () => { stop(); show(Number(slider.value)); } });
   const at = h("output", { id: "replay-step" });
-  const ask = h("input", { id: "replay-ask", size: 12, spellcheck: false, autocomplete: "off" });
+  // Of several lines, as a text has them: Enter asks, Shift+Enter begins another line.
+  const ask = h("textarea", { id: "replay-ask", rows: 1, cols: 12, title: "Enter asks, Shift+Enter begins another line", spellcheck: false, autocomplete: "off",
+    onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); form.requestSubmit(); } } });
   const asks = h("span");
-  const form = h("form", { className: "controls", onsubmit: (event) => { event.preventDefault(); stop(); gather(ask.value).then(() => (still.matches ? end() : start())); } },
-    h("label", {}, asks, ask), h("button", { type: "submit" }, "Ask"));
-  const wrong = h("p", { className: "error", role: "alert" });
-  const left = h("div", {}, said, happens, bars, form, wrong);
+  const form = h("form", { className: "controls", onsubmit: (event) => {
+    event.preventDefault();
+    stop();
+    gather(ask.value === offered ? question : ask.value).then(() => (still.matches ? end() : start())); // untouched, it is the same question
+  } }, h("label", {}, asks, ask), h("button", { type: "submit" }, "Ask"));
+  const wrong = h("p", { className: "error", role: "alert" }), cut = h("p", { className: "soft", id: "replay-cut" });
+  const left = h("div", {}, said, happens, bars, form, cut, wrong);
   const looked = h("p", { className: "soft replay-looked" });
   const right = h("div", {}, h("h3", {}, "What its heads look at"), maps, looked);
   const beside = tableBeside("as tables", asTables);
+  const why = h("p", { className: "soft", id: "replay-why", role: "status" });
   const stage = h("div"); // folded where it is not the first thing to see
   const el = h("section", { className: "card replay", ariaLabel: "Your run, replayed" },
     h("div", { className: "replay-head" }, h("h2", {}, "Your run, replayed"), h("div", { className: "controls" }, play, skip)), stage);
-  stage.append(h("div", { className: "replay-stage" }, left, h("div", {}, h("h3", {}, "The way back, call by call"), tower), right),
+  stage.append(why, h("div", { className: "replay-stage" }, left, h("div", {}, h("h3", {}, "The way back, call by call"), tower), right),
     h("div", { className: "slider" }, h("label", { htmlFor: "replay-at" }, "update"), slider, at), beside);
   let run = null, story = null, moments = [], rows = [], calls = [], range = [1, 1], now = null, frame = 0, begun = 0, known = "";
+  let question = "", offered = ""; // what was asked, "" for what the run is asked by itself; and how the field shows it
 
   async function gather(asked = "") {
     const found = await json(run.path(`story${asked ? `?ask=${encodeURIComponent(asked)}` : ""}`)).catch((error) => ({ error: error.message }));
-    wrong.textContent = asked && found.error ? found.error : "";
-    if (asked && found.error) return;
-    story = found.error ? null : found;
+    wrong.textContent = story && found.error ? found.error : "";
+    if (story && found.error) return; // what was asked before stays
+    story = found.error || (found.lost && found.moments.length < 3) ? null : found; // of two moments there is no story
+    why.textContent = found.error ?? (found.lost ? `moments.f32 is damaged: the last ${whole(found.lost)} of its moments cannot be read, and are left out.` : "");
     const flow = await run.heat("flow", 1024), steps = [...flow.steps];
     moments = story ? story.moments : stills(steps).map((step) => ({ step }));
     const nearest = moments.map(({ step }) => steps.reduce((best, each, index) => (Math.abs(each - step) < Math.abs(steps[best] - step) ? index : best), 0));
@@ -51,9 +59,12 @@ export function replay({ model, heat }) {
     form.hidden = !story || sealed;
     el.classList.toggle("no-story", !story);
     slider.max = moments.length - 1;
-    ask.value = story?.question ?? "";
+    question = asked;
+    ask.value = asked || (story?.question ?? "");
+    offered = ask.value;
+    cut.textContent = story?.cut ? `The last ${whole(story.shown.length)} tokens alone are read: the ${whole(story.cut)} before them are left out.` : "";
     asks.textContent = story?.kind === "text" ? "let it go on from" : "ask another";
-    ask.size = story?.kind === "text" ? 26 : 12;
+    [ask.cols, ask.rows] = story?.kind === "text" ? [26, 2] : [12, 1];
     known = [...new Set(calls.map(({ section }) => section))].join(", ");
   }
 
@@ -63,6 +74,7 @@ export function replay({ model, heat }) {
     if (!only?.record?.rows || only === run) return;
     run = only;
     moments = [];
+    story = null;
     el.classList.remove("waiting");
     stage.hidden = Boolean(second || run.about.trains);
     play.textContent = stage.hidden ? `▶ Play ${run.name} again` : "▶ Play again";
@@ -117,7 +129,8 @@ export function replay({ model, heat }) {
     happens.textContent = `${judged(moments.at(-1))}Below is every recorded step: click any bright cell.`;
   }
 
-  const judged = ({ right }) => (!story || right === null ? "" : right ? "It has learned it. " : "It has not learned this one. ");
+  // What is seen of this one answer, and no more: the doctor below speaks of the whole run.
+  const judged = ({ right, likely }) => (!story || right === null ? "" : `In the end it is ${right ? "right, at" : `wrong: “${story.answer}”, which is right, has`} ${percent(likely[story.words.indexOf(story.answer)])}. `);
 
   function show(index) {
     draw(index, "learn", 1);
@@ -147,7 +160,7 @@ export function replay({ model, heat }) {
   function speak(moment, phase, share) {
     const asking = phase === "ask" && share < 0.55, text = story.kind === "text", mark = moment.right === null ? "" : moment.right ? " ✓" : " ✗";
     said.classList.toggle("text", text);
-    said.replaceChildren(story.question.replaceAll("\n", "⏎"), text ? " → " : " = ", h("b", { className: asking || moment.right === null ? "" : moment.right ? "fine" : "bad" }, asking ? "…" : `${moment.said}${mark}`));
+    said.replaceChildren(story.cut ? "…" : "", story.question.replaceAll("\n", "⏎"), text ? " → " : " = ", h("b", { className: asking || moment.right === null ? "" : moment.right ? "fine" : "bad" }, asking ? "…" : `${moment.said}${mark}`));
     if (!frame) return;
     const first = whole(moments[0].step) === "0" ? "Before its first update" : `After ${whole(moments[0].step)} updates, the first that are kept,`;
     const told = phase === "ask" ? `${first} the model is asked ${text ? "what comes next" : "something"}${story.held_out ? text ? " in a text that it will never be trained on" : " it will never be trained on" : ""}.`
@@ -173,14 +186,14 @@ export function replay({ model, heat }) {
   }
 
   function paintTower(index, next, part, phase, share) {
-    const { context, width, height, ink } = prepare(tower), count = calls.length, tall = (height - 22) / count, middle = Math.round(Math.max(178, width * 0.46));
-    tower.setAttribute("aria-label", `gradients of ${count} backward calls, from the loss at the bottom through ${known}`);
+    const { context, width, height, ink } = prepare(tower), count = calls.length, tall = (height - HEAD - 2) / count, middle = Math.round(Math.max(178, width * 0.46));
+    tower.setAttribute("aria-label", `gradients of ${count} backward calls, from the loss at the top through ${known}`);
     context.textBaseline = "middle";
     const front = phase === "climb" ? share * (count + 4) - 2 : phase === "learn" && frame ? (share * (count + 6)) - 3 : Infinity;
     const forward = phase === "ask" ? share * (count + 4) : Infinity;
     let before = "";
-    calls.forEach((call, order) => { // the first to run is the loss's, at the bottom
-      const y = height - 20 - (order + 1) * tall, size = mixed(valueOf(rows[index], call), valueOf(rows[next], call), part);
+    calls.forEach((call, order) => { // the first to run is the loss's, at the top, as in the picture of all steps
+      const y = HEAD + order * tall, size = mixed(valueOf(rows[index], call), valueOf(rows[next], call), part);
       const reached = phase === "climb" ? order <= front : phase === "learn", near = Math.exp(-((order - front) ** 2) / 6);
       const asked = Math.exp(-((count - 1 - order - forward) ** 2) / 5) * (phase === "ask" ? 1 : 0);
       context.fillStyle = asked > 0.05 ? ink("accent") : ink("empty");
@@ -207,23 +220,23 @@ export function replay({ model, heat }) {
         before = call.section;
         context.textAlign = "left";
         context.font = "11px system-ui, sans-serif";
-        context.fillText(before, 0, Math.min(height - 26, y + tall / 2));
+        context.fillText(before, 0, Math.min(height - 6, y + Math.max(6, tall / 2)));
         context.strokeStyle = ink("line");
         context.beginPath();
-        context.moveTo(0, y + tall);
-        context.lineTo(width, y + tall);
+        context.moveTo(0, y);
+        context.lineTo(width, y);
         context.stroke();
       }
     });
     context.font = "bold 12px system-ui, sans-serif";
     context.textAlign = "center";
     context.fillStyle = phase === "climb" && share < 0.2 ? ink("mark") : ink("soft");
-    context.fillText(story ? "loss" : "the loss", middle, height - 9);
+    context.fillText(story ? "loss" : "the loss", middle, HEAD / 2);
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "left";
-    context.fillText("size of the gradient →", middle + 30, height - 9);
+    context.fillText("size of the gradient →", middle + 30, HEAD / 2);
     context.textAlign = "right";
-    context.fillText("forward ↓   back ↑", middle - 30, height - 9);
+    context.fillText("forward ↑   back ↓", middle - 30, HEAD / 2);
   }
 
   function paintMaps(first, second, part) {

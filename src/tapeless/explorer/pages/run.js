@@ -36,6 +36,7 @@ export function render({ model, el }) {
       h("button", { type: "button", title: each.text, onclick: () => pick(run, each.step) }, `${model.shown.length > 1 ? `${run.name}: ` : ""}spike at step ${whole(each.step)}`))));
     doctor.replaceChildren(...model.shown.map(said));
     heat.update();
+    CHARTS.forEach(([name], index) => { charts[index].el.hidden = name === "accuracy" && unanswered(model.shown); });
     charts.forEach((each) => each.draw());
     told.begin();
   };
@@ -50,6 +51,10 @@ export function render({ model, el }) {
     charts.forEach((each) => each.leave());
   };
 }
+
+// Whether runs have nothing to answer, as those that learn text: what was evaluated would show it.
+const unanswered = (runs) => runs.length > 0 && runs.every(({ about, curves }) => (curves.evaluations.length || !about.trains)
+  && curves.evaluations.every((each) => typeof each.accuracy !== "number"));
 
 function said(run) {
   const { doctor, curves } = run;

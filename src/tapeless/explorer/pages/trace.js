@@ -209,7 +209,7 @@ export function render({ model, el }) {
 
   function topSequences() {
     const sizes = found.shares.map((row, index) => [index, row.reduce((total, value) => total + Math.abs(value), 0), row.reduce((total, value) => total + value, 0)]);
-    const shown = sizes.filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]).slice(0, MOST_SEQUENCES), most = Math.max(...found.shares.flat().map(Math.abs)) || 1;
+    const shown = sizes.filter(([, size]) => size > 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2])).slice(0, MOST_SEQUENCES), most = Math.max(...found.shares.flat().map(Math.abs)) || 1;
     return shown.map(([index, , total]) => {
       const answer = overview.targets[index].length === 1 ? ` → ${overview.targets[index][0] ?? ""}` : "";
       return h("p", {}, h("span", { className: "n" }, signed(total)), h("span", { className: "text" }, overview.words[index].map((word, at) => {
@@ -279,8 +279,13 @@ export function render({ model, el }) {
   return () => { asked += 1; leaving.forEach((each) => each()); removeEventListener("theme", again); };
 }
 
-const full = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(6))).replace("-", "−") : short(value));
-const signed = (value) => `${value >= 0 ? "+" : "−"}${short(Math.abs(value))}`;
+// Numbers in one style, be they written here or by the engine: a minus that cannot be overlooked, no zeros in an exponent.
+const styled = (text) => text.replaceAll("-", "−").replace(/e([+−])0+(?=\d)/g, "e$1");
+const full = (value) => {
+  const six = Number(value.toPrecision(6));
+  return Number.isFinite(value) ? styled(six !== 0 && Math.abs(six) < 1e-4 ? six.toExponential() : String(six)) : short(value);
+};
+const signed = (value) => `${value >= 0 ? "+" : "−"}${styled(short(Math.abs(value)))}`;
 
 function equationOf(found) {
   const shown = found.terms.slice(0, 3), rest = found.count - shown.length;
@@ -294,7 +299,7 @@ function digitRows(proof, overview) {
     [`the backward, as it trained (${overview.precision})`, proof.engine, proof.complex_step]];
   return [h("table", { className: "digits" }, h("caption", {}, "Digits that agree with the complex step are marked"), h("tbody", {}, rows.map(([name, value, true_]) => {
     const same = common(value, true_);
-    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("mark", {}, value.slice(0, same).replace("-", "−")), value.slice(same).replace("e-", "e−")),
+    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("mark", {}, styled(value.slice(0, same))), styled(value.slice(same))),
       h("td", { className: "soft" }, same >= value.indexOf("e") ? "all" : `${Math.max(0, value.slice(0, same).replace(/[^0-9]/g, "").length)} digits`));
   })))];
 }
@@ -308,8 +313,8 @@ function common(one, other) {
 
 function lineRows(found) {
   if (!found.lines.length) return [h("p", {}, `${found.optimizer} steps this weight together with others, not by itself: it went from ${full(found.before)} to ${full(found.after)}.`)];
-  return [h("div", { className: "scroll", tabIndex: 0, role: "group", ariaLabel: "The optimizer's arithmetic" }, h("table", { className: "lines" }, h("caption", {}, `${found.optimizer}, for this one number; w is the weight, w′ what it becomes`), h("tbody", {}, found.lines.map((line) =>
-    h("tr", {}, h("th", { scope: "row" }, line.name), h("td", {}, `= ${line.formula}`), h("td", { className: "soft" }, `= ${line.numbers}`), h("td", { className: "n" }, `= ${full(line.value)}`))))),),
+  return [h("div", { className: "scroll whole", tabIndex: 0, role: "group", ariaLabel: "The optimizer's arithmetic" }, h("table", { className: "lines" }, h("caption", {}, `${found.optimizer}, for this one number; w is the weight, w′ what it becomes`), h("tbody", {}, found.lines.map((line) =>
+    h("tr", {}, h("th", { scope: "row" }, line.name), h("td", {}, `= ${line.formula}`), h("td", { className: "soft" }, `= ${styled(line.numbers)}`), h("td", { className: "n" }, `= ${full(line.value)}`))))),),
   h("p", {}, "The engine has ", h("strong", { id: "trace-after" }, full(found.after)), found.lines.length ? `; these lines come to ${full(found.computed)}.` : ".")];
 }
 
@@ -326,7 +331,7 @@ function wordRows(found, overview) {
       h("td", { className: "n" }, percent(each.before)), h("td", { className: "n" }, percent(each.update)));
   };
   return [h("p", {}, "After ", h("q", {}, before), push.target === null ? "" : [" the right word is ", h("span", { className: "token" }, push.target), "."], " By this one weight’s move alone:"),
-    h("div", { className: "scroll", tabIndex: 0, role: "group", ariaLabel: "Words that are pushed" }, h("table", { className: "words" }, h("caption", {}, "Probability of each word, and what moves it; ✓ is the right one"),
+    h("div", { className: "scroll whole", tabIndex: 0, role: "group", ariaLabel: "Words that are pushed" }, h("table", { className: "words" }, h("caption", {}, "Probability of each word, and what moves it; ✓ is the right one"),
       h("thead", {}, h("tr", {}, ["word", "", "this weight alone", "before", "after the whole update"].map((each) => h("th", { scope: "col" }, each)))),
       h("tbody", {}, push.up.map(one), push.down.slice().reverse().map(one))))];
 }
