@@ -124,9 +124,9 @@ def _bench() -> str:
     gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
     also = f", and in bfloat16 {min(narrow):.2f}–{max(narrow):.2f}× of its best in either precision" if narrow else ""
     said = (
-        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2{also}. A step takes "
-        f"{longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the teaching model "
-        f"{longer[2]}"
+        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2{also}. "
+        f"A step takes {longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the "
+        f"teaching model {longer[2]}"
     )
     return said.replace("%–", "–").replace("%", " %")
 
