@@ -677,16 +677,16 @@ def test_threads_that_share_a_model_wait_for_each_other():
     assert all(each == alone[number % 4] for number, each in enumerate(together))
 
 
-LEAN = {"layers": 2, "channels": 12, "heads": 2, "vocab": 11, "context": 6, "hidden": 10}
+LEAN: dict[str, Any] = {"layers": 2, "channels": 12, "heads": 2, "vocab": 11, "context": 6, "hidden": 10}
 
 
 @pytest.mark.parametrize("name", ["gpt2-4x256", "ops-102k", "llama-4x256"])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_a_lean_model_learns_the_same_in_less(name, backend):
-    again = {"recompute": True}
+    again: dict[str, Any] = {"recompute": True}
     made = [
         Model(name, batch=8, time=6, backend=backend, **LEAN, **how)
-        for how in ({}, {"lean": True}, {"lean": True, "keep_norms": True}, again, again | {"lean": True})
+        for how in (dict[str, Any](), {"lean": True}, {"lean": True, "keep_norms": True}, again, again | {"lean": True})
     ]
     tokens = np.random.default_rng(0).integers(0, 11, (8, 6))
     targets = tokens[:, 0] if made[0].config.readout == "last" else tokens

@@ -4,6 +4,7 @@ runs before have left in its scratch. A hundred times in `make soak`."""
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tapeless.kernels.cpu.products_bfloat16 import THERE
 from tests.random_cases import SOAK
 
 RUNS = 3 if SOAK == 1 else 100
-SIZES = {"layers": 1, "channels": 128, "heads": 4, "vocab": 1031, "context": 128}
+SIZES: dict[str, Any] = {"layers": 1, "channels": 128, "heads": 4, "vocab": 1031, "context": 128}
 PRECISIONS = ("float32", "bfloat16") if THERE else ("float32",)
 
 
@@ -29,7 +30,7 @@ def two_threads():
 @pytest.mark.parametrize("name", ["gpt2-4x256", "llama-4x256"])
 @pytest.mark.parametrize("lean", [False, True])
 def test_a_kernel_gives_the_same_bits_each_time(name, precision, lean):
-    more = {"kv_heads": 2, "hidden": 200} if name == "llama-4x256" else {}
+    more: dict[str, Any] = {"kv_heads": 2, "hidden": 200} if name == "llama-4x256" else {}
     model = Model(name, batch=4, precision=precision, lean=lean, **SIZES, **more)
     tokens = np.random.default_rng(0).integers(0, 1031, (4, 128))
     model.feed(tokens, np.roll(tokens, -1, 1))

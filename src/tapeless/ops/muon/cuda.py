@@ -38,10 +38,10 @@ def forward(
         runs.append(launch(_rest, len(parts.pieces), *rest, *betas, BLOCK=BLOCK, num_warps=8))
     room = _room(weights, matrices)
     for (start, rows, length, columns), first in zip(each(matrices), parts.of_matrices, strict=True):
-        w, mean, gradient, r = (
-            None if of is None else of[start : start + rows * length].view(rows, length)[:, columns]
-            for of in (full, m, gradients, rounded)
+        w, mean, gradient = (
+            of[start : start + rows * length].view(rows, length)[:, columns] for of in (full, m, gradients)
         )
+        r = None if rounded is None else rounded[start : start + rows * length].view(rows, length)[:, columns]
         shape, tiles = w.shape, _tiles(*w.shape)
         raw, x, y, a, b = _cut_to(shape, room[:-1])
         programs, sums = blocks(rows, tiles["HIGH"]), room[-1]
