@@ -65,7 +65,7 @@ def test_gradients_are_those_of_float64_up_to_roundings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKED)
-@pytest.mark.parametrize("optimizer", ["adamw", "momentum", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "momentum", "sgd"])
 def test_a_step_moves_the_master_copy_and_the_weights_are_its_rounding(name: str, optimizer: str) -> None:
     configuration = named(name)
     model = made(configuration, optimizer=optimizer)
@@ -74,7 +74,7 @@ def test_a_step_moves_the_master_copy_and_the_weights_are_its_rounding(name: str
     losses = []
     for _ in range(20):
         losses.append(model.forward_backward(inputs, targets))
-        model.update(1e-3 if optimizer == "adamw" else 0.02, clip=1.0)
+        model.update(1e-3 if optimizer in ("adamw", "muon") else 0.02, clip=1.0)
     assert losses[-1] < losses[0]
     for weight, full in model.weights().items():
         assert full.dtype == np.float32
@@ -184,13 +184,13 @@ def test_on_the_cpu_every_call_is_as_near_as_its_roundings(name: str) -> None:
 
 @fast_here
 def test_on_the_cpu_a_step_moves_the_master_copy_and_the_weights_are_its_rounding() -> None:
-    for optimizer in ("adamw", "momentum", "sgd"):
+    for optimizer, lr in {"adamw": 1e-3, "muon": 1e-3, "momentum": 0.02, "sgd": 0.02}.items():
         model = made(named("gpt2-4x256"), backend="cpu", optimizer=optimizer)
         inputs, targets = batch_of(named("gpt2-4x256"), model)
         losses = []
         for _ in range(20):
             losses.append(model.forward_backward(inputs, targets))
-            model.update(1e-3 if optimizer == "adamw" else 0.02, clip=1.0)
+            model.update(lr, clip=1.0)
         assert losses[-1] < losses[0]
         for weight, full in model.weights().items():
             assert np.array_equal(full.astype(numpy_type("bfloat16")), model.params[weight]), weight

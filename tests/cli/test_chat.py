@@ -44,6 +44,14 @@ def test_lines_from_a_pipe_are_answered_as_json(run):
     assert all(each["tokens"] <= 6 and each["forgotten"] == 0 for each in said)
 
 
+def test_it_is_talked_with_in_any_precision_and_told_what_there_is_as_json(run):
+    found = asked(run, "/help\nSay a.\n", "--json", "--precision", "bfloat16")
+    told, said = (json.loads(line) for line in found.output.splitlines())
+    assert told == {"commands": command.COMMANDS}
+    assert said["user"] == "Say a."
+    assert "unknown precision 'float16'" in str(asked(run, "", "--precision", "float16").exception)
+
+
 def test_for_people_it_says_what_it_is_and_what_there_is(run):
     found = asked(run, "/help\n/reset\nSay a.\n" + "Go on, and tell me more of it.\n" * 3)
     assert "96 positions; the plain chat template. /help" in " ".join(found.output.split())
@@ -79,8 +87,38 @@ def test_show_and_conversations_refuse_what_has_no_effect(run, tmp_path):
     assert "--field would have no effect" in refusal("tokenize", run.parent / "chats.jsonl", "--field", "prompt")
 
 
-def test_what_is_no_command_is_refused_and_a_blank_lets_it_be_said(run):
-    assert "there is no /quit" in str(asked(run, "/quit now\n").exception)
+BAD = b"Say a.\n/quit now\nSay <|endoftext|>.\n" + b"x" * 200 + b"\nSay \xff.\nSay b.\n"
+WRONG = ("there is no /quit", "holds '<|endoftext|>'", "say less", "the byte 0xff")
+
+
+def test_a_line_of_a_pipe_that_cannot_be_answered_is_told_of_and_the_next_is_read(run):
+    found = asked(run, BAD, "--json")
+    said = [json.loads(line) for line in found.output.splitlines()]
+    assert [each.get("ended") is not None for each in said] == [True, *[False] * len(WRONG), True]
+    for each, wrong in zip(said[1:-1], WRONG, strict=True):
+        assert set(each) == {"user", "error"}
+        assert wrong in each["error"]
+    assert (said[1]["user"], said[-1]["user"]) == ("/quit now", "Say b.")
+    assert found.exit_code == 1
+    found = asked(run, BAD)
+    told = found.stderr.splitlines()
+    assert [line.startswith(f"error: line {number}: ") for number, line in enumerate(told, 2)] == [True] * len(WRONG)
+    assert all(wrong in line for line, wrong in zip(told, WRONG, strict=True))
+    assert found.exit_code == 1
+
+
+def test_what_no_answer_could_be_drawn_by_is_refused_at_once(run):
+    for words, wrong in (
+        (("-n", "0"), "count must be"),
+        (("--top-p", "2"), "top_p must be"),
+        (("--seed", "-1"), "seed"),
+    ):
+        found = asked(run, "Say a.\n", *words)
+        assert wrong in str(found.exception)
+        assert found.output == ""
+
+
+def test_a_blank_lets_be_said_what_is_no_command(run):
     assert asked(run, " /quit now\n").exit_code == 0
     assert "--seed would have no effect" in str(asked(run, "", "--temperature", "0", "--seed", "3").exception)
 
@@ -114,7 +152,7 @@ def test_at_the_prompt_ctrl_c_takes_a_line_back_and_ctrl_d_leaves(monkeypatch):
         return given
 
     monkeypatch.setattr("builtins.input", typing)
-    assert list(command._said(prompted=True)) == ["first", "second"]
+    assert list(command._typed_lines()) == ["first", "second"]
 
 
 def test_where_people_type_a_refusal_is_said_and_it_goes_on(run, monkeypatch):

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.files.plain import open_plain, parse_json, read_plain, read_toml
+from tapeless.files.plain import open_plain, parse_json, read_json, read_plain, read_toml
 
 
 def test_only_a_plain_file_is_opened_and_a_pipe_does_not_make_us_wait(tmp_path):
@@ -55,6 +55,22 @@ def test_json_that_can_be_used():
         "a": [2**63 - 1, None, 1e5, "😀"]
     }
     assert parse_json(b"[" * 64 + b"]" * 64)
+
+
+def test_whole_numbers_of_another_program_may_be_of_any_size(tmp_path):
+    """They can be compared and printed all the same, and their floats taken."""
+    none = 1000000000000000019884624838656  # int(1e30), which transformers writes for "no limit"
+    (tmp_path / "theirs.json").write_text(f'{{"most": {none}, "least": [-{"9" * 307}, {"9" * 309}, -{"9" * 9000}]}}')
+    found = read_json(tmp_path / "theirs.json", 1 << 20, foreign=True)
+    assert found["most"] == none
+    assert found["least"] == [-int("9" * 307), float("inf"), float("-inf")]
+    assert str([float(each) for each in found["least"]]) == "[-1e+307, inf, -inf]"
+    (tmp_path / "ours.json").write_text(f'{{"most": {none}}}')
+    with pytest.raises(TapelessError, match="'most' holds a whole number that does not fit 64 bits"):
+        read_json(tmp_path / "ours.json", 1 << 20)
+    for text, reason in ((b'{"a": "\\ud800"}', "half a surrogate"), (b"[" * 66 + b"]" * 66, "nested too deeply")):
+        with pytest.raises(ValueError, match=reason):
+            parse_json(text, foreign=True)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from tapeless import Model
+from tapeless.backends.cpu import CPU
 from tapeless.check.configurations import Configuration, small
 from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
+from tapeless.program.precision import numpy_type
 from tests.oracles import disagreements
 
 STEPS = 50
@@ -26,6 +28,7 @@ CONFIGURATIONS = {
     "gpt": Configuration("muon", "gpt2-4x256", small("gpt2-4x256", tied=False)),
     "llama": Configuration("muon", "llama-4x256", small("llama-4x256", heads=4, kv_heads=2, hidden=7)),
 }
+fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
 MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.up.weight", "mlp.gate_up.weight", "mlp.down.weight")
 
 
@@ -151,14 +154,33 @@ def test_fifty_steps_are_torch_s_within_its_rounding(name: str) -> None:
         assert 0 < np.linalg.norm(ours[key] - theirs[key]) < TOLERANCES["muon in bfloat16"] * way, key
 
 
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=fast_here)])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_cpu_is_in_lockstep_with_the_reference(name: str) -> None:
+def test_the_cpu_is_in_lockstep_with_the_reference(name: str, precision: str) -> None:
     configuration = CONFIGURATIONS[name]
     fields = {**configuration.fields, "optimizer": "muon"}
-    model, reference, inputs, targets = pair(Configuration("muon", configuration.preset, fields), "cpu")
+    model, reference, inputs, targets = pair(Configuration("muon", configuration.preset, fields), "cpu", precision)
     for _ in range(2):  # the second time there are moments
         assert [str(found) for found in lockstep(model, reference, inputs, targets) if not found.ok] == []
     assert (model.steps, reference.steps) == (2, 2)
+
+
+@fast_here
+def test_in_bfloat16_the_master_copy_goes_the_way_of_float32() -> None:
+    """The same gradients: the same steps of the master copy, and the weights are its rounding."""
+    configuration = CONFIGURATIONS["llama"]
+    wide, narrow = (
+        made(configuration, Optimizer("muon", decay=DECAY), backend="cpu", precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    for (lr, gradients), step in zip(walk(wide, configuration), range(5), strict=False):
+        for name, gradient in gradients.items():
+            narrow.grads[name][...] = gradient
+        narrow.update(lr)
+        assert narrow.steps == step + 1
+    for name, weight in wide.params.items():
+        assert np.array_equal(narrow.read(name), weight), name
+        assert np.array_equal(weight.astype(numpy_type("bfloat16")), narrow.params[name]), name
 
 
 def test_what_adamw_alone_needs_is_kept_for_its_own_weights() -> None:

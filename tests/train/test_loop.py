@@ -1,6 +1,7 @@
 """The loop: accumulation, learning rates, evaluation, early ends, and what is caught before it does harm."""
 
 import json
+import os
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -17,6 +18,7 @@ from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, St
 from tapeless.train.metrics import read_metrics
 from tapeless.train.session import NotSaved, Saved, resume, start
 from tapeless.train.settings import Request, Settings
+from tests.files.full_disk import full_at
 
 FIELDS: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6}
 
@@ -300,13 +302,7 @@ def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
 
 def test_nan_on_a_full_disk_tells_of_both(tmp_path, monkeypatch):
     session = start(request(), tmp_path / "run")
-
-    def full(operation, *arguments, **named):
-        if operation.__name__ == "write":
-            raise OSError(28, "No space left on device")
-        return operation(*arguments, **named)
-
-    monkeypatch.setattr(disk, "perform", full)
+    monkeypatch.setattr(disk, "perform", full_at(os.write))
     session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
     with pytest.raises(NonFiniteError, match=r"(?s)update 1 was stopped: .*mlp\.up\.bias.*No space left on device"):
         list(session.walk(lambda: None))

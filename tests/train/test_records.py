@@ -17,6 +17,7 @@ from tapeless.train.recording import COST, PAUSE, Recording, measure
 from tapeless.train.records import FILE, LEAD, STATISTICS, flow, header_of, min_max, read_record, weight_gradients
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
+from tests.files.full_disk import full_at
 
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "lr": 3e-3, "save_every": 4, "eval_every": 100}
@@ -143,14 +144,8 @@ def test_a_row_waits_a_moment_for_the_next(tmp_path, model):
 def test_what_did_not_reach_the_disk_is_written_later(tmp_path, model, monkeypatch):
     recording = Recording(tmp_path, model, 1)
     record_one(recording, model)
-
-    def full(operation, *arguments, **named):
-        if operation is os.write:
-            raise OSError(28, "No space left on device")
-        return operation(*arguments, **named)
-
     with monkeypatch.context() as broken:
-        broken.setattr(disk, "perform", full)
+        broken.setattr(disk, "perform", full_at(os.write))
         with pytest.raises(UnwritableError, match=r"cannot record step 1 in .*: No space left"):
             recording.write(now=True)
     record_one(recording, model, 2)

@@ -16,6 +16,7 @@ from tapeless.train.records import FILE, read_record
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tapeless.train.tensors import found_in, kept_arguments
+from tests.files.full_disk import full_at
 
 TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SETTINGS: dict[str, Any] = {
@@ -87,14 +88,8 @@ def test_a_run_keeps_the_steps_that_were_named_and_a_resumed_one_too(tmp_path):
 
 def test_what_did_not_reach_the_disk_is_kept_and_nothing_is_half_there(tmp_path, monkeypatch):
     recording = recorded(tmp_path)
-
-    def full(operation, *arguments, **named):
-        if operation is os.fsync:
-            raise OSError(28, "No space left on device")
-        return operation(*arguments, **named)
-
     with monkeypatch.context() as broken:
-        broken.setattr(disk, "perform", full)
+        broken.setattr(disk, "perform", full_at(os.fsync))
         with pytest.raises(UnwritableError, match=r"cannot .*step-00000001.safetensors: No space left|cannot keep"):
             recording.write(now=True)
     assert found_in(tmp_path) == {}

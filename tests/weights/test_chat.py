@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer
 
 import tapeless
 from tapeless.tasks.chat.template import FILE, kept_chat
 from tapeless.train.run import open_run
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
+from tapeless.weights.hugging_face import write_folder
 from tapeless.weights.runs import export_run, import_folder
 from tests.tasks.chat.spoken import CHATML, HELLO, TOKENS, tokenizer_json
 
@@ -53,12 +55,31 @@ def test_an_exported_model_is_spoken_with_by_transformers_as_by_us(tmp_path, kin
     assert set(chat.ends) >= set(ours.chat.ends)
 
 
-def test_a_model_without_a_template_gets_none(tmp_path):
-    model = tapeless.Model(
-        "gpt2-4x256", layers=1, channels=16, heads=2, vocab=257, context=8, backend="reference", time=1
+def small_gpt(vocab):
+    return tapeless.Model(
+        "gpt2-4x256", layers=1, channels=16, heads=2, vocab=vocab, context=8, backend="reference", time=1
     )
-    from tapeless.weights.hugging_face import write_folder
 
+
+def test_a_tokenizer_as_transformers_saves_it_is_taken(tmp_path):
+    """Where nobody has set a limit, it writes one of thirty digits."""
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer.from_str(tokenizer_json())
+    model = small_gpt(words.get_vocab_size())
+    write_folder(tmp_path / "out", model.config, model.weights(), None)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=CHATML, **TOKENS)
+    theirs.save_pretrained(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] > 1 << 64
+    made = import_folder(tmp_path / "out", tmp_path / "run")
+    assert made.has_chat
+    chat = kept_chat(made.run.folder, made.run.tokenizer_spec())
+    assert chat is not None
+    assert chat.tokens.items() >= TOKENS.items()
+
+
+def test_a_model_without_a_template_gets_none(tmp_path):
+    model = small_gpt(257)
     write_folder(tmp_path / "out", model.config, model.weights(), "bytes")
     assert not (tmp_path / "out" / "generation_config.json").exists()
     made = import_folder(tmp_path / "out", tmp_path / "run")

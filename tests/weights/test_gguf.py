@@ -15,7 +15,7 @@ from tapeless.tasks.chat.template import Chat
 from tapeless.weights.gguf import write_gguf
 from tapeless.weights.hugging_face import write_folder
 from tapeless.weights.peft import write_adapter
-from tapeless.weights.runs import export_gguf, import_adapter, import_folder
+from tapeless.weights.runs import import_adapter, import_folder
 from tapeless.weights.vocabulary import NUMBERS, read_vocabulary
 from tests.screens import document, refusal, screen
 from tests.tasks.chat.spoken import CHATML, LLAMA3, SPECIAL, TOKENS, tokenizer_json
@@ -137,7 +137,8 @@ def test_the_file_computes_what_the_model_does(tmp_path, spec, kind):
     assert values[context] == (12 if kind == "mistral" else 32), "beyond its window llama.cpp would see too much"
 
 
-def test_adapters_are_folded_in(tmp_path, spec):
+def test_adapters_are_folded_in(tmp_path, spec, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     base = made("llama")
     write_folder(tmp_path / "base", base.config, base.params, spec)
     adapted = Model("llama-4x256", time=1, backend="reference", optimizer=None, lora=2, **KINDS["llama"][1])
@@ -147,7 +148,8 @@ def test_adapters_are_folded_in(tmp_path, spec):
     write_adapter(tmp_path / "adapter", adapted.preset, weights, None)
     run = import_folder(tmp_path / "base", tmp_path / "run").run
     tuned = import_adapter(tmp_path / "adapter", run, tmp_path / "tuned").run
-    export_gguf(tuned, tmp_path / "tuned.gguf", "best")
+    told = " ".join(screen("export", "tuned", "tuned.gguf", "--gguf").split())
+    assert "the weights after update 0, with the adapters folded in, are in tuned.gguf:" in told
     ids = RNG.integers(0, 400, 10)
     expected = tuned.model("best", backend="reference", time=10)[0].logits(ids[None])[0]
     before = base.logits(ids[None])[0]
@@ -281,6 +283,7 @@ def test_the_command_writes_a_file_whole_or_not_at_all(tmp_path, spec, monkeypat
     assert document("export", "run", "n.gguf", "--gguf", "--precision", "float16")["file"] == "n.gguf"
     assert read(tmp_path / "m.gguf")[0]["tokenizer.chat_template"] == CHATML
     assert "exists already" in refusal("export", "run", "m.gguf", "--gguf")
+    assert "--merge would have no effect, as a GGUF" in refusal("export", "run", "o.gguf", "--gguf", "--merge")
     assert "is called ….gguf" in refusal("export", "run", "m", "--gguf")
     assert "unknown precision" in refusal("export", "run", "o.gguf", "--gguf", "--precision", "int8")
     monkeypatch.setitem(sys.modules, "gguf", None)

@@ -168,7 +168,7 @@ BAD_CONFIGS = [
     (config_text(b"\xff\xfe\xfd{}"), "not JSON"),
     (config_text(b'{"n_layer": "\x80"}'), "not JSON"),
     (config_text("[" * 200_000), "nested too deeply"),
-    (config_text('{"n_layer": ' + "9" * 5000 + "}"), "not JSON"),
+    (config_text('{"model_type": "gpt2", "n_layer": ' + "9" * 5000 + "}"), "n_layer=inf"),
     (config_text(" " * (2**22 + 1)), "longer than"),
     (config_text("[]"), "must hold a JSON object"),
     (config_text("null"), "must hold a JSON object"),
@@ -195,7 +195,8 @@ BAD_CONFIGS = [
     (config_with(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True"),
     (config_with(add_cross_attention=True), "add_cross_attention=True"),
     (config_with(add_cross_attention="\ud800"), "'add_cross_attention' holds half a surrogate pair"),
-    (config_with(n_layer=10**4000), "'n_layer' holds a whole number that does not fit 64 bits"),
+    (config_with(n_layer=10**30), "n_layer=1000000000000000000000000000000: it must be a whole number from 1 to"),
+    (config_with(n_layer=10**4000), "n_layer=inf: it must be a whole number from 1 to"),
     # Sizes that could be, but not with the tensors that are there.
     (config_with(n_layer=10**9), "layers=1000000000"),
     (config_with(n_layer=3), "n_layer=3"),

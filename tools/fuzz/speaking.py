@@ -123,6 +123,7 @@ def chat_file(name: str) -> Prepare:
         "chat_template": TEMPLATE,
         "eos_token": {"content": "<|endoftext|>"},
         "bos_token": None,
+        "model_max_length": int(1e30),  # as transformers writes that there is no limit
     }
     several = published | {"chat_template": [{"name": "default", "template": TEMPLATE}]}
     kept = {"format": 1, "template": TEMPLATE, "tokens": {"eos_token": "<|endoftext|>"}, "ends": [256], "own": True}

@@ -14,10 +14,12 @@ from rich.markup import escape
 
 from tapeless.cli.common import Json, Threads, compiling_shown, console, count, harmless, print_json
 from tapeless.cli.idle import idle, take_threads
+from tapeless.cli.output import say
 from tapeless.errors import TapelessError
 from tapeless.model import DEFAULT_BACKEND
-from tapeless.tasks.chat.talk import COUNT, ENDED, Talk
+from tapeless.tasks.chat.talk import COUNT, ENDED, Talk, checked_drawing
 from tapeless.tasks.conversations import ConversationReader
+from tapeless.tasks.writing import Sampling
 from tapeless.trained import Trained, opened
 
 COMMANDS = {
@@ -44,13 +46,17 @@ def chat(
     backend: Annotated[
         str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")
     ] = DEFAULT_BACKEND,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
+    ] = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Talk with a model, by its own chat template where it has one.
 
     /reset begins anew, /help lists what there is; Ctrl-C ends an answer, Ctrl-D leaves. Where the conversation outgrows
-    what the model reads, its oldest turns are forgotten. From a pipe, every line is something said.
+    what the model reads, its oldest turns are forgotten. From a pipe, every line is something said; one that cannot be
+    answered is told of, the next is read, and in the end the exit code is 1.
 
     Example: tapeless chat runs/smollm2-001 --system "You answer in one sentence."
     """
@@ -60,28 +66,37 @@ def chat(
                 raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
     take_threads(backend, threads)
     how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    checked_drawing(Sampling(most, temperature, top_k, top_p, seed))
     with compiling_shown(quiet=json):
-        trained = Trained(opened(run), "newest" if newest else "best", backend=backend)
+        trained = Trained(opened(run), "newest" if newest else "best", backend=backend, precision=precision)
         talk = trained.chat(system)
         talk.speech.invitation([*talk.messages, {"role": "user", "content": "?"}])  # a template that refuses, says so
     if not json:
         _greet(trained, talk)
-    prompted = not json and _typed()
-    for words in _said(prompted):
+    prompted, failed = not json and _typed(), False
+    for number, words in enumerate(_typed_lines() if prompted else _piped_lines(), 1):
         try:
             if words.startswith("/"):
                 _obey(words.strip(), talk, json)
             elif words.strip():
                 _answered(talk, words.strip(), json, count=most, **how)
         except TapelessError as error:
-            if not prompted:
-                raise
-            console.print(f"[red]{escape(str(error))}[/]")
+            if prompted:
+                console.print(f"[red]{escape(str(error))}[/]")
+                continue
+            failed = True
+            if json:
+                print_json({"user": words.strip(), "error": str(error)})
+            else:
+                sys.stdout.flush()
+                say(f"error: line {number:,}: {error}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _typed() -> bool:
     """Whether somebody is there to be asked again."""
-    return sys.stdin.isatty()
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _greet(trained: Trained, talk: Talk) -> None:
@@ -97,22 +112,25 @@ def _greet(trained: Trained, talk: Talk) -> None:
     console.print(f"[dim]{escape(str(trained.folder))}: {about}[/]")
 
 
-def _said(prompted: bool) -> Iterator[str]:
-    """Line by line, until there are no more. Ctrl-C at the prompt takes back what was being typed."""
-    if prompted:
-        with suppress(ImportError):
-            import readline  # noqa: F401 (lines can then be edited, and come back)
+def _typed_lines() -> Iterator[str]:
+    """Until there are no more. Ctrl-C at the prompt takes back what was being typed."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 (lines can then be edited, and come back)
     while True:
         try:
-            yield input("\033[1m>\033[0m " if prompted and console.color_system else "> " if prompted else "")
+            yield input("\033[1m>\033[0m " if console.color_system else "> ")
         except EOFError:
-            if prompted:
-                console.print()
+            console.print()
             return
         except KeyboardInterrupt:
-            if not prompted:
-                raise
             console.print("\n[dim]Ctrl-D leaves[/]")
+
+
+def _piped_lines() -> Iterator[str]:
+    """A line that is not UTF-8 is refused by whoever reads its words, and not here, where it would end the program."""
+    if sys.stdin is not None:
+        for line in sys.stdin.buffer:
+            yield line.decode("utf-8", "surrogateescape")
 
 
 def _obey(words: str, talk: Talk, quiet: bool) -> None:
@@ -120,6 +138,8 @@ def _obey(words: str, talk: Talk, quiet: bool) -> None:
         talk.reset()
         if not quiet:
             console.print("[dim]all that was said is forgotten[/]")
+    elif words == "/help" and quiet:
+        print_json({"commands": COMMANDS})
     elif words == "/help":
         width = max(map(len, COMMANDS))
         for name, what in COMMANDS.items():

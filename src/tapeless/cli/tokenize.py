@@ -77,7 +77,7 @@ def tokenize(
     Example: tapeless tokenize chats.jsonl --tokenizer runs/smollm2-001 --show
     """
     reading = Reading(field, column, encoding, drop_duplicates)
-    spoken = are_conversations(source)
+    spoken = are_conversations(source, named=field is not None)
     if spoken:
         for name, value in {"field": field, "column": column}.items():
             if value is not None:

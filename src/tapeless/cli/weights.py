@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
+from tapeless.cli.idle import idle
 from tapeless.cli.paths import named_path, quoted
 from tapeless.errors import TapelessError
 from tapeless.train.run import NumberedFolder, open_run
@@ -82,7 +83,7 @@ def export(
     precision: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
     merge: Annotated[bool, typer.Option("--merge", help="Of a run with adapters: fold them into the weights.")] = False,
     gguf: Annotated[
-        bool, typer.Option("--gguf", help="One file for llama.cpp and Ollama instead of a folder.")
+        bool, typer.Option("--gguf", help="One file for llama.cpp and Ollama instead of a folder, adapters folded in.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -93,7 +94,9 @@ def export(
 
     Example: tapeless export runs/llama-4x256-001 mine.gguf --gguf --precision float16
     """
-    if gguf:  # which holds whole models: adapters are folded in
+    if gguf:
+        if merge:
+            raise idle("merge", "a GGUF file holds the whole model, with adapters folded in")
         _print_file(folder, export_gguf(open_run(run), folder, "newest" if newest else "best", precision), json)
         return
     exported = export_run(open_run(run), folder, "newest" if newest else "best", precision, merge)
@@ -111,8 +114,7 @@ def export(
         )
         return
     beside = "" if exported.tokenizer else ", without a tokenizer, as the run learned from bare tokens"
-    place = escape(str(folder))
-    console.print(f"the weights after update {exported.step:,} are in [bold]{place}[/]{beside}:", soft_wrap=True)
+    console.print(f"{_told(exported)} are in [bold]{escape(str(folder))}[/]{beside}:", soft_wrap=True)
     kinds = (exported.loader, "AutoTokenizer") if exported.tokenizer else (exported.loader,)
     for kind in kinds:
         console.print(
@@ -126,5 +128,10 @@ def _print_file(path: Path, exported: Exported, json: bool) -> None:
         return
     for message in exported.messages:
         console.print(f"[yellow]{escape(message)}[/]")
-    console.print(f"the weights after update {exported.step:,} are in [bold]{escape(str(path))}[/]:", soft_wrap=True)
+    console.print(f"{_told(exported)} are in [bold]{escape(str(path))}[/]:", soft_wrap=True)
     console.print(f"{exported.loader} -m {quoted(path)}", soft_wrap=True, markup=False, style="dim")
+
+
+def _told(exported: Exported) -> str:
+    folded = ", with the adapters folded in," if exported.merged else ""
+    return f"the weights after update {exported.step:,}{folded}"

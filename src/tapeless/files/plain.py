@@ -2,7 +2,9 @@
 
 JSON and TOML hold more than Python takes lightly:
 nesting that exhausts the stack, whole numbers that fit no 64 bits, halves of surrogate pairs that cannot be printed.
-What passes here can be walked, formatted and written again.
+What passes here can be walked, formatted and written again. Nothing that we write needs such a number; other programs
+do write them where nobody reads them (transformers has 10³⁰ for "no limit"), so of theirs only who uses one looks at
+its size.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import tomllib
 from errno import EFBIG, EINVAL
 from io import BufferedReader
@@ -46,9 +49,12 @@ def read_plain(path: Path, most: int | None = None) -> bytes:
         return file.read()
 
 
-def parse_json(data: bytes) -> Any:
-    """What JSON in UTF-8 says; ValueError with the reason, as the end of a sentence, where it cannot be used."""
+def parse_json(data: bytes, foreign: bool = False) -> Any:
+    """What JSON in UTF-8 says; ValueError with the reason, as the end of a sentence, where it cannot be used. In what
+    another program wrote, which is `foreign`, whole numbers may be of any size."""
     try:
+        if foreign:
+            return _usable(json.loads(data.decode("utf-8"), parse_int=_whole), any_size=True)
         return _usable(json.loads(data.decode("utf-8")))
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start:,} is not UTF-8") from None
@@ -58,10 +64,15 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_json(path: Path, most: int) -> dict[str, Any]:
+def _whole(digits: str) -> int | float:
+    """One too large even for a float is infinite, as 1e999 is: it can be compared, printed, and used by nobody."""
+    return int(digits) if len(digits) <= sys.float_info.max_10_exp else float(digits)
+
+
+def read_json(path: Path, most: int, foreign: bool = False) -> dict[str, Any]:
     """The object that a JSON file of at most so many bytes holds; anything else is refused with the reason."""
     try:
-        content = parse_json(read_plain(path, most))
+        content = parse_json(read_plain(path, most), foreign)
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except ValueError as error:
@@ -84,7 +95,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _usable(value: Any) -> Any:
+def _usable(value: Any, any_size: bool = False) -> Any:
     """The value itself, level by level found to be shallow, of integers of 64 bits and of text that is text."""
     level: list[tuple[str, Any]] = [("it", value)]
     depth = 0
@@ -101,7 +112,7 @@ def _usable(value: Any) -> Any:
             elif isinstance(each, str):
                 if not each.isascii() and any("\ud800" <= character <= "\udfff" for character in each):
                     raise ValueError(f"{name[:40]!r} holds half a surrogate pair, which is no character")
-            elif isinstance(each, int) and not -(1 << 63) <= each < 1 << 63:
+            elif isinstance(each, int) and not any_size and not -(1 << 63) <= each < 1 << 63:
                 raise ValueError(f"{name[:40]!r} holds a whole number that does not fit 64 bits")
         level, depth = below, depth + 1
     return value

@@ -235,7 +235,7 @@ def _given(opened: Run, data: str, reading: Reading, tokenizer: Tokenizer | None
 
 def _check_same_tokens(opened: Run, path: Path, found: TokenData, tokenizer: Tokenizer | None) -> None:
     def model(spec: Path) -> Any:
-        return read_json(spec, LARGEST_JSON).get("model")
+        return read_json(spec, LARGEST_JSON, foreign=True).get("model")
 
     ours, theirs = tokenizer, found.tokenizer
     spec = opened.tokenizer_spec()

@@ -91,6 +91,7 @@ class Exported:
     tokenizer: bool  # whether there is one
     messages: list[str]
     loader: str  # the class of transformers that loads it; of adapters, that of peft
+    merged: bool  # whether adapters were folded into the weights
 
 
 def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", merge: bool = False) -> Exported:
@@ -109,20 +110,21 @@ def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", me
     if preset.lora is not None and not merge:
         base = found.state.get("base")
         peft.write_adapter(folder, preset, model.weights(), base if isinstance(base, str) else None, dtype)
-        return Exported(found.step, False, messages, "PeftModel")
+        return Exported(found.step, False, messages, "PeftModel", merged=False)
     config, params = _trained(model, opened.window())
     hugging_face.write_folder(folder, config, params, spec, dtype, kept_chat(opened.folder, spec))
     loader: str = hugging_face.family_of(config).described(config)["architectures"][0]
-    return Exported(found.step, spec is not None, messages, loader)
+    return Exported(found.step, spec is not None, messages, loader, merged=merge)
 
 
 def export_gguf(opened: Run, path: Path, which: str, dtype: str = "float32") -> Exported:
-    """Write the weights of the `best` or `newest` checkpoint as one file that llama.cpp runs."""
+    """Write the weights of the `best` or `newest` checkpoint as one file that llama.cpp runs; of a run with adapters
+    the model that they make."""
     model, found, messages = opened.model(which, backend="reference", precision="float32", time=1)
     spec = opened.tokenizer_spec()
     config, params = _trained(model, opened.window())
     write_gguf(path, opened.folder.resolve().name, config, params, spec, dtype, kept_chat(opened.folder, spec))
-    return Exported(found.step, spec is not None, messages, "llama-cli")
+    return Exported(found.step, spec is not None, messages, "llama-cli", merged=opened.preset().lora is not None)
 
 
 def _trained(model: Model, positions: int) -> tuple[Architecture, Mapping[str, Array]]:

@@ -110,4 +110,4 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
         raise TapelessError(
             f"there is no file {path}: give a folder with config.json and model.safetensors, as transformers saves it."
         )
-    return read_json(path, JSON_LIMIT)
+    return read_json(path, JSON_LIMIT, foreign=True)

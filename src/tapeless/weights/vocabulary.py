@@ -47,7 +47,7 @@ def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> Vocabula
     if spec == "bytes":
         content: dict[str, Any] = json.loads(ByteTokenizer().as_json())
     else:
-        content = read_json(Path(spec), LARGEST_JSON)
+        content = read_json(Path(spec), LARGEST_JSON, foreign=True)
     model = content["model"]
     if model.get("type") != "BPE":
         raise _refused(spec, f"it is {model.get('type')}, not BPE")

@@ -64,12 +64,21 @@ def test_what_is_text_stays_text(tmp_path):
         "d.json": '{"messages": [1]}',
         "e.txt": '{"messages": []}',
         "f.jsonl": "[" * 100_000,
+        "g.jsonl": '{"messages": 3, "body": "a"}',
     }.items():
         (tmp_path / name).write_text(content)
         assert not are_conversations(str(tmp_path / name)), name
     for name in ("missing.jsonl", "x" * 5000 + ".jsonl", "nul\0.jsonl", ""):
         assert not are_conversations(name)
     assert not are_conversations(str(tmp_path))
+
+
+def test_what_was_meant_to_be_some_is_refused_as_such_unless_its_text_is_named(tmp_path):
+    for content in ('{"messages": "x", "body": "a"}', '{"conversations": {}}'):
+        source = written(tmp_path, json.loads(content))
+        assert are_conversations(source)
+        assert not are_conversations(source, named=True)
+    assert are_conversations(written(tmp_path, SAME["prompt"]), named=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
@@ -92,6 +101,15 @@ REFUSED = {
         "messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAID]
     },
     "nobody knows who speaks as 'alien': say human": {"conversations": [{"from": "alien", "value": "x"}]},
+    "it has messages and also prompt and completion, and one of them is the conversation: leave out the rest": {
+        "messages": [USER, SAID],
+        "prompt": "x",
+        "completion": "y",
+    },
+    "it has messages and also conversations, and one": {"messages": [USER, SAID], "conversations": []},
+    "messages holds text, and must hold a list of what was said": {"messages": "x", "id": 1},
+    "conversations holds an object, and must": {"conversations": {"from": "human"}, "messages": None},
+    "messages holds a number, and must": {"messages": 3},
     "tools holds text, and a template is told of a list of them": {"messages": [USER, SAID], "tools": "abc"},
     "each of conversations must be an object": {"conversations": [{"value": "x"}]},
 }
@@ -112,6 +130,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path):
         ("a.jsonl", good + "\n{", "line 2 is not JSON"),
         ("b.jsonl", good + "\n[1]\n", "line 2 holds a list"),
         ("c.json", f"[{good}, 3]", "row 1 holds a number"),
+        ("f.json", "7", "holds a number, and must hold a list of conversations"),
         ("d.json", f"[{good},\n\n", "is not JSON: .* at line 1\\."),
         ("e.jsonl", good + "\n" + '{"a": "\udcff"}', "is not UTF-8"),
     ):

@@ -130,7 +130,8 @@ def test_what_is_published_is_found_as_transformers_finds_it(folder):
         "bos_token": "<|begin_of_text|>",
         "pad_token": None,
     }
-    several = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    nobody: dict[str, object] = {"name": [], "template": "n"}
+    several = [nobody, {"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     (folder / "tokenizer_config.json").write_text(json.dumps(about | {"chat_template": several}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [6, 99999, "x"]}))
     found = chat_beside(folder / "tokenizer.json", tokenizer)

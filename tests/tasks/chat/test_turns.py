@@ -112,10 +112,12 @@ def test_a_template_whose_past_changes_is_refused(tokenizer):
         Speech(Chat(source, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
 
 
-def test_a_speaker_nobody_knows_is_refused_unless_the_models_own_template_takes_it(tokenizer):
-    said = [{"role": "wizard", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    plain = Speech(plain_chat(ByteTokenizer()), ByteTokenizer())
-    with pytest.raises(TapelessError, match=r"nobody knows who speaks as 'wizard': say system, developer, user, "):
-        plain.turns(Conversation(said, "here"))
+def test_a_speaker_nobody_knows_is_refused_unless_the_models_own_template_names_it(tokenizer):
+    said = [*HELLO, {"role": "wizard", "content": "hi"}]
     own = Speech(Chat(TEMPLATES["chatml"], TOKENS, ()), tokenizer)
-    assert "<|im_start|>wizard" in own.turns(Conversation(said, "here")).text
+    for speech in (Speech(plain_chat(ByteTokenizer()), ByteTokenizer()), own):
+        with pytest.raises(TapelessError, match=r"nobody knows who speaks as 'wizard': say system, developer, user, "):
+            speech.turns(Conversation(said, "here"))
+    naming = '{% set spells = "wizard" %}' + TEMPLATES["chatml"]
+    turns = Speech(Chat(naming, TOKENS, ()), tokenizer).turns(Conversation(said, "here"))
+    assert "<|im_start|>wizard" in turns.text

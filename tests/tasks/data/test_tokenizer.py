@@ -129,7 +129,7 @@ def test_saved_and_loaded_it_is_the_same(make, tmp_path):
 
 def test_settings_that_change_what_a_text_becomes_are_left_out(tmp_path):
     changed = description()
-    changed["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    changed["truncation"] = {"direction": "Right", "max_length": 10**30, "strategy": "LongestFirst", "stride": 0}
     changed["padding"] = {
         "strategy": {"Fixed": 64},
         "direction": "Right",

@@ -7,10 +7,9 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.errors import TapelessError
 from tapeless.kernels.cpu.blas import bound_gemm
 from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.sections import cut, roots, square_sum
+from tapeless.kernels.cpu.sections import cut, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.adamw.cpu import _adamw, _edges, _inside
@@ -34,21 +33,20 @@ def forward(
     weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
     momentum, beta1, beta2, eps, decay, decayed, matrices, sections, scratch,
 ) -> list[Native]:  # fmt: skip
-    if master is not None:
-        raise TapelessError(
-            "the cpu backend has no Muon in bfloat16 yet: take optimizer='adamw', or precision='float32'."
-        )
     squares, by_row, *room = scratch
+    full, working = stepped(weights, master)
     division = Division(weights.size, decayed, matrices, sections)
     natives: list[Native] = [
         REST.bind(
-            v.size, weights, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay,
-            division.pieces, division.places, division.decays, squares, division.of_pieces,
+            v.size, full, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay,
+            division.pieces, division.places, division.decays, squares, division.of_pieces, working,
         )
     ]  # fmt: skip
     for (start, rows, length, columns), part in zip(each(matrices), division.of_matrices.tolist(), strict=True):
-        weight, mean, gradient = (
-            of[start : start + rows * length].reshape(rows, length)[:, columns] for of in (weights, m, gradients)
+        weight, mean, gradient, *rounded = (
+            of[start : start + rows * length].reshape(rows, length)[:, columns]
+            for of in (full, m, gradients, working)
+            if of is not None
         )
         shrinks = decay if any(first <= start < stop for first, stop in decayed) else 0.0
         x, y, a, b = _cut_to(weight.shape, room)
@@ -57,8 +55,11 @@ def forward(
             natives += _round(y, x, a, b)
             x, y = y, x
         natives.append(
-            STEP.bind(x.size, *apart(weight), x, by_row, squares, part, lr, shrinks, SHARE * sqrt(max(x.shape)), finite)
-        )
+            STEP.bind(
+                x.size, *apart(weight), x, by_row, squares, part, lr, shrinks, SHARE * sqrt(max(x.shape)), finite,
+                *apart(*(rounded or [None])),
+            )
+        )  # fmt: skip
     return [*natives, NORMS.bind(0, moved, norms, squares, division.firsts)]
 
 
@@ -102,8 +103,9 @@ def _round(y, x, a, b) -> list[Native]:
 
 
 def adamw_rest(
-    weights, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay, pieces, places, decays, squares, parts
-):
+    weights, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay, pieces, places, decays, squares, parts,
+    working,
+):  # fmt: skip
     step[0] += finite[0]
     rate = float32(lr[0] / (1.0 - beta1 ** step[0]))
     root = float32(1.0 / sqrt(1.0 - beta2 ** step[0]))
@@ -116,6 +118,8 @@ def adamw_rest(
                 float32(1.0 - beta1), float32(1.0 - beta2), shrink if decays[piece] else float32(0),
                 rate, root, float32(eps),
             )  # fmt: skip
+            if working is not None:
+                round_into(working[a:b], weights[a:b])
         else:
             squares[0, part], squares[1, part] = 0.0, square_sum(weights[a:b])
 
@@ -163,13 +167,17 @@ def polynomial(b, a):
         row[r] += float32(LINEAR)
 
 
-def matrix_step(weight, weight_apart, x, by_row, squares, part, lr, decay, length, finite):
+def matrix_step(
+    weight, weight_apart, x, by_row, squares, part, lr, decay, length, finite, working, working_apart
+):  # fmt: skip
     rows, width = x.shape
     shrink, rate = float32(lr[0] * decay), float32(lr[0] * length)
     for r in prange(rows):
         w = weight[r * weight_apart : r * weight_apart + width]
         if finite[0]:
             by_row[0, r], by_row[1, r] = _matrix_row(w, x[r], shrink, rate)
+            if working is not None:
+                round_into(working[r * working_apart : r * working_apart + width], w)
         else:
             by_row[0, r], by_row[1, r] = 0.0, square_sum(w)
     squares[0, part], squares[1, part] = 0.0, 0.0

@@ -37,6 +37,7 @@ SPEAKERS = {
     "function": "tool",
     "observation": "tool",
 }
+LISTS, PAIR = ("messages", "conversations"), "prompt and completion"
 LAYOUTS = "messages (of role and content), prompt and completion, or conversations (of from and value)"
 LINES, LIST = (".jsonl", ".ndjson"), ".json"
 LOOKED_AT = 1 << 22  # bytes of a file's beginning in which its first row must end, to be known for a conversation
@@ -50,9 +51,10 @@ class Conversation:
     tools: Any = None  # that the template is told of
 
 
-def are_conversations(source: str) -> bool:
-    """Whether a file, by its name and its first row, holds conversations. A row with a field `text` is text; a file
-    that is empty is neither, and refused."""
+def are_conversations(source: str, named: bool = False) -> bool:
+    """Whether a file, by its name and its first row, holds conversations, or what was meant to be some: where another
+    field is `named` as the text, sound ones alone. A row with a field `text` is text; a file that is empty is neither,
+    and refused."""
     path = user_path(source)
     try:
         if bare_suffix(path) not in (*LINES, LIST) or not path.is_file():
@@ -63,7 +65,11 @@ def are_conversations(source: str) -> bool:
         return False
     if len(head) < LOOKED_AT and not head.strip():
         raise TapelessError(f"{path} is empty: give a file with text or conversations.")
-    return _is_conversation(_first_row(head, bare_suffix(path)))
+    row = _first_row(head, bare_suffix(path))
+    if not isinstance(row, dict) or USUAL in row:
+        return False
+    layouts = _layouts(row)
+    return PAIR in layouts or any(isinstance(row[name], list) or not named for name in layouts)
 
 
 def _first_row(head: bytes, suffix: str) -> Any:
@@ -78,17 +84,10 @@ def _first_row(head: bytes, suffix: str) -> Any:
         return None
 
 
-def _is_conversation(row: Any) -> bool:
-    if not isinstance(row, dict) or USUAL in row:
-        return False
-    return (
-        any(isinstance(row.get(name), list) for name in ("messages", "conversations"))
-        or {
-            "prompt",
-            "completion",
-        }
-        <= row.keys()
-    )
+def _layouts(row: dict[str, Any]) -> list[str]:
+    """Those that a row has, sound or not. A number may count messages, and null is nothing."""
+    found = [name for name in LISTS if isinstance(row.get(name), list | dict | str)]
+    return [*found, PAIR] if {"prompt", "completion"} <= row.keys() else found
 
 
 def read_conversations(source: str, encoding: str | None = None) -> Iterator[Conversation]:
@@ -137,7 +136,11 @@ def _listed(stream: BinaryIO, path: Path) -> Iterator[tuple[str, dict[str, Any]]
     except json.JSONDecodeError as error:
         raise TapelessError(f"{path} is not JSON: {error.msg} at line {error.lineno:,}.") from None
     except (ValueError, RecursionError):
-        raise TapelessError(f"{path} is not JSON that can be read: it is nested too deeply.") from None
+        raise TapelessError(
+            f"{path} is not JSON that can be read: it is nested too deeply, or holds a number of thousands of digits."
+        ) from None
+    if not isinstance(rows, list):
+        raise TapelessError(f"{path} holds {json_kind(rows)}, and must hold a list of conversations.")
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise TapelessError(f"{path}, row {number:,} holds {json_kind(row)}, not an object.")
@@ -149,12 +152,17 @@ class _UnfitError(Exception):
 
 
 def _messages(row: dict[str, Any]) -> list[Message]:
-    if isinstance(row.get("messages"), list):
-        return [_message(each) for each in row["messages"]]
-    if isinstance(row.get("conversations"), list):
-        return [_spoken(each) for each in row["conversations"]]
-    if {"prompt", "completion"} <= row.keys():
+    layouts = _layouts(row)
+    if len(layouts) > 1:
+        raise _UnfitError(
+            f"it has {' and also '.join(layouts)}, and one of them is the conversation: leave out the rest"
+        )
+    if layouts == [PAIR]:
         return [*_said("user", row["prompt"]), *_said(ASSISTANT, row["completion"])]
+    for name in layouts or [each for each in LISTS if each in row]:
+        if not isinstance(row[name], list):
+            raise _UnfitError(f"{name} holds {json_kind(row[name])}, and must hold a list of what was said")
+        return [(_message if name == "messages" else _spoken)(each) for each in row[name]]
     names = ", ".join(repr(name[:40]) for name in list(row)[:8]) or "nothing"
     raise _UnfitError(f"there is no conversation in it, but {names}; it must have {LAYOUTS}")
 

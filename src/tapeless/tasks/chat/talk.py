@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 
@@ -64,9 +65,7 @@ class Talk:
         if not isinstance(words, str) or not words.strip():
             raise TapelessError("nothing was said: give some words.")
         asked = Sampling(count, temperature, top_k, top_p, seed)
-        how = asked.drawing(TEMPERATURE)
-        check_sampling(**how)
-        check_size("count", count)
+        how = checked_drawing(asked)
         turns = [*self.messages[len(self._system) :], {"role": "user", "content": words}]
         read, kept = self._fitting(turns, min(count, max(1, self.window // ROOM)))
         self.forgotten, self._turns, self._writing = len(turns) - len(kept), kept, None
@@ -112,6 +111,14 @@ class Talk:
                 return
             yield token
             last = token
+
+
+def checked_drawing(asked: Sampling) -> dict[str, Any]:
+    """How tokens are drawn, where that can be done: the same for all that is said."""
+    how = asked.drawing(TEMPERATURE)
+    check_sampling(**how)
+    check_size("count", asked.most)
+    return how
 
 
 def _answer(writing: Writing) -> Message:

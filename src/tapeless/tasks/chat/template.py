@@ -212,7 +212,7 @@ def published_chat(folder: Path, tokenizer: Tokenizer) -> Chat:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    return read_json(path, LARGEST_JSON) if path.is_file() else {}
+    return read_json(path, LARGEST_JSON, foreign=True) if path.is_file() else {}
 
 
 def _template_file(path: Path) -> str | None:
@@ -229,8 +229,8 @@ def _template_file(path: Path) -> str | None:
 def _chosen(folder: Path, given: Any) -> str | None:
     """A template, or of several the one called default."""
     if isinstance(given, list):
-        by_name = {each.get("name"): each.get("template") for each in given if isinstance(each, dict)}
-        given = by_name.get("default")
+        named = [each.get("template") for each in given if isinstance(each, dict) and each.get("name") == "default"]
+        given = named[-1] if named else None
     if given is not None and not isinstance(given, str):
         raise TapelessError(f"{folder / 'tokenizer_config.json'} has a chat_template that is no text: {brief(given)}.")
     return given

@@ -61,8 +61,7 @@ class Speech:
     def turns(self, conversation: Conversation) -> Turns:
         """All of a conversation."""
         messages = conversation.messages
-        if not self.chat.own:
-            check_speakers(messages)
+        check_speakers(messages, self.chat)
         check_words(messages, self.tokenizer)
         asked = [(len(messages), False)]
         for number, message in enumerate(messages):
@@ -80,11 +79,13 @@ class Speech:
         return Turns(ids, learned, whole.text, spans)
 
 
-def check_speakers(messages: Sequence[Message]) -> None:
-    """A model's own template knows whom it takes; the plain one would write any word down as a name."""
-    for message in messages:
-        if message["role"] not in ROLES:
-            raise TapelessError(f"nobody knows who speaks as {message['role'][:40]!r}: say {', '.join(ROLES)}.")
+def check_speakers(messages: Sequence[Message], chat: Chat) -> None:
+    """Most templates would write any word down as a name. A speaker of a model's own, such as Llama 3's ipython, stands
+    in its template."""
+    for role in dict.fromkeys(message["role"] for message in messages):
+        named = chat.own and any(f"{quote}{role}{quote}" in chat.template for quote in "'\"")
+        if role not in ROLES and not named:
+            raise TapelessError(f"nobody knows who speaks as {role[:40]!r}: say {', '.join(ROLES)}.")
 
 
 def check_words(messages: Sequence[Message], tokenizer: Tokenizer) -> None:

@@ -249,7 +249,7 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
             raise TapelessError(f"there is no tokenizer {spec}: say bytes, or give the path of a {FILE}.")
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    content = read_json(path, LARGEST_JSON)
+    content = read_json(path, LARGEST_JSON, foreign=True)
     model = content.get("model")
     if not isinstance(model, dict):
         raise TapelessError(f"{path} describes no model, so it is no tokenizer.json of Hugging Face tokenizers.")
