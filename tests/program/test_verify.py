@@ -190,6 +190,9 @@ def test_where_nobody_zeroes_gradients_the_first_writes_them() -> None:
     embedding = calls_of(program, "embedding.backward")[0]  # tied, so that the head has written it
     again = taking(embedding, dweight=embedding["dweight"], mode="write")
     refusal(lambda: verify(replaced(program, (embedding, again))), "tokens.dweight", embedding, "overwritten")
+    zeroing = replace(small().calls[0], phase="forward")
+    zeroed = Program((zeroing, *program.calls), program.buffers)
+    refusal(lambda: verify(zeroed), "tokens.dweight", "zero.forward", "overwritten")
     without = replaced(program, (norm, leaving_out(norm, "dweight")))
     refusal(lambda: verify(without), "norm.dweight", "global_norm.forward", "read before it is written")
 

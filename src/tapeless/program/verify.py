@@ -173,7 +173,7 @@ def _check_writes(program: Program) -> None:
                     f"{argument.view.name} is overwritten by {call.at}: only an update, in its phase, writes weights."
                 )
             before = written[argument.view.buffer.name]
-            first = lent and not argument.view.meets(before)
+            first = lent and not argument.view.buffer.members and not argument.view.meets(before)
             if kind == "gradient" and argument.mode != "add" and call.phase != "zero" and not first:
                 raise ProgramError(
                     f"{argument.view.parts[0].buffer.name} is overwritten by {call.at}: gradients of weights are "
