@@ -270,13 +270,18 @@ class Child:
         command = [sys.executable, crash.__file__, str(folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
-        self.first = self.process.stdout.readline()
+        self.first = self.last = self.process.stdout.readline()
+
+    def wait_for_saves(self, count):
+        assert self.process.stdout
+        for _ in range(count):
+            self.last = self.process.stdout.readline() or self.last
 
     def kill(self):
         """The last line it said, and what it complained of."""
         self.process.send_signal(signal.SIGKILL)
         said, complained = self.process.communicate()
-        return (said.splitlines() or [self.first])[-1], complained
+        return (said.splitlines() or [self.last])[-1], complained
 
 
 def test_sigkill_at_random_moments(tmp_path):
@@ -287,10 +292,11 @@ def test_sigkill_at_random_moments(tmp_path):
     started = time.perf_counter()
     for step in range(4):
         crash.save(tmp_path / "timed", step)
-    four_saves = time.perf_counter() - started
+    two_saves = (time.perf_counter() - started) / 2
     for _ in range(KILLS):
         child = Child(folder)
-        time.sleep(moments.uniform(0, four_saves))
+        child.wait_for_saves(moments.randrange(5))  # by its own pace, however busy the machine is
+        time.sleep(moments.uniform(0, two_saves))
         line, complained = child.kill()
         assert complained == ""
         assert child.first.startswith("started"), "the start after a kill succeeds"
@@ -310,5 +316,4 @@ def test_sigkill_at_random_moments(tmp_path):
         assert len(list(folder.glob(".partial-*"))) <= 2, "those of processes that are no more do not pile up"
         if found:
             reported = identity(found)
-    # About two a kill; on a machine that is busy with other tests half as many, or fewer.
-    assert reported[0] > KILLS // 4, "the saves went on"
+    assert reported[0] > KILLS, "the saves went on"
