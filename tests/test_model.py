@@ -601,14 +601,14 @@ def test_a_model_trains_where_nothing_but_numpy_is_installed():
     assert loss[1] < loss[0]
 
 
-def test_importing_takes_at_most_three_times_what_numpys_takes():
-    # Processor time, so that the tests that run beside this one do not count, and beside NumPy's, because the same
-    # processor is now twice as slow as before: alone on a quick one it is 0.1 s for NumPy's and 0.1 s for the rest.
+def test_importing_takes_at_most_twice_what_numpys_takes():
+    # Processor time, so that the tests that run beside this one do not count, and beside NumPy's (with its random
+    # numbers), because the same processor is twice as slow on another day: on a quick one they take 0.12 and 0.17 s.
     code = (
-        "from time import process_time\nstart = process_time()\nimport numpy\nbetween = process_time()\n"
+        "from time import process_time\nstart = process_time()\nimport numpy.random\nbetween = process_time()\n"
         "import tapeless\nprint((process_time() - between) / (between - start))"
     )
-    assert min(python(code) for _ in range(5)) < 3
+    assert min(python(code) for _ in range(5)) < 2
 
 
 @pytest.mark.parametrize("how", [{"backend": "cpu"}, {"backend": "reference", "precision": "bfloat16"}])
