@@ -25,3 +25,13 @@ LONGEST = ("test_the_healthy_program_passes_everything", "test_no_kernel_leaves_
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.name.partition("[")[0] not in LONGEST)
+
+
+@pytest.fixture(scope="module")
+def two_threads():
+    """The suite runs on one thread per worker; where the threaded kernels are meant, a module asks for this."""
+    from tapeless.kernels.cpu import blas
+
+    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
+    yield
+    blas.set_threads(None)

@@ -20,15 +20,9 @@ from tapeless.ops.layernorm import cpu as layernorm
 from tests.oracles import leaves, torch_loss_and_logits
 from tests.random_cases import SOAK, some
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 cpu = backend_named("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def two_threads():
-    """The suite runs on one thread per worker; here the threaded kernels are meant."""
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
-    yield
-    blas.set_threads(None)
 
 
 @pytest.mark.parametrize("configuration", [*some(CONFIGURATIONS, 2, 1), *LARGER], ids=lambda c: c.name)

@@ -17,24 +17,17 @@ from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.ranges import VALUES, check_ranges
 from tapeless.check.tolerances import RANGES, TIMES_TORCH, TORCH_FLOOR
 from tapeless.cli import lockstep as command
-from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tests.check.torch_ops import FORWARDS, beside_torch
 from tests.random_cases import SOAK, some
+
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 cpu = backend_named("cpu")
 
 TRIED = VALUES if SOAK > 1 else VALUES // 8
 SEEDS = [0] if SOAK == 1 else [int.from_bytes(os.urandom(4)) for _ in range(max(1, SOAK // 10))]
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def two_threads():
-    """The suite runs on one thread per worker; here the threaded kernels are meant as well."""
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
-    yield
-    blas.set_threads(None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -3,27 +3,20 @@ runs before have left in its scratch. A hundred times in `make soak`."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.products_bfloat16 import THERE
 from tests.random_cases import SOAK
+
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 RUNS = 3 if SOAK == 1 else 100
 SIZES: dict[str, Any] = {"layers": 1, "channels": 128, "heads": 4, "vocab": 1031, "context": 128}
 PRECISIONS = ("float32", "bfloat16") if THERE else ("float32",)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def two_threads():
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
-    yield
-    blas.set_threads(None)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

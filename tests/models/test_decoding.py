@@ -1,6 +1,5 @@
 """Decoding with a cache: the programs and their ops, held to the model that reads everything every time."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from tapeless.check.lockstep import compare
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import ProgramError
 from tapeless.generate import Decoder
-from tapeless.kernels.cpu import blas
 from tapeless.models.decoding import decoding, reading
 from tapeless.models.presets import preset
 from tapeless.ops import OPS
@@ -23,6 +21,8 @@ from tapeless.program.builder import Builder
 from tapeless.program.call import add, update, write
 from tapeless.program.precision import PRECISIONS
 from tests.random_cases import cases
+
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 cpu = backend_named("cpu")
 reference = backend_named("reference")
@@ -40,13 +40,6 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "squared error": ("cllm", {}),
     "causal encoder": ("ops-102k", {"causal": True, "readout": "all"}),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def two_threads():
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
-    yield
-    blas.set_threads(None)
 
 
 @pytest.fixture(autouse=True)

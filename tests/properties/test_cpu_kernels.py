@@ -6,7 +6,6 @@ vocabulary transposed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,18 +25,12 @@ from tapeless.program.call import Call, add, update, write
 from tests.properties.random_ops import EDGES, LARGE, SMALL, Inputs, forward, random_dys, random_inputs
 from tests.random_cases import cases
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 cpu = backend_named("cpu")
 
 DIRECTIONS = [(name, way) for name in OPS for way in ("forward", "backward") if getattr(OPS[name].SPEC, way)]
 every_kernel = pytest.mark.parametrize(("name", "direction"), DIRECTIONS, ids=map(".".join, DIRECTIONS))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def two_threads():
-    """The suite runs on one thread per worker; here the threaded kernels are meant."""
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
-    yield
-    blas.set_threads(None)
 
 
 @every_kernel
