@@ -92,6 +92,7 @@ def differences() -> Iterator[str]:
 
 
 FILLED = "no gaps between gradients"  # which are then written where they would first be added to, and never zeroed
+WITHOUT_GAPS = (FILLED, "adapted", "parts adapted")
 WIRINGS: dict[str, dict[str, Any]] = {
     "pre-norm": {"layers": 2},
     "recomputed": {"recompute": True},
@@ -101,8 +102,12 @@ WIRINGS: dict[str, dict[str, Any]] = {
     "dropped": {"dropout": 0.1},
     "llama": {"preset": "llama-4x256", "kv_heads": 1},
     "llama with biases": {"preset": "llama-4x256", "attention_bias": True, "mlp_bias": True},
+    "adapted": {"lora": 2},
+    "llama adapted": {"preset": "llama-4x256", "lora": 2, "layers": 2, "attention_bias": True, "keep_norms": True},
+    "parts adapted": {"preset": "llama-4x256", "lora": 2, "lora_targets": ("q", "up", "down")},
     FILLED: {"channels": 16, "hidden": 32, "vocab": 16},
 }
+AFFINE, ADAPTED_BACK = "linear.forward linear.forward", "adapt.backward linear.backward linear.backward"
 BOUND_AS_ONE = {
     "linear.forward gelu.forward",
     "rope.forward rope.forward",
@@ -114,17 +119,26 @@ BOUND_AS_ONE = {
     "residual.forward rmsnorm.forward",
     "rmsnorm.backward rmsnorm.forward linear.backward",
     "rmsnorm.backward rmsnorm.forward swiglu.forward linear.backward swiglu.backward linear.backward",
+    f"{AFFINE} adapt.forward adapt.forward adapt.forward",
+    f"{AFFINE} adapt.forward adapt.forward",
+    f"{AFFINE} adapt.forward",
+    f"layernorm.backward layernorm.forward gelu.forward {ADAPTED_BACK} gelu.backward {ADAPTED_BACK}",
+    f"rmsnorm.backward {ADAPTED_BACK}",
+    f"rmsnorm.backward swiglu.forward {ADAPTED_BACK} swiglu.backward adapt.backward {ADAPTED_BACK}",
 }
+PLACED_OVER = {("dup", "up"), ("dgate_up", "gate_up"), ("dact", "act")}
 
 
 def together() -> Iterator[str]:
     """Calls bound as one beside the same calls walked singly, in memory that held NaN before."""
-    seen = set()
+    seen, placed_over = set(), set()
     for wiring, fields in WIRINGS.items():
         fields = {"preset": "gpt2-4x256"} | SMALL | {"dropout": 0.0} | fields
         name = fields.pop("preset")
         model = Model(name, batch=2, time=5, backend=Device("cpu"), optimizer=None, seed=3, **fields)
         rng = np.random.default_rng(0)
+        for weight in (each for each in model.params if each.endswith("lora_b")):  # which begins as 0, and hides all
+            model.write(weight, 0.1 * rng.normal(size=model.params[weight].shape))
         batch = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 5))
         found = []
         for run in (model.engine.run, lambda *phases, model=model: list(model.engine.walk(*phases))):
@@ -136,10 +150,12 @@ def together() -> Iterator[str]:
         for name in found[0]:
             yield from compared(f"{wiring}: {name}", [each[name] for each in found])
         zeroed = written_first(model.program.calls, range(len(model.program.calls)))[0]
-        yield from [] if (zeroed is None) == (wiring == FILLED) else [f"{wiring}: zeroes first with {zeroed}"]
+        yield from [] if (zeroed is None) == (wiring in WITHOUT_GAPS) else [f"{wiring}: zeroes first with {zeroed}"]
+        placed_over |= {(above.split(".")[-1], below.split(".")[-1]) for above, below in model.plan.over.items()}
         for first, last in model.plan.together:
             seen.add(" ".join(call.title for call in model.program.calls[first : last + 1]))
     yield from [f"bound as one: {sorted(seen)}"] if not seen >= BOUND_AS_ONE else []
+    yield from [f"placed over: {placed_over}"] if placed_over != PLACED_OVER else []
 
 
 def compared(what: str, values: Any) -> Iterator[str]:

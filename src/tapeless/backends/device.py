@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tapeless.backends.backend import bind_call
-from tapeless.backends.fused import bind, groups
+from tapeless.backends.fused import bind, groups, over
 from tapeless.backends.host import to_be_narrowed
 from tapeless.backends.memory import LIBRARIES
 from tapeless.errors import TapelessError
@@ -102,7 +102,7 @@ class Device:
         for group in groups(calls):
             with recorded() as asked:
                 bind(group, [_without_memory(call, precision) for call in group.calls])
-            found.append(Together(group.first, group.last, asked))
+            found.append(Together(group.first, group.last, asked, over(group)))
         return found
 
     def bind_together(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -29,6 +29,7 @@ class Together(NamedTuple):
     first: int
     last: int
     scratch: Sequence[Scratch]
+    over: tuple[tuple[Buffer, Buffer], ...] = ()  # what may be written over what is read, number by number
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Plan(Shown):
     placements: dict[str, Placement]
     scratch: tuple[tuple[Placement, ...], ...]  # by call: the arrays that its kernel has asked for
     together: dict[Range, tuple[Placement, ...]]  # calls bound as one where nothing looks in between, and their arrays
+    over: dict[str, str]  # what lies where something lay that is read for the last time while it is written
     workspace_offset: int
     peak_bytes: int
 
@@ -69,9 +71,12 @@ class Plan(Shown):
         steps = np.zeros(len(self.program.calls) + 1, np.int64)
         for placement in self.placements.values():
             if not placement.buffer.members:
+                below = self.over.get(placement.buffer.name)
+                since = self.placements[below].last_call + 1 if below else 0
                 for first, last in placement.ranges:
-                    steps[first] += placement.bytes
-                    steps[last + 1] -= placement.bytes
+                    if last >= since:
+                        steps[max(first, since)] += placement.bytes
+                        steps[last + 1] -= placement.bytes
         return [int(live) for live in np.cumsum(steps[:-1])]
 
     @property
@@ -152,6 +157,8 @@ def make_plan(
     """Give every buffer its bytes, and every kernel the scratch that the backend says it needs. What calls that are
     bound `together` touch lives through all of them, in whichever order they then do their work.
 
+    What a group writes `over` something lies there, where that is not read any more afterwards.
+
     Gradients that are lent (`Program.lent_gradients`) lie at the beginning of the workspace, together as ever, and what
     is through before the first of them is written lies there too.
 
@@ -201,7 +208,7 @@ def make_plan(
     alone = [((n, n), scratch(call, precision)) for n, call in enumerate(program.calls)]
     asked = [
         (live, *place_scratch(program.calls[live[0]], arrays))
-        for live, arrays in (*alone, *(((first, last), arrays) for first, last, arrays in groups))
+        for live, arrays in (*alone, *(((each.first, each.last), each.scratch) for each in groups))
     ]
     blocks = [_scratch_block(program.calls[live[0]], live, size) for live, _, size in asked if size]
     fixed = [placements[member.name] for member in gradients.members] if gradients else []
@@ -209,11 +216,18 @@ def make_plan(
     occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks, *fixed)))
     for each in fixed:
         occupied.add(each)
-    for each in sorted((*workspace, *blocks), key=lambda each: -each.bytes):  # large first leaves the fewest holes
-        offset = occupied.lowest_gap(each.bytes, each.ranges) if share else top
+    over = _over(groups, {each.buffer.name: each for each in workspace}) if share else {}
+    above = {below: each for each in workspace if (below := over.get(each.buffer.name))}
+    placed = [each for each in (*workspace, *blocks) if each.buffer.name not in over]
+    for each in sorted(placed, key=lambda each: -each.bytes):  # large first leaves the fewest holes
+        others = above.get(each.buffer.name)
+        both = replace(each, ranges=_joined((*each.ranges, *others.ranges))) if others else each
+        offset = occupied.lowest_gap(each.bytes, both.ranges) if share else top
+        occupied.add(replace(both, offset=offset))
         placements[each.buffer.name] = replace(each, offset=offset)
+        if others:
+            placements[others.buffer.name] = replace(others, offset=offset)
         top = max(top, _aligned(offset + each.bytes))
-        occupied.add(placements[each.buffer.name])
     at = {block.ranges[0]: placements[block.buffer.name].offset for block in blocks}
     given = [
         (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
@@ -221,7 +235,7 @@ def make_plan(
     ]
     singly = tuple(arrays for _, arrays in given[: len(program.calls)])
     peak = max(top, beside.peak_bytes if beside else 0)
-    plan = Plan(program, precision, placements, singly, dict(given[len(program.calls) :]), base, peak)
+    plan = Plan(program, precision, placements, singly, dict(given[len(program.calls) :]), over, base, peak)
     verify_plan(plan)
     return plan
 
@@ -270,7 +284,8 @@ def _scratch_block(call: Call, live: Range, size: int) -> Placement:
 
 
 def verify_plan(plan: Plan) -> None:
-    """No two buffers overlap while both hold something (a region and its own members excepted)."""
+    """No two buffers overlap while both hold something (a region and its own members excepted, and what is written over
+    what is read)."""
     leaves = sorted(
         (p for p in plan.placements.values() if not p.buffer.members), key=lambda placement: placement.offset
     )
@@ -279,12 +294,19 @@ def verify_plan(plan: Plan) -> None:
             if high.offset >= low.offset + low.bytes:
                 break
             clash = _first_common_call(low.ranges, high.ranges)
-            if clash is not None:
+            if clash is not None and not _is_over(plan, low, high) and not _is_over(plan, high, low):
                 call = plan.program.calls[clash]
                 raise ProgramError(
                     f"{low.buffer.name} and {high.buffer.name} overlap at byte {high.offset:,} while both are "
                     f"live, during call {clash}, {call.title} at {call.source}."
                 )
+
+
+def _is_over(plan: Plan, above: Placement, below: Placement) -> bool:
+    """Whether one takes the other's place: all of it, and only where that is read for the last time."""
+    same = above.offset == below.offset and above.bytes == below.bytes
+    after = all(first >= below.ranges[-1][0] and last >= below.last_call for first, last in above.ranges)
+    return plan.over.get(above.buffer.name) == below.buffer.name and same and after
 
 
 def _bytes(buffer: Buffer, precision: Precision) -> int:
@@ -319,16 +341,35 @@ def _live_ranges(program: Program) -> dict[str, tuple[Range, ...]]:
 
 def _through(groups: Sequence[Together], ranges: dict[str, tuple[Range, ...]]) -> dict[str, tuple[Range, ...]]:
     """Ranges that begin or end among calls that are bound as one reach from the first of them to the last."""
-    inside = {n: (first, last) for first, last, _ in groups for n in range(first, last + 1)}
+    inside = {n: (each.first, each.last) for each in groups for n in range(each.first, each.last + 1)}
+    return {
+        name: _joined(
+            (inside.get(first, (first, first))[0], inside.get(last, (last, last))[1]) for first, last in spans
+        )
+        for name, spans in ranges.items()
+    }
+
+
+def _joined(spans: Iterable[Range]) -> tuple[Range, ...]:
+    """Spans in order of their beginnings, those that touch the same call made one."""
+    joined: list[Range] = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1]:
+            first, last = joined[-1][0], max(last, joined.pop()[1])
+        joined.append((first, last))
+    return tuple(joined)
+
+
+def _over(groups: Sequence[Together], workspace: dict[str, Placement]) -> dict[str, str]:
+    """Of what groups may write over what they read: what begins in the group where the other ends."""
     found = {}
-    for name, spans in ranges.items():
-        joined: list[Range] = []
-        for first, last in spans:
-            first, last = inside.get(first, (first, first))[0], inside.get(last, (last, last))[1]
-            if joined and first <= joined[-1][1]:
-                first, last = joined.pop()[0], last
-            joined.append((first, last))
-        found[name] = tuple(joined)
+    for group in groups:
+        for above, below in group.over:
+            mine, other = workspace.get(above.name), workspace.get(below.name)
+            if mine and other and (mine.bytes, mine.dtype) == (other.bytes, other.dtype):
+                begins = [first for first, _ in mine.ranges] == [group.first]
+                if begins and other.last_call == group.last:
+                    found[above.name] = below.name
     return found
 
 

@@ -91,13 +91,13 @@ def can_choose(out, a, b) -> bool:
 
 
 class Chosen:
-    """out = a @ b, or a @ b + bias; with `before`, before = a @ b + bias and out = gelu of that, taken before it is
-    rounded. What cuBLAS calls the first factor is b: it reads matrices by columns."""
+    """out (+)= times · a @ b, with `bias` that too; with `before`, before = a @ b + bias and out = gelu of that, taken
+    before it is rounded. What cuBLAS calls the first factor is b: it reads matrices by columns."""
 
-    def __init__(self, out, a, b, bias=None, before=None):
+    def __init__(self, out, a, b, bias=None, before=None, *, add=False, times=1.0):
         self._kept = out, a, b, bias, before
-        self._device = out.device.index
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._device, self._add = out.device.index, add
+        self._times, self._one, self._zero = (ctypes.c_float(value) for value in (times, 1.0, 0.0))
         self._wanted = Pointer()
         library = _library()
         _checked(library.cublasLtMatmulDescCreate(ctypes.byref(self._wanted), COMPUTE_FLOAT32, FLOAT32))
@@ -114,7 +114,7 @@ class Chosen:
         places = [x.data_ptr() for x in (out, a, b)]
         self._alignments = [min(256, place & -place) for place in places]
         strides = (out.stride(), a.stride(), b.stride())
-        kind = (bias is None, before is None)
+        kind = (bias is None, before is None, add)
         self._key = (self._device, out.dtype, out.shape, a.shape[1], strides, kind, tuple(self._alignments))
 
     def _set(self, attribute: int, value: Any) -> None:
@@ -125,31 +125,37 @@ class Chosen:
         algorithm = _CHOSEN.get(self._key)
         if algorithm is None:
             algorithm = _CHOSEN[self._key] = self._fastest()
-        self._run(algorithm)
+        self._run(algorithm, self._add)
 
-    def _run(self, algorithm: Any) -> None:
+    def _run(self, algorithm: Any, add: bool) -> None:
         out, a, b, *_ = self._kept
         first, second, result = self._layouts
         workspace = _workspace(self._device)
+        times, held = ctypes.byref(self._times), ctypes.byref(self._one if add else self._zero)
         _checked(
             _library().cublasLtMatmul(
-                _handle(self._device), self._wanted, ctypes.byref(self._one), b.data_ptr(), first, a.data_ptr(), second,
-                ctypes.byref(self._zero), out.data_ptr(), result, out.data_ptr(), result, ctypes.byref(algorithm),
+                _handle(self._device), self._wanted, times, b.data_ptr(), first, a.data_ptr(), second,
+                held, out.data_ptr(), result, out.data_ptr(), result, ctypes.byref(algorithm),
                 workspace.data_ptr(), WORKSPACE, torch.cuda.current_stream().cuda_stream,
             )
         )  # fmt: skip
 
     def _fastest(self) -> Any:
+        """What out holds is kept on the host meanwhile, where the product adds to it: here there may be no room. The
+        bits are compared without it."""
         out = self._kept[0]
+        held = out.cpu() if self._add else None
         candidates, bits = self._candidates(), []
         for each in candidates:
-            self._run(each)
+            self._run(each, False)
             bits.append(_sum_of_bits(out))
         same = [each for each, found in zip(candidates, bits, strict=True) if found == bits[0]]
         took: list[list[float]] = [[] for _ in same]
         for _ in range(ROUNDS):  # in turn, as the GPU's clock falls and rises
             for times, each in zip(took, same, strict=True):
-                times.append(_milliseconds(partial(self._run, each)))
+                times.append(_milliseconds(partial(self._run, each, self._add)))
+        if held is not None:
+            out.copy_(held)
         return min(zip(took, same, strict=True), key=lambda pair: median(pair[0]))[1]
 
     def _candidates(self) -> list[Any]:

@@ -32,8 +32,8 @@ def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Native]:
     narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
     runs: list[Native] = []
     a, b = (factor(x, narrow, runs) for x in (a, b))
-    if not add and times == 1 and can_choose(out, a, b):
-        return [*runs, Chosen(out, a, b)]
+    if can_choose(out, a, b):
+        return [*runs, Chosen(out, a, b, add=add, times=times)]
     if out.dtype != narrow:
         wide = torch.ops.aten.addmm.dtype_out
         options = {"out": out, "beta": float(add), "alpha": times}
@@ -43,10 +43,13 @@ def product(out, a, b, add: bool = False, times: float = 1.0) -> list[Native]:
     return [*runs, partial(torch.mm, a, b, out=out)]
 
 
-def affine(out, a, b, bias, gelu=None) -> list[Native]:
-    """out = a @ b + bias, all of one type. `gelu`, which only may be given where `can_choose`, becomes that of out."""
+def affine(out, a, b, bias, gelu=None, add: bool = False) -> list[Native]:
+    """out (+)= a @ b + bias, all of one type. `gelu`, which only may be given where `can_choose`, and not where it
+    adds, becomes that of out."""
     if can_choose(out, a, b):
-        return [Chosen(out, a, b, bias) if gelu is None else Chosen(gelu, a, b, bias, before=out)]
+        return [Chosen(out, a, b, bias, add=add) if gelu is None else Chosen(gelu, a, b, bias, before=out)]
+    if add:
+        return [partial(out.add_, bias), partial(torch.addmm, out, a, b, out=out)]
     return [partial(torch.addmm, bias, a, b, out=out)]
 
 

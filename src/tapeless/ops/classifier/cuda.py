@@ -15,8 +15,10 @@ from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 # Words of a row at a time, and a few rows for each of an H200's 132 multiprocessors: what one of them reads twice is
-# still in the cache when it does. (More rows at once took 17 % longer.)
-WORDS, PROGRAMS, WARPS, STAGES = 2048, 528, 8, 4
+# still in the cache when it does. (More rows at once took 17 % longer.) Long rows are read in larger pieces.
+PROGRAMS, STAGES = 528, 4
+WORDS, WARPS = 2048, 8
+LONG, LONG_WORDS, LONG_WARPS = 65536, 4096, 16
 LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3e38)  # of a score, nearly: −∞ − −∞ would be NaN
 LOSSES = 4096
@@ -38,7 +40,8 @@ def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, 
     height = _height(rows, len(room))
     gradient = dx is not None or dweight is not None
     losses = scratch(x, rows)
-    options = {"GRADIENT": gradient, "WORDS": min(WORDS, triton.next_power_of_2(table.width)), "STAGES": STAGES}
+    at_a_time, warps = (LONG_WORDS, LONG_WARPS) if words >= LONG else (WORDS, WARPS)
+    options = {"GRADIENT": gradient, "WORDS": min(at_a_time, triton.next_power_of_2(table.width)), "STAGES": STAGES}
     runs: list[Native] = [*table.runs]
     for start in range(0, rows, height):
         chunk = slice(start, min(start + height, rows))
@@ -46,7 +49,7 @@ def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, 
         given = (targets[chunk], count, class_weights, len(z), words, table.width)
         runs += table.scores(z, x[chunk])  # (1)
         programs = min(PROGRAMS, len(z))
-        runs.append(launch(_rows, programs, losses[chunk], z, z.stride(0), *given, num_warps=WARPS, **options))
+        runs.append(launch(_rows, programs, losses[chunk], z, z.stride(0), *given, num_warps=warps, **options))
         if dx is not None:
             runs += table.back(dx[chunk], z)  # (4)
         if dweight is not None:

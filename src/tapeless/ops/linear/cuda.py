@@ -27,13 +27,13 @@ def takes_gelu(y, x, weight, bias) -> bool:
     return bias is not None and y.dtype == x.dtype == weight.dtype == bias.dtype and can_choose(y, x, weight)
 
 
-def forward(y, x, weight, bias, gelu=None) -> list[Native]:
-    """With `gelu`, where it `takes_gelu`, also that of y."""
+def forward(y, x, weight, bias, gelu=None, add=NONE) -> list[Native]:
+    """With `gelu`, where it `takes_gelu`, also that of y. It adds to y where an adapter has been there first."""
     if bias is not None and y.dtype == weight.dtype == bias.dtype:
         made: list[Native] = []
         x = factor(x, weight.dtype, made)
-        return [*made, *affine(y, x, weight, bias, gelu)]
-    runs = product(y, x, weight)
+        return [*made, *affine(y, x, weight, bias, gelu, "y" in add)]
+    runs = product(y, x, weight, "y" in add)
     if bias is not None:
         rows, columns = y.shape
         grid = (rows, blocks(columns, COLUMNS))
