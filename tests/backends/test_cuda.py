@@ -5,13 +5,15 @@ A GPU machine runs benchmarks/cuda.py.
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tapeless import Model
 from tapeless.backends.backend import backend_named
-from tapeless.errors import TapelessError
+from tapeless.errors import ProgramError, TapelessError
+from tapeless.program.arena import verify_plan
 from tests.ops.test_cuda import python
 from tests.random_cases import some
 
@@ -131,6 +133,17 @@ def test_planning_needs_no_gpu():
     titles = [" ".join(call.title for call in plan.program.calls[a : b + 1]) for a, b in plan.together]
     assert titles.count("residual.forward layernorm.forward") == 4
     assert plan.peak_bytes > 14 * plan.parameters  # working weights, gradients, master copy, two moments
+    # A block's gradients lie over the activations that are read for the last time while they are written.
+    mlp = [f"blocks.{n}.mlp" for n in range(2)]
+    assert plan.over == {f"{name}.d{part}": f"{name}.{part}" for name in mlp for part in ("up", "act")}
+    for above, below in plan.over.items():
+        assert plan.placements[above].offset == plan.placements[below].offset
+    assert max(plan.live_bytes) <= plan.peak_bytes
+    with pytest.raises(ProgramError, match="overlap"):
+        verify_plan(replace(plan, over={}))
+    away = replace(plan.placements[above], offset=plan.placements[above].offset + 64)
+    with pytest.raises(ProgramError, match="overlap"):
+        verify_plan(replace(plan, placements=plan.placements | {above: away}))
 
 
 @pytest.mark.parametrize(("there", "name"), [(True, "cuda"), (False, "cpu")])

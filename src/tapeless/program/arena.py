@@ -20,6 +20,7 @@ ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
 KERNEL_SCRATCH = "kernel scratch"
 MOST_SHOWN = 200  # buffers in a notebook
+TRIES = 24  # orders in which buffers are placed, of each kind
 Range = tuple[int, int]  # first and last call, both included
 
 
@@ -213,21 +214,16 @@ def make_plan(
     blocks = [_scratch_block(program.calls[live[0]], live, size) for live, _, size in asked if size]
     fixed = [placements[member.name] for member in gradients.members] if gradients else []
     fixed += [replace(each, ranges=(whole,)) for each in gaps(beside.placements if beside else placements)]
-    occupied = _Occupied(base, sum(len(each.ranges) for each in (*workspace, *blocks, *fixed)))
-    for each in fixed:
-        occupied.add(each)
     over = _over(groups, {each.buffer.name: each for each in workspace}) if share else {}
     above = {below: each for each in workspace if (below := over.get(each.buffer.name))}
-    placed = [each for each in (*workspace, *blocks) if each.buffer.name not in over]
-    for each in sorted(placed, key=lambda each: -each.bytes):  # large first leaves the fewest holes
-        others = above.get(each.buffer.name)
-        both = replace(each, ranges=_joined((*each.ranges, *others.ranges))) if others else each
-        offset = occupied.lowest_gap(each.bytes, both.ranges) if share else top
-        occupied.add(replace(both, offset=offset))
-        placements[each.buffer.name] = replace(each, offset=offset)
-        if others:
-            placements[others.buffer.name] = replace(others, offset=offset)
-        top = max(top, _aligned(offset + each.bytes))
+    movable = []
+    for each in (*workspace, *blocks):
+        if each.buffer.name not in over:
+            others = above.get(each.buffer.name)
+            movable.append(replace(each, ranges=_joined((*each.ranges, *others.ranges))) if others else each)
+    offsets, top = _packed(movable, fixed, base, top) if share else _in_a_row(movable, top)
+    for each in (*workspace, *blocks):
+        placements[each.buffer.name] = replace(each, offset=offsets[over.get(each.buffer.name, each.buffer.name)])
     at = {block.ranges[0]: placements[block.buffer.name].offset for block in blocks}
     given = [
         (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
@@ -387,6 +383,56 @@ def _first_common_call(some: tuple[Range, ...], others: tuple[Range, ...]) -> in
             if first <= end and begin <= last:
                 return max(first, begin)
     return None
+
+
+def _in_a_row(movable: Sequence[Placement], top: int) -> tuple[dict[str, int], int]:
+    offsets = {}
+    for each in movable:
+        offsets[each.buffer.name], top = top, _aligned(top + each.bytes)
+    return offsets, top
+
+
+def _packed(
+    movable: Sequence[Placement], fixed: Sequence[Placement], base: int, top: int
+) -> tuple[dict[str, int], int]:
+    """An offset for each, and where the last of them ends: one after the other at the lowest place that is free. Large
+    ones first leaves few holes, long-lived ones first sometimes fewer. As long as more is taken than ever is in use at
+    once, what ended last comes first the next time; of all tries the best counts."""
+    bound = max(top, base + _most_in_use((*movable, *fixed)))
+    rows = sum(len(each.ranges) for each in (*movable, *fixed))
+    best: tuple[dict[str, int], int] | None = None
+    for key in (lambda each: (-each.bytes,), lambda each: (-_calls(each), -each.bytes)):
+        order = sorted(movable, key=key)
+        for _ in range(TRIES):
+            occupied, offsets, end, last = _Occupied(base, rows), dict[str, int](), top, 0
+            for each in fixed:
+                occupied.add(each)
+            for number, each in enumerate(order):
+                offset = offsets[each.buffer.name] = occupied.lowest_gap(each.bytes, each.ranges)
+                occupied.add(replace(each, offset=offset))
+                if _aligned(offset + each.bytes) > end:
+                    end, last = _aligned(offset + each.bytes), number
+            if best is None or end < best[1]:
+                best = offsets, end
+            if best[1] == bound:
+                return best
+            order.insert(0, order.pop(last))
+    return best or ({}, top)
+
+
+def _calls(placement: Placement) -> int:
+    """During how many it holds something."""
+    return sum(last - first + 1 for first, last in placement.ranges)
+
+
+def _most_in_use(placements: Sequence[Placement]) -> int:
+    """Bytes that are held at once, in the call in which that is most."""
+    change = np.zeros(2 + max((each.last_call for each in placements), default=0), np.int64)
+    for each in placements:
+        for first, last in each.ranges:
+            change[first] += _aligned(each.bytes)
+            change[last + 1] -= _aligned(each.bytes)
+    return int(np.cumsum(change).max())
 
 
 class _Occupied:
