@@ -3,6 +3,7 @@
 PYTHONPATH=src python benchmarks/cuda_models.py truth FILE   the reference's own bfloat16, to compare with
 PYTHONPATH=src python benchmarks/cuda_models.py models FILE  small models: ten updates beside the reference
 PYTHONPATH=src python benchmarks/cuda_models.py lockstep     every call of every configuration, and every op alone
+PYTHONPATH=src python benchmarks/cuda_models.py together     calls bound as one, captured, beside the reference
 PYTHONPATH=src python benchmarks/cuda_models.py step [CHUNK] gpt2-124m, 32×1024, bfloat16: time and memory of a step
 """
 
@@ -24,6 +25,17 @@ WORKS: dict[str, dict[str, Any]] = {
     "cllm": {"batch": 4, "time": 64, "layers": 2},
     "sunfish": {"batch": 2, "time": 128, "layers": 2},
 }
+# Large enough that products are chosen by their time.
+WIRED: dict[str, dict[str, Any]] = {
+    "gpt2-4x256": {},
+    "gpt2-4x256, lean": {"lean": True},
+    "gpt2-4x256, adapted": {"lora": 8},
+    "llama-4x256, lean, with biases": {"lean": True, "attention_bias": True},
+    "llama-4x256, recomputed": {"recompute": True, "lean": True},
+    "llama-4x256, adapted": {"lora": 8, "keep_norms": True},
+    "llama-4x256, in part": {"lora": 8, "lora_targets": ("q", "up", "down")},
+}
+WIRED_SIZE = {"batch": 4, "time": 256, "layers": 2, "channels": 512, "heads": 8, "vocab": 2053, "context": 256}
 UPDATES = 10
 Found = dict[str, Any]
 
@@ -136,6 +148,43 @@ def _judged(title: str, found: list[Any], started: float) -> None:
     print(*wrong[:3], sep="\n", end="\n" if wrong else "", flush=True)
 
 
+def together() -> None:
+    """Gradients of the third run, which is a captured one, by tensor, ‖difference‖ / ‖truth‖ to the reference in
+    float64; and those of the same calls walked singly."""
+    for title, fields in WIRED.items():
+        for precision in ("float32", "bfloat16"):
+            given = {"optimizer": None, "seed": 3, "chunk": 600, **WIRED_SIZE, **fields}
+            name = title.partition(",")[0]
+            model = Model(name, backend="cuda", precision=precision, **given)
+            reference = Model(name, backend="reference", precision="float64", **given)
+            rng = np.random.default_rng(7)
+            for weight, shape in ((weight, array.shape) for weight, array in reference.params.items()):
+                begun = 0.02 * rng.normal(size=shape) if weight.endswith("lora_b") else model.read(weight)
+                for each in (model, reference):
+                    each.write(weight, _narrow(begun))
+            batch = rng.integers(0, 2053, (4, 256)), rng.integers(0, 2053, (4, 256))
+            losses = [each.forward_backward(*batch) for each in (model, model, model, reference)]
+            found, true = (_gradients(each) for each in (model, reference))
+            for _ in model.trace(*batch):
+                pass
+            singly = _gradients(model)
+            off = [{key: _distance(each[key], true[key]) for key in true} for each in (found, singly)]
+            print(
+                f"{title:32} {precision:9} losses {losses[2]:.6f} {losses[3]:.6f}, gradients' errors: bound as one "
+                f"{max(off[0].values()):.1e} at most, singly {max(off[1].values()):.1e}; largest of their ratios "
+                f"{max(off[0][key] / off[1][key] for key in true if off[1][key]):.2f}",
+                flush=True,
+            )
+
+
+def _gradients(model: Model) -> Found:
+    return {weight: model.read(gradient_name(weight)).copy() for weight in model.grads}
+
+
+def _distance(found: Any, true: Any) -> float:
+    return float(np.linalg.norm(found.astype("float64") - true) / np.linalg.norm(true))
+
+
 def step(chunk: str = "8192") -> None:
     import torch
 
@@ -180,4 +229,6 @@ def step(chunk: str = "8192") -> None:
 
 
 if __name__ == "__main__":
-    {"truth": truth, "models": models, "lockstep": lockstep, "step": step}[sys.argv[1]](*sys.argv[2:])
+    {"truth": truth, "models": models, "lockstep": lockstep, "together": together, "step": step}[sys.argv[1]](
+        *sys.argv[2:]
+    )
