@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tapeless.kernels.cuda.products import product
+from tapeless.kernels.cuda.products import factor, product
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
@@ -13,6 +13,7 @@ def forward(y, low, weight, scale, add=NONE) -> list[Native]:
 
 def backward(dlow, dweight, dy, low, weight, scale, add=NONE) -> list[Native]:
     runs: list[Native] = []
+    dy = factor(dy, weight.dtype, runs)  # once for both
     if dweight is not None:
         runs += product(dweight, low.T, dy, "dweight" in add, scale)
     if dlow is not None:
