@@ -122,7 +122,9 @@ def _bench() -> str:
     ratios = {kind: [float(r) for name, r, _ in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
     above = {kind: [float(f) for name, _, f in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
     gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
-    also = f", and in bfloat16 {min(narrow):.2f}–{max(narrow):.2f}× of its best in either precision" if narrow else ""
+    alone = " (there only ours could use AMX)" if "ours alone used AMX" in text else ""
+    lead = f"{min(narrow):.1f}–{max(narrow):.1f}× of its best in either precision{alone}" if narrow else ""
+    also = f", and in bfloat16 {lead}" if narrow else ""
     said = (
         f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2{also}. "
         f"A step takes {longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the "

@@ -127,6 +127,7 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
         "arena_bytes": ours.about["arena_bytes"],
         "ours_peak_bytes": ours.peak_bytes(),
         "peers_peak_bytes": {_key(peer): peer.peak_bytes() for peer in peers},
+        "without_amx": [_key(peer) for peer in peers if "isa" in peer.about],
     }
 
 
@@ -160,7 +161,7 @@ def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None
             size(peak) if peak else "",
         )
     console.print(table)
-    held = [runner.name for runner in runners if "isa" in runner.about]
+    held = [runner.name for runner in runners if _key(runner) in result["without_amx"]]
     if held:
         console.print(f"[dim]{', '.join(held)}: without AMX, with which oneDNN dies on this machine[/]")
     if result["ratio"]:
