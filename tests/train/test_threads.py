@@ -8,7 +8,8 @@ import pytest
 from tapeless import Model
 from tapeless.backends.cpu import Cpu
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import blas, faster
+from tapeless.kernels.cpu.faster import Faster
 from tapeless.models.config import Optimizer
 from tapeless.train import machine
 from tapeless.train.machine import offered
@@ -85,6 +86,21 @@ def test_a_run_whose_products_are_not_installed_goes_on(tmp_path, request_of, mo
     (said,) = [message for message in session.messages if "MKL" in message]
     assert "goes on with our own" in said
     assert 'products = "mkl"' in config.read_text()  # for the machine that has it
+
+
+def test_a_new_training_has_the_faster_products_and_keeps_them(tmp_path, request_of, monkeypatch):
+    asked = [Faster("own", 0.8)]
+    monkeypatch.setattr(faster, "faster_products", lambda: asked.pop())
+    try:
+        session = start(request_of(1), tmp_path / "run")
+        assert "the products are our own: on this processor they take 80% of MKL's time" in " ".join(session.messages)
+        finish(session, until=4)
+        assert '\nproducts = "own"\n' in (tmp_path / "run" / "config.toml").read_text()
+        blas.set_products(None)
+        resume(tmp_path / "run", {}, {}).run.release()  # and does not ask again
+        assert blas.products() == "own"
+    finally:
+        blas.set_products(None)
 
 
 def test_threads_of_a_file_are_taken(tmp_path, request_of):

@@ -21,6 +21,7 @@ def build(work: Work) -> tuple[Model, Any, Any]:
     """The model and a batch for it."""
     if work.backend == "cpu":
         blas.set_threads(work.threads)
+        blas.set_products(work.products)
     model = Model(
         work.preset, batch=work.batch, time=work.time, backend=work.backend, precision=work.precision,
         optimizer="adamw", **{"lean": True, **work.fields},

@@ -35,6 +35,7 @@ class Work:
     fields: dict[str, Any]
     precision: str = "float32"  # of ours, and of the floor; a peer's stands in its name
     backend: str = "cpu"  # or cuda, where the peers are on the GPU too
+    products: str | None = None  # whose ours and the floor's are; None: MKL's where it is installed
 
 
 class Contender:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from tapeless.inputs import check_shape
 from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
+from tapeless.train.machine import faster_on
 
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
 PEERS_OF_ADAPTERS = ("peft", "peft-compile")
@@ -84,6 +86,10 @@ def bench(
         if peer not in there:
             raise unknown("peer", peer, there)
     work = Work(name, batch, time, blas.checked_threads(threads), changes, precision, kind.name)
+    if kind.name == "cpu":  # as a training would have it
+        kind.threads(work.threads)
+        faster = faster_on(kind, precision)
+        work = replace(work, products=faster and faster.products)
     floor = ["floor"] if kind.name == "cpu" else []
     with contenders(["ours", *chosen, *floor], work) as runners:
         _run(runners, steps, quiet=json)

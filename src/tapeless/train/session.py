@@ -209,7 +209,7 @@ def begin(
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
-    settings, messages = on_its_machine(request.settings)
+    settings, messages = on_its_machine(request.settings, new=True)
     request = replace(request, settings=settings)
     task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))

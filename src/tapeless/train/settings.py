@@ -81,7 +81,7 @@ class Settings:
     backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU where there is one.")
     precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
-    products: str | None = option(None, "Machine", "Of the cpu backend: mkl, or own; mkl where it is installed.")
+    products: str | None = option(None, "Machine", "Of the cpu backend: mkl or own; what is faster here.")
 
     def reading(self) -> Reading:
         return Reading(self.field, self.column, self.encoding, self.drop_duplicates)

@@ -13,7 +13,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,22 @@ _chosen: str | None = None
 def products() -> str:
     """Whose they are, of calls that are bound from now on."""
     return _chosen or ("own" if mkl() is None else "mkl")
+
+
+def chosen() -> str | None:
+    """Whose somebody has asked for."""
+    return _chosen
+
+
+@contextmanager
+def products_of(name: str) -> Iterator[None]:
+    """Calls that are bound meanwhile have these."""
+    before = _chosen
+    set_products(name)
+    try:
+        yield
+    finally:
+        set_products(before)
 
 
 def set_products(name: str | None) -> str:
