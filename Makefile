@@ -66,7 +66,7 @@ test: browser
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about fifteen minutes.
+# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about half an hour.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 

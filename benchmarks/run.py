@@ -1,6 +1,6 @@
-"""`make bench`: the works we promise figures for, beside their peers, written to results.md: the step beside PyTorch,
-in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding beside Hugging Face's
-`generate`."""
+"""`make bench`: the works we promise figures for, beside their peers, written to results.md, where each processor has a
+chapter: the step beside PyTorch, in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding
+beside Hugging Face's `generate`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ WITHOUT_AMX = (
     "registers are laid out; so autocast was held to AVX-512, and ours alone used AMX. Where PyTorch can use it, too, "
     "expect less of a lead."
 )
+INTRODUCTION = """# Step time beside PyTorch
+
+Made by `make bench`, a chapter for each processor that it was run on. The full step: forward, loss, backward, clip, \
+AdamW. Each row is one interleaved run, every contender in a process of its own with the others stopped; ratios are \
+medians over the turns of peer over ours, so above 1 we are faster. The floor is the step's matrix products alone, on \
+the same memory, and one pass of AdamW.
+
+On a machine of two virtual cores the second one is not always its own: the same step can take 1.2 or 2.2 ms from one \
+minute to the next, ours and the peers' alike. Only the ratios mean something."""
 Result = tuple[str, dict[str, Any]]  # a command, and what it found
 RESULTS = Path(__file__).with_name("results.md")
 JOURNAL = Path("runs/bench.jsonl")  # rows as they come: half an hour's run that is stopped goes on where it was
@@ -67,21 +76,27 @@ def main() -> None:
     adapted = [measured("tapeless", *command(*work), "--lora", str(RANK)) for work in ADAPTED]
     decoding = [("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
     decoded = [measured(*words, *how) for words in decoding for how in ((), NARROW) if THERE or not how]
-    RESULTS.write_text(report(steps, narrow, adapted, decoded), encoding="utf-8")
+    before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    RESULTS.write_text(beside(before, report(steps, narrow, adapted, decoded)), encoding="utf-8")
     JOURNAL.unlink(missing_ok=True)
     print(f"written to {RESULTS}")
+
+
+def beside(before: str, chapter: str) -> str:
+    """This processor's chapter in the place of its last one, before those of other processors."""
+    _, *others = before.split("\n## ")
+    own = chapter.partition("\n")[0]
+    kept = [other.strip() for other in others if other.partition("\n")[0] != own]
+    return "\n\n## ".join([INTRODUCTION, chapter.strip(), *kept]) + "\n"
 
 
 def report(results: list[Result], narrow: list[Result], adapted: list[Result], decoded: list[Result]) -> str:
     first = results[0][1]
     lines = [
-        "# Step time beside PyTorch",
+        processor(),
         "",
-        f"Made by `make bench` on {date.today()}: {processor()}, {first['threads']} threads, {first['blas']}, "
-        f"Python {platform.python_version()}. The full step: forward, loss, backward, clip, AdamW. Each row is one "
-        "interleaved run, every contender in a process of its own with the others stopped; ratios are medians over the "
-        "turns of peer over ours, so above 1 we are faster. The floor is the step's matrix products alone, on the same "
-        "memory, and one pass of AdamW.",
+        f"On {date.today()}: {first['threads']} threads, in float32 {first['blas']}, Python "
+        f"{platform.python_version()}.",
         "",
         "| command | eager / ours | compile / ours | best / ours | step / floor | memory | of eager | of compile |",
         "|---|---|---|---|---|---|---|---|",
@@ -100,16 +115,9 @@ def report(results: list[Result], narrow: list[Result], adapted: list[Result], d
             f"{ours / peaks['torch_compile']:.1%}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## In bfloat16", "", *_in_bfloat16(narrow)] if narrow else []
-    lines += ["", "## Adapters beside peft", "", *_adapters(adapted), "", "## Decoding beside `generate`", ""]
-    lines += [
-        *_decoding(decoded),
-        "",
-        "On a machine of two virtual cores the second one is not always its own: the same step can take 1.2 or 2.2 ms "
-        "from one minute to the next, ours and the peers' alike. Only the ratios mean something.",
-        "",
-    ]
-    return "\n".join(lines)
+    lines += ["", "### In bfloat16", "", *_in_bfloat16(narrow)] if narrow else []
+    lines += ["", "### Adapters beside peft", "", *_adapters(adapted), "", "### Decoding beside `generate`", ""]
+    return "\n".join([*lines, *_decoding(decoded), ""])
 
 
 def _in_bfloat16(results: list[Result]) -> list[str]:

@@ -51,7 +51,7 @@ def assert_says(message, *fragments):
 
 SIZES = ("batch", "time", "layers", "channels", "heads", "vocab", "context", "hidden", "chunk")
 NOT_SIZES = (0, -1, True, False, 2.0, nan, inf, "2", [2], 2j)
-OPEN = ("time", "hidden")  # None means "the preset's own" here
+OPEN = ("time", "hidden", "chunk")  # None means "the preset's own" here
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -146,6 +146,23 @@ def test_planning_needs_no_gpu():
         verify_plan(replace(plan, placements=plan.placements | {above: away}))
 
 
+@pytest.mark.parametrize(
+    ("words", "precision", "rows"),
+    [
+        (50_257, "bfloat16", 5253),  # room for 5248 rows of 50,304
+        (50_257, "float32", 2563),
+        (151_936, "bfloat16", 1664),
+        (151_936, "float32", 1024),  # more than half a gigabyte, as fewer are slow
+        (2, "bfloat16", 1 << 27),  # all there are
+    ],
+)
+def test_a_gpu_has_half_a_gigabyte_of_logits(words, precision, rows):
+    from tapeless.backends.backend import planner_named
+    from tapeless.program.precision import PRECISIONS
+
+    assert planner_named("cuda").rows_of_logits(words, PRECISIONS[precision]) == rows
+
+
 @pytest.mark.parametrize(("there", "name"), [(True, "cuda"), (False, "cpu")])
 def test_auto_takes_a_gpu_where_there_is_one(there, name, monkeypatch):
     import types

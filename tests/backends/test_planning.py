@@ -6,6 +6,7 @@ from tapeless import Model
 from tapeless.backends.planning import Wanted
 from tapeless.backends.reference import Reference
 from tapeless.errors import TapelessError
+from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset
 from tapeless.program.precision import PRECISIONS
@@ -47,6 +48,28 @@ def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_tha
 def test_where_no_batch_fits_it_says_so():
     with pytest.raises(TapelessError, match=r"no batch fits, so take a smaller model, or freeze most of it"):
         Model(SMALL, batch=2, time=16, backend=Cramped(1000))
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_rows_of_logits_are_the_backends_unless_somebody_says(chunk):
+    class Wide(Reference):
+        def rows_of_logits(self, words, precision):
+            assert words == 11
+            return 40
+
+    rows = {
+        backend: Model(SMALL, batch=9, time=16, backend=backend, chunk=chunk).plan.placements["logits"].buffer.shape[0]
+        for backend in (Reference(), Wide())
+    }
+    assert list(rows.values()) == [chunk or 9 * 16, chunk or 40]
+    assert SMALL.layout.chunk is None
+
+
+def test_narrow_models_have_more_rows_of_logits():
+    for name, rows in (("gpt2-4x256", 512), ("gpt2-124m", 256), ("smollm2-135m", 256)):
+        training = transformer.training(preset(name), 1, 1024, None)
+        (logits,) = (each for each in training.buffers if each.name == "logits")
+        assert logits.shape[0] == rows
 
 
 def test_a_large_chunk_is_named_where_a_smaller_one_would_do():

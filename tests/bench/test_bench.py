@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tapeless import TapelessError
-from tapeless.bench.race import Work, contenders, race
+from tapeless.bench.race import Contender, Work, contenders, race
 
 SMALL = ("--layers", "1", "--channels", "16", "--heads", "2")
 
@@ -61,6 +61,22 @@ class Fake:
 
     def peak_bytes(self):
         return 1
+
+
+def test_who_has_compiled_is_measured_in_another_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    begun, start = [], Contender._start
+
+    def counted(self, *given):
+        begun.append(self.name)
+        start(self, *given)
+
+    monkeypatch.setattr(Contender, "_start", counted)
+    work = Work("ops-102k", 4, 8, 1, {"layers": 1, "channels": 16, "heads": 2})
+    for _ in range(2):
+        with contenders(["ours"], work) as (ours,):
+            assert ours.about["compiled"] is False
+    assert begun == ["ours"] * 3
 
 
 def test_a_ratio_compares_turn_with_turn():

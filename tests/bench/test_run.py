@@ -66,3 +66,13 @@ def test_a_stopped_run_goes_on_with_the_rows_it_has(tmp_path, monkeypatch):
     code.append("v2")
     assert run.measured("tapeless", "bench", "a") == ("tapeless bench a", {"number": 3})
     assert ran == ["a", "bad", "a"]
+
+
+def test_each_processor_keeps_its_chapter():
+    first = run.beside("", "One CPU\n\nold\n\n### In bfloat16\n\nrow\n")
+    both = run.beside(first, "Another\n\nfigures\n")
+    again = run.beside(both, "One CPU\n\nnew\n")
+    assert again.startswith(run.INTRODUCTION + "\n\n## One CPU\n\nnew\n\n## Another\n\nfigures\n")
+    assert both.count("### In bfloat16") == 1
+    assert "old" not in again
+    assert again.endswith("figures\n")

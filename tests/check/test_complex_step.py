@@ -186,6 +186,7 @@ def test_chunks_do_not_divide_the_rows() -> None:
     for model in chunked:
         rows = model.batch * (1 if model.config.readout == "last" else model.time)
         held = model.plan.placements["logits"].buffer.shape[0]
+        assert model.preset.layout.chunk
         assert held == min(model.preset.layout.chunk, rows)
         ragged += rows % held != 0
     assert ragged > len(chunked) / 2

@@ -114,23 +114,25 @@ def _kernels() -> int:
 
 
 def _bench() -> str:
-    """From the last run of `make bench`."""
-    text = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
+    """From the last runs of `make bench`, on each processor."""
+    _, *chapters = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8").split("\n## ")
+    return "; ".join(_bench_on(*chapter.split("\n", 1)) for chapter in chapters)
+
+
+def _bench_on(processor: str, text: str) -> str:
     found = re.findall(r"`tapeless bench (\S+) ([^`]*)`.*?\*\*([\d.]+)×\*\* \| ([\d.]+) \|", text)
-    rows = [(name, ratio, above) for name, options, ratio, above in found if "--precision" not in options]
-    narrow = [float(ratio) for name, options, ratio, _ in found if "--precision" in options and name.startswith("gpt")]
-    ratios = {kind: [float(r) for name, r, _ in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
-    above = {kind: [float(f) for name, _, f in rows if name.startswith(kind)] for kind in ("ops", "gpt")}
-    gpt, longer = ratios["gpt"], [f"{share - 1:.0%}" for share in (min(above["gpt"]), max(above["gpt"]), *above["ops"])]
+    rows = [(name, float(ratio), float(above)) for name, how, ratio, above in found if "--precision" not in how]
+    narrow = [float(ratio) for name, how, ratio, _ in found if "--precision" in how and name.startswith("gpt")]
+    teaching, *_ = [ratio for name, ratio, _ in rows if name.startswith("ops")]
+    gpt, above = zip(*((ratio, above) for name, ratio, above in rows if name.startswith("gpt")), strict=True)
     alone = " (there only ours could use AMX)" if "ours alone used AMX" in text else ""
-    lead = f"{min(narrow):.1f}–{max(narrow):.1f}× of its best in either precision{alone}" if narrow else ""
-    also = f", and in bfloat16 {lead}" if narrow else ""
-    said = (
-        f"{ratios['ops'][0]:.1f}× on the teaching model and {min(gpt):.2f}–{max(gpt):.2f}× on GPT-2{also}. "
-        f"A step takes {longer[0]}–{longer[1]} longer than its matrix products and one pass of AdamW alone, on the "
-        f"teaching model {longer[2]}"
+    also = f", and in bfloat16 {min(narrow):.1f}–{max(narrow):.1f}× of its best in either precision{alone}"
+    return (
+        f"on an {' '.join(processor.replace('(R)', '').split()[:2])} {teaching:.1f}× on the teaching model and "
+        f"{min(gpt):.2f}–{max(gpt):.2f}× on GPT-2, whose step takes {100 * (min(above) - 1):.0f}–"
+        f"{100 * (max(above) - 1):.0f} % longer than its matrix products and one pass of AdamW alone"
+        f"{also if narrow else ''}"
     )
-    return said.replace("%–", "–").replace("%", " %")
 
 
 def _plan(*options: str) -> str:

@@ -47,6 +47,9 @@ class Backend(Protocol):
 
     def write(self, view: Any, values: Any) -> None: ...
 
+    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
+        """How many at a time suit it, where a vocabulary has so many words; None where the model's own number does."""
+
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         """What the kernel of a call needs besides its arguments, said before anything is allocated."""
 

@@ -20,8 +20,10 @@ from tapeless.backends.fused import bind, groups, over
 from tapeless.backends.host import to_be_narrowed
 from tapeless.backends.memory import LIBRARIES
 from tapeless.errors import TapelessError
+from tapeless.kernels.cuda.launch import blocks
 from tapeless.kernels.cuda.products import exact
 from tapeless.kernels.cuda.scratch import handed, recorded
+from tapeless.kernels.cuda.vocabulary import row_width
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
 from tapeless.program.arena import Placement, Together
@@ -29,6 +31,7 @@ from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
 PIECE = 1 << 22  # elements
+LOGITS, FEWEST_ROWS = 1 << 29, 1024  # bytes of logits at a time, but no fewer rows
 
 
 class Device:
@@ -79,6 +82,12 @@ class Device:
         # Where the type changes, torch brings the source to the device first: piece by piece, as it has no room there.
         for part, piece in zip(view.view(-1).split(PIECE), source.view(-1).split(PIECE), strict=True):
             part.copy_(piece, non_blocking=True)
+
+    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
+        """Products want thousands of rows, in multiples of 128. More than half a gigabyte of them brings nothing."""
+        width = row_width(words)
+        rows = LOGITS // (width * precision.itemsize("activation")) // 128 * 128
+        return blocks(max(rows, FEWEST_ROWS) * width, words)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:

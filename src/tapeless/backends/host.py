@@ -66,6 +66,9 @@ class Host:
     def write(self, view: Array, values: Any) -> None:
         store_rounded(view, np.asarray(values))
 
+    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
+        return None
+
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()
 

@@ -16,6 +16,12 @@ from tapeless.program.precision import Precision
 FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
 
 
+def laid_out(preset: Preset, backend: Backend, precision: Precision) -> Preset:
+    """With as many rows of logits at a time as suit the backend, unless it says how many, or the backend does not."""
+    rows = preset.layout.chunk or backend.rows_of_logits(preset.architecture.vocab, precision)
+    return preset if rows is None else preset.override(chunk=rows)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What decides the plans of a model."""
@@ -30,10 +36,11 @@ class Wanted:
 
     def plans(self) -> tuple[Plan, Plan]:
         """Of the training step and of the evaluation that shares its memory."""
+        preset = laid_out(self.preset, self.backend, self.precision)
         training = transformer.training(
-            self.preset, self.batch, self.time, self.optimizer, master=self.precision.has_master, weighted=self.weighted
+            preset, self.batch, self.time, self.optimizer, master=self.precision.has_master, weighted=self.weighted
         )
-        evaluation = transformer.evaluation(self.preset, self.batch, self.time, weighted=self.weighted)
+        evaluation = transformer.evaluation(preset, self.batch, self.time, weighted=self.weighted)
         return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
 
     def plans_that_fit(self) -> tuple[Plan, Plan]:
@@ -58,12 +65,12 @@ class Wanted:
 
     def _leaner(self) -> Iterator[tuple[str, Wanted]]:
         """Settings that take less memory and compute the same."""
-        layout = self.preset.layout
+        layout = laid_out(self.preset, self.backend, self.precision).layout
         if not layout.lean:
             yield "lean=True", replace(self, preset=self.preset.override(lean=True))
         if not layout.recompute:
             yield "recompute=True", replace(self, preset=self.preset.override(recompute=True))
-        if layout.chunk > FEWER_ROWS:
+        if layout.chunk is not None and layout.chunk > FEWER_ROWS:
             yield f"chunk={FEWER_ROWS}", replace(self, preset=self.preset.override(chunk=FEWER_ROWS))
 
     def _largest_batch(self, room: int) -> int:

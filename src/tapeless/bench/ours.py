@@ -11,6 +11,7 @@ import numpy as np
 
 from tapeless.bench.race import Work
 from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.compile import compiled
 from tapeless.model import Model
 from tapeless.ops.residual.cpu import RESIDUAL
 from tapeless.program.call import Call
@@ -44,7 +45,8 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], C
         return profiled(model, inputs, targets, steps)
 
     products = blas.name() if work.backend == "cpu" else "cuBLAS"
-    return step, {"blas": products, "arena_bytes": model.plan.peak_bytes}, profile
+    anew = any(not each.cached for each in compiled)
+    return step, {"blas": products, "arena_bytes": model.plan.peak_bytes, "compiled": anew}, profile
 
 
 def profiled(model: Model, inputs: Any, targets: Any, steps: int) -> dict[str, Any]:

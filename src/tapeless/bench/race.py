@@ -49,6 +49,10 @@ class Contender:
         self._start(work, environment)
         try:
             self.about: dict[str, Any] = self._answer()  # built and warmed up
+            if self.about.get("compiled"):  # then its memory is that of a compiler, and what was compiled is kept
+                self.close()
+                self._start(work, environment)
+                self.about = self._answer()
         except TapelessError:
             self.close()
             if self._process.returncode != -signal.SIGILL:

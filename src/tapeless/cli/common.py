@@ -68,7 +68,7 @@ PRESET_HELP = {
     "attention_bias": "Biases in the attention's products.",
     "features": "Real numbers per position instead of tokens.",
     "norm_eps": "What the norms add to the variance.",
-    "chunk": "Rows of logits that exist at a time.",
+    "chunk": "Rows of logits that exist at a time; as many as suit the backend by default.",
     "dropout": "Share of every branch and of the embedding that is left out while it learns.",
     "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
     "train": "What alone is trained, the rest stays: norms, biases, embedding, head, blocks.11, or names of weights.",

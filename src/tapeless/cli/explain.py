@@ -11,6 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tapeless.backends.backend import planner_named
+from tapeless.backends.planning import laid_out
 from tapeless.cli.common import (
     Json,
     compiling_shown,
@@ -62,8 +64,9 @@ def explain(
             model = seen.model()
         program, norms = model.program, _norms_of_one_step(model)
     else:
+        preset = laid_out(wanted, planner_named(seen.backend), seen.precision)
         program = transformer.training(
-            wanted, seen.batch, seen.time, seen.optimizer, master=seen.precision.has_master,
+            preset, seen.batch, seen.time, seen.optimizer, master=seen.precision.has_master,
             weighted=seen.class_weights is not None,
         )  # fmt: skip
     explanation = Explanation(seen.name, program, layer)

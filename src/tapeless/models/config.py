@@ -158,7 +158,7 @@ class Layout:
     """How much memory it takes and how much time: not what it computes."""
 
     recompute: bool = False  # keep only each block's ends and compute its inside again in the backward
-    chunk: int = 256  # rows of logits that exist at a time
+    chunk: int | None = None  # rows of logits that exist at a time; None: as many as suit the backend
     keep_norms: bool = False  # what norms give stays until the backward, which else computes it again
     lean: bool = False  # gradients of weights lie where activations were: batches cannot be added up
 
@@ -166,7 +166,8 @@ class Layout:
         """Refuse what cannot be, in a sentence."""
         for flag in ("recompute", "keep_norms", "lean"):
             _check_flag(flag, getattr(self, flag))
-        check_size("chunk", self.chunk)
+        if self.chunk is not None:
+            check_size("chunk", self.chunk)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from tapeless.errors import unknown
 from tapeless.models.config import Architecture, Layout, Preset
 
 
-def _gpt2(name: str, layers: int, channels: int, heads: int, chunk: int = 128) -> Preset:
-    """128 rows of logits at a time are half the memory of 256, and as fast where the vocabulary is a small part."""
-    shape = Architecture(layers=layers, channels=channels, heads=heads, vocab=50257, context=1024)
-    return Preset(name, shape, Layout(chunk=chunk))
+def _gpt2(name: str, layers: int, channels: int, heads: int) -> Preset:
+    return Preset(name, Architecture(layers=layers, channels=channels, heads=heads, vocab=50257, context=1024))
 
 
 def _llama(name: str, layers: int, channels: int, heads: int, kv_heads: int, hidden: int, **others: Any) -> Preset:
@@ -21,7 +19,7 @@ def _llama(name: str, layers: int, channels: int, heads: int, kv_heads: int, hid
         "mlp_bias": False,
     }  # fmt: skip
     shape = {"layers": layers, "channels": channels, "heads": heads, "kv_heads": kv_heads, "hidden": hidden}
-    return Preset(name, Architecture(**{**shape, **common, **others}), Layout(chunk=128))
+    return Preset(name, Architecture(**{**shape, **common, **others}))
 
 
 PRESETS = {
@@ -47,7 +45,7 @@ PRESETS = {
             initialisation="xavier",
             optimizer="adam",
         ),
-        _gpt2("gpt2-4x256", layers=4, channels=256, heads=4, chunk=256),
+        _gpt2("gpt2-4x256", layers=4, channels=256, heads=4),
         _gpt2("gpt2-124m", layers=12, channels=768, heads=12),
         _gpt2("gpt2-350m", layers=24, channels=1024, heads=16),
         _gpt2("gpt2-774m", layers=36, channels=1280, heads=20),

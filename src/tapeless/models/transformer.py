@@ -127,12 +127,18 @@ def declare(
         head=head,
         dhead=p.gradient(head),
         dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
-        logits=p.workspace("logits", min(layout.chunk, batch * final), c.vocab),
+        logits=p.workspace("logits", min(layout.chunk or _usual_chunk(c), batch * final), c.vocab),
         targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
         count=p.buffer("input", "count", (1,), "scalar"),
         class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if weighted else None,
         loss=p.buffer("output", "loss", (1,), "statistic"),
     )
+
+
+def _usual_chunk(config: Architecture) -> int:
+    """Rows of logits at a time, where neither a user nor the backend says: more where the vocabulary is most of the
+    model, since each chunk reads all of its table and adds to all of its gradient."""
+    return 512 if config.channels <= 256 else 256
 
 
 def front_forward(p: Builder, n: Net) -> Buffer:

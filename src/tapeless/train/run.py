@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.backend import planner_named, precision_for
+from tapeless.backends.planning import laid_out
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
@@ -87,9 +88,8 @@ class Run:
         """The training step, call by call, as the run was given it; nothing is allocated for it."""
         made, weighted = self.recipe(), self.request().class_weights is not None
         master = made.precision.has_master
-        return transformer.training(
-            made.preset, made.batch, made.time, made.optimizer, master=master, weighted=weighted
-        )
+        preset = laid_out(made.preset, planner_named(made.backend), made.precision)
+        return transformer.training(preset, made.batch, made.time, made.optimizer, master=master, weighted=weighted)
 
     def recipe(self) -> Recipe:
         request, preset = _read(self.folder)

@@ -19,14 +19,19 @@ GRAIN = 64
 FROM = 1024  # words: below, a product takes no time to speak of, and padding would waste more than it saves
 
 
+def row_width(words: int) -> int:
+    """Of a row of scores."""
+    return blocks(words, GRAIN) * GRAIN if words % 8 and words >= FROM else words
+
+
 class Table:
     """The words of `weight` (V C), in two parts or, where `whole`, in one. `runs` is what must run before a product."""
 
     def __init__(self, weight, whole: bool = False):
         words, channels = weight.shape
-        odd = words % 8 and words >= FROM and not whole
+        odd = row_width(words) != words and not whole
         self.whole = words // GRAIN * GRAIN if odd else words
-        self.width = blocks(words, GRAIN) * GRAIN if odd else words
+        self.width = words if whole else row_width(words)
         self.parts = [(slice(0, self.whole), weight[: self.whole])]
         self.runs: list[Native] = []
         self.rest = words - self.whole
