@@ -96,7 +96,7 @@ def test_what_is_read_later_is_what_was_there_and_a_limit_is_shut_by_what_is_not
 
     device = Device("cpu") if backend == "device" else REFERENCE
     memory = device.allocate(320)
-    names = {"number": "float32", "flag": "int64", "limit": "float64", "numbers": "float32"}
+    names = {"limit": "float64", "number": "float32", "flag": "int64", "numbers": "float32"}
     views = {}
     for at, (name, dtype) in enumerate(names.items()):
         shape = (3,) if name == "numbers" else (1,)
