@@ -70,7 +70,8 @@ class Device:
         return values
 
     def write(self, view: Any, values: Any) -> None:
-        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it."""
+        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it, and
+        torch gives this memory to nobody else before."""
         array = np.array(values, order="C")  # torch takes none that is only to be read
         source = torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array)
         source = source if self.device == "cpu" else source.pin_memory()
