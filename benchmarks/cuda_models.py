@@ -5,19 +5,32 @@ PYTHONPATH=src python benchmarks/cuda_models.py models FILE  small models: ten u
 PYTHONPATH=src python benchmarks/cuda_models.py lockstep     every call of every configuration, and every op alone
 PYTHONPATH=src python benchmarks/cuda_models.py together     calls bound as one, captured, beside the reference
 PYTHONPATH=src python benchmarks/cuda_models.py step [CHUNK] gpt2-124m, 32×1024, bfloat16: time and memory of a step
+PYTHONPATH=src python benchmarks/cuda_models.py loop [NAME]  trainings that wait for each update, and that do not; NaN,
+                                                             records, trace (TRITON_INTERPRET=1: tiny, on the CPU)
 """
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import sys
+import tempfile
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
+from tapeless.errors import NonFiniteError
 from tapeless.model import Model
 from tapeless.program.call import gradient_name
+from tapeless.tasks.task import Measured, Task
+from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.find_rate import Kept
+from tapeless.train.loop import Step, Trainer, train
+from tapeless.train.recording import Recording
+from tapeless.train.records import read_record, steps_of
+from tapeless.train.settings import Settings
 
 WORKS: dict[str, dict[str, Any]] = {
     "ops-102k": {"batch": 32},
@@ -36,6 +49,11 @@ WIRED: dict[str, dict[str, Any]] = {
     "llama-4x256, in part": {"lora": 8, "lora_targets": ("q", "up", "down")},
 }
 WIRED_SIZE = {"batch": 4, "time": 256, "layers": 2, "channels": 512, "heads": 8, "vocab": 2053, "context": 256}
+LOOPED: dict[str, dict[str, Any]] = {
+    "gpt2-4x256": {"batch": 8, "time": 256, "vocab": 4099, "chunk": 2056, "dropout": 0.1},
+    "ops-102k": {"batch": 32},
+}
+TINY = {"batch": 2, "time": 6, "layers": 1, "channels": 8, "heads": 2, "hidden": 16, "vocab": 11, "context": 6}
 UPDATES = 10
 Found = dict[str, Any]
 
@@ -228,7 +246,114 @@ def step(chunk: str = "8192") -> None:
         print(f"  {title:40}{len(times):4} {sum(times):8.2f} ms")
 
 
+class Random(Task):
+    """Words at random, the same whenever they are asked for; as a stream, what it is a stream of."""
+
+    epoch, steps_per_epoch = 0, 100
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.at = model, 0
+
+    def batches(self, batch: int) -> Random:
+        return self
+
+    def __next__(self) -> tuple[Any, Any]:
+        self.at += 1
+        model, rng = self.model, np.random.default_rng(self.at % self.steps_per_epoch)
+        targets = (model.batch,) if model.config.readout == "last" else (model.batch, model.time)
+        inputs = rng.integers(0, model.config.vocab, (model.batch, model.time))
+        return inputs, rng.integers(-1, model.config.vocab, targets)
+
+    def state(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+    def evaluate(self, model: Model, batches: int) -> Measured:
+        return Measured(0.0)
+
+
+def loop(name: str = "gpt2-4x256") -> None:
+    """Through the trainer, from the same weights every time."""
+    import torch
+
+    from tapeless.backends.device import Device
+
+    there = torch.cuda.is_available()
+    made: dict[str, Any] = {"backend": "cuda", "precision": "bfloat16"} if there else {"backend": Device("cpu"), **TINY}
+    model = Model(name, seed=3, **LOOPED[name] | made)
+    updates = 300 if there else 12
+    asked = Settings(steps=updates, lr=1e-3, clip=1.0, log_every=10, eval_every=updates, save_every=updates)
+    trainer = Trainer(model, Random(model), asked)
+    beginning, backend = cast(Checkpoint, Kept(trainer)), cast(Device, model.engine.backend)
+
+    def begin(ahead: bool) -> None:
+        trainer.restore(beginning)
+        backend.runs_ahead = ahead
+
+    started = time.perf_counter()
+    begin(False)
+    losses = [event.loss for event in train(trainer) if isinstance(event, Step)]
+    weights = _digest(model)
+    print(f"{name}: the first {updates} updates, with compiling, in {time.perf_counter() - started:.1f} s", flush=True)
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    same = True
+    for _ in range(3 if there else 1):
+        for ahead in (True, False):
+            begin(ahead)
+            started = time.perf_counter()
+            found = [event.loss for event in train(trainer) if isinstance(event, Step)]
+            rates[ahead].append(updates / (time.perf_counter() - started))
+            same &= found == losses and _digest(model) == weights
+    for ahead, rate in rates.items():
+        what = "does not wait" if ahead else "waits for every update"
+        print(f"{what:24}{statistics.median(rate):9.1f} updates a second ({min(rate):.1f}-{max(rate):.1f})")
+    print(f"losses and weights the same to the last bit: {same}", flush=True)
+
+    # A weight becomes NaN before update 8: where it runs ahead, update 7 is in flight when 6 is known.
+    stopped = []
+    for ahead, known in ((True, 6), (False, 7)):
+        begin(ahead)
+        try:
+            for event in train(trainer):
+                if isinstance(event, Step) and event.number == known:
+                    kept = model.read(SPOILED).copy()
+                    model.write(SPOILED, np.full_like(kept, np.nan))
+            stopped.append("nothing was refused")
+        except NonFiniteError as error:
+            model.write(SPOILED, kept)
+            stopped.append(f"{error} | {trainer.step} {model.steps} {trainer.state()} {_digest(model)}")
+    print(f"NaN: {stopped[0].partition(': ')[0]}, {stopped[0].split(' | ')[-1].split()[1]} updates made;", end=" ")
+    print(f"all as where it waits: {stopped[0] == stopped[1]}", flush=True)
+
+    begin(True)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.recording = Recording(Path(folder), model, 15 if there else 5)
+        found = [event.loss for event in train(trainer) if isinstance(event, Step)]
+        trainer.recording.write(now=True)
+        rows = read_record(trainer.recording.path).rows
+    trainer.recording = None
+    steps = [int(step) for step in steps_of(rows)]
+    apart = max(abs(row[2] - found[step - 1]) for row, step in zip(rows, steps, strict=True))
+    moved = np.abs(np.subtract(found, losses)).max()
+    print(f"recorded: updates {steps[:5]}…, {rows.shape[1]} numbers of each; losses within {apart:.1e} of", end=" ")
+    print(f"those told, and all {updates} within {moved:.1e} of those of a training without a record", flush=True)
+    inputs, targets = next(trainer.batches)
+    walked = sum(1 for _ in model.trace(inputs, targets, lr=1e-3))
+    print(f"trace: {walked} calls, loss {model.read('loss')[0]:.6f}, finite {int(model.read('finite')[0])}")
+
+
+SPOILED = "blocks.0.mlp.down.weight"
+
+
+def _digest(model: Model) -> str:
+    digest = hashlib.sha256()
+    for each in (*model.params, *model.state):
+        digest.update(np.ascontiguousarray(model.read(each)).tobytes())
+    return digest.hexdigest()
+
+
 if __name__ == "__main__":
-    {"truth": truth, "models": models, "lockstep": lockstep, "together": together, "step": step}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    parts = {"truth": truth, "models": models, "lockstep": lockstep, "together": together, "step": step, "loop": loop}
+    parts[sys.argv[1]](*sys.argv[2:])

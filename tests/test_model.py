@@ -526,6 +526,57 @@ def test_what_came_of_a_step_is_not_what_came_of_the_next(again):
             getattr(made, name)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_what_is_kept_of_a_step_can_be_asked_when_the_model_has_run_again(backend):
+    model, alone = small(backend=backend), small(backend=backend)
+    kept, asked = [], []
+    for number in range(3):
+        batch = batch_for(model, number)
+        part = model.partial_step(*batch, count=40.0)
+        part.keep()
+        made = model.step(*batch, lr=0.01, accumulate=True, count=40.0)
+        made.keep()
+        kept += [part, made]
+        asked.append(alone.forward_backward(*batch, count=40.0))
+        step = alone.step(*batch, lr=0.01, accumulate=True, count=40.0)
+        asked += [step.loss, step.norm, step.read("gradient_norms").tolist(), repr(step)]
+    found: list[object] = []
+    for part, made in zip(kept[::2], kept[1::2], strict=True):
+        assert made.finite
+        found += [part.loss, made.loss, made.norm, made.read("gradient_norms").tolist(), repr(made)]
+    assert found == asked
+    with pytest.raises(tapeless.TapelessError, match="the model has run again since"):
+        kept[1].read("moved")
+    made = model.step(*batch_for(model), lr=0.01)
+    model.step(*batch_for(model), lr=0.01)
+    with pytest.raises(tapeless.TapelessError, match="the model has run again since"):
+        made.keep()
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("part", [False, True])
+def test_after_a_kept_step_that_is_not_finite_no_update_is_made_until_updates_are_allowed(backend, part):
+    """An infinite loss has a finite gradient here; of a batch that is only added up, the loss alone tells."""
+    model = small(loss="squared_error", optimizer="sgd", tied=True, vocab=12, backend=backend)
+    inputs, targets = batch_for(model)
+    inputs, targets = inputs % 11, np.minimum(targets, 10)
+    model.params["tokens.weight"][11] = 1e200 if backend == "reference" else 1e22
+    before = {name: weight.copy() for name, weight in model.params.items()}
+    with np.errstate(all="ignore"):
+        wrong = np.full_like(targets, 11)
+        made = model.partial_step(inputs, wrong) if part else model.step(inputs, wrong, lr=0.01, clip=1.0)
+    made.keep()
+    assert not model.step(inputs, targets, lr=0.01, clip=1.0).finite
+    assert made.loss == np.inf
+    assert all(np.array_equal(model.params[name], weight) for name, weight in before.items())
+    assert model.steps == 0
+    model.allow_updates()
+    made = model.step(inputs, targets, lr=0.01, clip=1.0)
+    assert made.finite
+    made.keep()
+    assert model.step(inputs, targets, lr=0.01, clip=1.0).finite
+
+
 def test_a_step_that_is_not_finite_is_not_taken_and_says_so():
     model = small(optimizer="momentum")
     model.step(*batch_for(model), lr=0.01)

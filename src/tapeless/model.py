@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from functools import cache, wraps
 from math import inf, sqrt
 from threading import RLock
 from types import MappingProxyType
@@ -44,6 +44,7 @@ from tapeless.shown import Sheet, Shown, size
 
 DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
+OF_AN_UPDATE = ("gradient_norm", "finite", "gradient_norms")  # what is known of one besides its loss
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -139,8 +140,8 @@ class Model(Shown):
             self.write("rotary.rates", turning_rates(self.config))
         if self.class_weights:
             self.write("class_weights", self.class_weights)
-        if self.optimizer is not None:  # which squares gradients in their own type
-            self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
+        if self.optimizer is not None:
+            self.allow_updates()
 
     def _sheet(self) -> Sheet:
         made = f"{self.steps:,} update{'s' * (self.steps != 1)} made"
@@ -231,9 +232,16 @@ class Model(Shown):
         over this batch's targets; with `count`, the number of targets in all the batches that are added up (`weigh`
         tells), they are this batch's share of the mean over all of them, and the sum is what one big batch would give.
         """
+        return self.partial_step(inputs, targets, accumulate=accumulate, count=count).loss
+
+    @_alone
+    def partial_step(
+        self, inputs: Any, targets: Any, *, accumulate: bool = False, count: float | None = None
+    ) -> Stepped:
+        """`forward_backward`, without a look at the loss."""
         phases = self._gradients(accumulate)
         self.feed(inputs, targets, count)
-        return self._ran(*phases).loss
+        return self._ran(*phases)
 
     @_alone
     def loss(self, inputs: Any, targets: Any) -> float:
@@ -292,7 +300,7 @@ class Model(Shown):
         """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
         phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
         self._run_number += 1
-        return self._walk(phases, self._uses), Stepped(self, self._run_number)
+        return self._walk(phases, self._uses), Stepped(self, self._run_number, phases)
 
     def _prepared(
         self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
@@ -328,7 +336,7 @@ class Model(Shown):
         self._uses += 1
         self._run_number += 1
         self.engine.run(*phases)
-        return Stepped(self, self._run_number)
+        return Stepped(self, self._run_number, phases)
 
     def _check_update(self, lr: Any, clip: Any) -> None:
         if self.optimizer is None:
@@ -340,6 +348,11 @@ class Model(Shown):
         self._check_update(lr, clip)
         self.write("lr", lr)
         self.write("limit", inf if clip is None else clip)
+
+    def allow_updates(self) -> None:
+        """From now on updates are made, of gradients that can be squared in their own type: so it is at the beginning,
+        and so it is again after a step that was kept and was not finite (`Stepped.keep`)."""
+        self.write("largest", np.sqrt(np.finfo(self.precision.gradient).max))
 
     @_alone
     def logits(self, inputs: Any) -> Array:
@@ -428,22 +441,44 @@ def _spread(name: str, values: Array, shape: Shape) -> Array:
 
 class Stepped:
     """What came of a run of the model. It is read from the model's memory when it is asked for: before the model runs
-    again."""
+    again, unless it is kept."""
 
-    def __init__(self, model: Model, number: int) -> None:
-        self._model, self._number = model, number
+    def __init__(self, model: Model, number: int, phases: tuple[str, ...]) -> None:
+        self._model, self._number, self._phases = model, number, phases
+        self._kept: Callable[[], dict[str, Array]] | None = None
 
     def __repr__(self) -> str:
-        if self._number != self._model._run_number:
+        if self._kept is None and self._number != self._model._run_number:
             return "<a step that the model has left behind>"
         if self._model.optimizer is None:
             return f"<loss {self.loss:.6g}>"
         return f"<loss {self.loss:.6g}, gradient norm {self.norm:.4g}{'' if self.finite else ', not updated'}>"
 
-    def _read(self, name: str) -> Any:
+    def keep(self) -> None:
+        """What came of this run can be asked when the model has run again: it is copied as soon as it is there. If it
+        is not finite, no update is made from here on, until updates are allowed again (`Model.allow_updates`)."""
+        engine, updated = self._model.engine, UPDATE[-1] in self._phases
+        names = ("loss", *(OF_AN_UPDATE if updated else ()))
+        self._check_there()
+        later = engine.backend.read_later([engine.view(name) for name in names])
+        self._kept = cache(lambda: dict(zip(names, later(), strict=True)))
+        if self._model.optimizer is not None:
+            engine.backend.shut(engine.view("largest"), engine.view("finite" if updated else "loss"))
+
+    def read(self, name: str) -> Array:
+        """The values of a buffer that it wrote."""
+        kept = {} if self._kept is None else self._kept()
+        if name in kept:
+            return kept[name]
+        self._check_there()
+        return self._model.read(name)
+
+    def _check_there(self) -> None:
         if self._number != self._model._run_number:
             raise TapelessError("the model has run again since: ask for what came of a step before the next.")
-        return self._model.read(name)[0].item()
+
+    def _read(self, name: str) -> Any:
+        return self.read(name)[0].item()
 
     @property
     def loss(self) -> float:

@@ -1,7 +1,7 @@
 """A whole model on the CUDA backend beside the reference, in float32, run by Triton's interpreter on the CPU.
 
 The interpreter must be chosen before Triton is imported, so `test_cuda` runs this in a process of its own:
-TRITON_INTERPRET=1 python -m tests.backends.interpreted_model differences|together
+TRITON_INTERPRET=1 python -m tests.backends.interpreted_model differences|together|ahead
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from tapeless.backends.device import Device
 from tapeless.backends.engine import written_first
 from tapeless.check.lockstep import lockstep
 from tapeless.check.ops import check_backend_alone
+from tapeless.errors import NonFiniteError
 from tapeless.inputs import Packed
 from tapeless.model import GRADIENTS, Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
+from tapeless.train.loop import Step, Trainer, train
+from tapeless.train.settings import Settings
+from tests.train.test_loop import Given
 
 SMALL: dict[str, Any] = {
     "dropout": 0.2,
@@ -165,7 +169,33 @@ def compared(what: str, values: Any) -> Iterator[str]:
         yield f"{what} is off by {error:.1e}"
 
 
+def ahead() -> Iterator[str]:
+    """A training that launches an update before it looks at the last, beside one that waits; before update 4 a weight
+    becomes NaN. Nothing runs meanwhile here, but what is kept, and what is refused, is the device's own."""
+    rng = np.random.default_rng(0)
+    given = [(rng.integers(0, 11, (2, 5)), rng.integers(-1, 11, (2, 5))) for _ in range(6)]
+    found = []
+    for runs_ahead, known in ((False, 3), (True, 2)):  # then update 3 is in flight
+        device = Device("cpu")
+        device.runs_ahead = runs_ahead
+        model = Model("gpt2-4x256", batch=2, time=5, backend=device, optimizer=OPTIMIZER, seed=3, **SMALL)
+        asked = Settings(steps=6, lr=1e-2, log_every=6, eval_every=6, save_every=6)
+        trainer, seen = Trainer(model, Given(given), asked), []
+        try:
+            for event in train(trainer):
+                seen += [event] if isinstance(event, Step) else []
+                if isinstance(event, Step) and event.number == known:
+                    model.write("norm.weight", np.full(8, np.nan))
+        except NonFiniteError as error:
+            kept = {name: model.read(name).tobytes() for name in (*model.params, *model.state)}
+            found.append((seen, str(error), kept, trainer.state()))
+    if len(found) != 2 or found[0] != found[1]:
+        yield "running ahead is another training"
+    elif len(found[0][0]) != 3 or not found[0][1].startswith("update 4 was stopped: the loss is nan. The weight"):
+        yield f"stopped after {len(found[0][0])} updates: {found[0][1]}"
+
+
 if __name__ == "__main__":
     with np.errstate(all="ignore"):  # the interpreter computes what a mask then hides
-        wrong = list({"differences": differences, "together": together}[sys.argv[1]]())
+        wrong = list({"differences": differences, "together": together, "ahead": ahead}[sys.argv[1]]())
     print(*wrong, f"{len(wrong)} wrong", sep="\n")

@@ -87,7 +87,42 @@ def test_a_captured_list_computes_once_each_time_it_runs(monkeypatch):
     assert ran == ["one", "two", "replayed", "replayed"]
 
 
-@pytest.mark.parametrize("part", some(["differences", "together"], 2))
+@pytest.mark.parametrize("backend", ["device", "reference"])
+def test_what_is_read_later_is_what_was_there_and_a_limit_is_shut_by_what_is_not_finite(backend):
+    from tapeless.backends.device import Device
+    from tapeless.backends.reference import REFERENCE
+    from tapeless.program.arena import Placement
+    from tapeless.program.call import Buffer
+
+    device = Device("cpu") if backend == "device" else REFERENCE
+    memory = device.allocate(320)
+    names = {"limit": "float64", "number": "float32", "flag": "int64", "numbers": "float32"}
+    views = {}
+    for at, (name, dtype) in enumerate(names.items()):
+        shape = (3,) if name == "numbers" else (1,)
+        size = shape[0] * int(dtype[-2:]) // 8
+        views[name] = device.view(memory, Placement(Buffer(name, "output", shape), "output", dtype, 64 * at, size, ()))
+
+    def written(**values):
+        for name, value in values.items():
+            device.write(views[name], np.array(value))
+
+    written(number=1.5, flag=1, limit=1e19, numbers=[1.0, 2.0, 3.0])
+    later = device.read_later([views["numbers"], views["flag"], views["number"]])
+    written(number=7.0, flag=0, numbers=[7.0, 7.0, 7.0])
+    found = later()
+    assert [each.tolist() for each in found] == [[1.0, 2.0, 3.0], [1], [1.5]]
+    assert [str(each.dtype) for each in found] == ["float32", "int64", "float32"]
+    for number, flag, by, left in (
+        (0.0, 1, "number", 1e19), (0.0, 1, "flag", 1e19), (1.0, 0, "flag", 0.0), (np.nan, 1, "number", 0.0),
+        (np.inf, 1, "number", 0.0), (-np.inf, 1, "number", 0.0), (np.nan, 1, "flag", 1e19),
+    ):  # fmt: skip
+        written(number=number, flag=flag, limit=1e19)
+        device.shut(views["limit"], views[by])
+        assert device.read(views["limit"]).tolist() == [left]
+
+
+@pytest.mark.parametrize("part", some(["differences", "together", "ahead"], 2))
 def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly(part):
     done = python("-m", "tests.backends.interpreted_model", part)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -32,6 +32,11 @@ class Backend(Protocol):
         """Whether a list, where nothing looks in between, rather writes gradients than zeroes them and adds, and leaves
         inputs unread that say nothing."""
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether calls are still running when they return, so that the next may be launched meanwhile. They, and what
+        is written and read, come about in the order in which they were asked for."""
+
     def room(self) -> int | None:
         """Bytes that `allocate` can give, where that is known beforehand."""
 
@@ -45,7 +50,16 @@ class Backend(Protocol):
         """The values, to be read at once: where the memory is NumPy's own, they change when it does. bfloat16, which
         NumPy does not have, comes as float32."""
 
-    def write(self, view: Any, values: Any) -> None: ...
+    def write(self, view: Any, values: Any) -> None:
+        """The values as they are now, whatever becomes of them."""
+
+    def read_later(self, views: Sequence[Any]) -> Callable[[], list[Array]]:
+        """The values as they are when what was launched is through, and not as a later launch leaves them. Who asks for
+        them waits for them, and for nothing that was launched since."""
+
+    def shut(self, limit: Any, found: Any) -> None:
+        """When what was launched is through: `limit` becomes 0 where `found` is a number that is not finite, or a flag,
+        0 or 1, that is 0."""
 
     def rows_of_logits(self, words: int, precision: Precision) -> int | None:
         """How many at a time suit it, where a vocabulary has so many words; None where the model's own number does."""

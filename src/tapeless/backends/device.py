@@ -6,7 +6,7 @@ An op's `cuda.py` binds as its `cpu.py` does; how much scratch it needs is found
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -43,6 +43,7 @@ class Device:
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
         self.device = device
+        self.runs_ahead = device != "cpu"
 
     def room(self) -> int | None:
         """What is free on the device and what torch holds without use, less what its libraries will ask for."""
@@ -72,7 +73,8 @@ class Device:
         return values
 
     def write(self, view: Any, values: Any) -> None:
-        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it."""
+        """From memory that the device reads by itself, when what runs there now is through: nobody waits for it, and
+        torch gives this memory to nobody else before."""
         array = np.array(values, order="C")  # torch takes none that is only to be read
         source = torch.from_numpy(to_be_narrowed(array) if view.dtype == torch.bfloat16 else array)
         source = source if self.device == "cpu" else source.pin_memory()
@@ -88,6 +90,27 @@ class Device:
         width = row_width(words)
         rows = LOGITS // (width * precision.itemsize("activation")) // 128 * 128
         return blocks(max(rows, FEWEST_ROWS) * width, words)
+
+    def read_later(self, views: Sequence[Any]) -> Callable[[], list[Array]]:
+        """By one copy: they are a few numbers of an arena, and lie close together."""
+        starts = [view.storage_offset() * view.element_size() for view in views]
+        first, last = min(starts), max(start + view.nbytes for start, view in zip(starts, views, strict=True))
+        near = torch.empty(0, dtype=torch.uint8, device=self.device)
+        near.set_(views[0].untyped_storage(), first, (last - first,))
+        held = torch.empty(last - first, dtype=torch.uint8, pin_memory=self.device != "cpu")
+        held.copy_(near, non_blocking=True)
+        there = None if self.device == "cpu" else torch.cuda.current_stream().record_event()
+
+        def values() -> list[Array]:
+            if there is not None:
+                there.synchronize()
+            parts = (held[start - first :][: view.nbytes] for start, view in zip(starts, views, strict=True))
+            return [self.read(part.view(view.dtype)) for part, view in zip(parts, views, strict=True)]
+
+        return values
+
+    def shut(self, limit: Any, found: Any) -> None:
+        limit.mul_(found.isfinite() if found.dtype.is_floating_point else found)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:

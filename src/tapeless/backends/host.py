@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def to_be_narrowed(values: Array) -> Array:
 
 class Host:
     rewrites = False
+    runs_ahead = False
 
     def room(self) -> int | None:
         return None
@@ -68,6 +69,13 @@ class Host:
 
     def rows_of_logits(self, words: int, precision: Precision) -> int | None:
         return None
+
+    def read_later(self, views: Sequence[Array]) -> Callable[[], list[Array]]:
+        values = [self.read(view).copy() for view in views]
+        return lambda: values
+
+    def shut(self, limit: Array, found: Array) -> None:
+        limit *= np.isfinite(found) if found.dtype.kind in "fc" else found
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()

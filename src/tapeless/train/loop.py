@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
 
-from tapeless.errors import NonFiniteError
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import joined
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
@@ -90,6 +90,23 @@ class Upcoming:
     clip: float | None
 
 
+@dataclass
+class Drawn:
+    """An update from when its batches are drawn until it is known what came of it."""
+
+    batches: list[tuple[Any, Array]]
+    count: float  # what the loss is divided by, over all of them
+    data: dict[str, Any]  # the stream's state before them
+    draws: int  # the model's, before them
+    loss: float = 0.0  # of the batches that were looked at
+    seen: int = 0  # how many these are
+    shares: list[Callable[[], float]] = field(default_factory=list)  # of the loss, by those launched since
+    begun: float = 0.0  # when the first of these was
+    lr: float = 0.0
+    made: Stepped | None = None  # once all were
+    awaited: bool = False  # whether nothing is launched before it is taken in
+
+
 class Trainer:
     """A model, what it learns from, and how far it has come."""
 
@@ -106,7 +123,6 @@ class Trainer:
         self.save_every = settings.save_every or self.eval_every
         self.step = 0  # updates made
         self.added = 0  # batches of the next update whose gradients are already added up
-        self.loss = 0.0  # their part of the loss
         self.best: float | None = None
         self.without_better = 0  # evaluations since the best
         self._aims = self._first_targets()  # a sample of what is predicted, the same in a resumed run
@@ -116,58 +132,152 @@ class Trainer:
         self.base: str | None = None  # the SHA-256 of what is not trained, where that is kept beside the checkpoints
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
-        self._drawn: list[tuple[Any, Array]] = []
-        self._drawn_from = self.batches.state()
-        self._draws_from = model.draws
-        self._count = 0.0
+        self.ahead = False  # whether a batch may be launched before it is known what came of the update before it
+        self.made: Stepped | None = None  # of the last update
+        self._next = Drawn([], 0.0, {}, 0)  # whose batches are being added up
+        self._launched: Drawn | None = None  # with all its batches, and not taken in yet
+        self._taken_in = 0.0  # when the last one was
 
     @property
     def epoch(self) -> float:
         return self.step / self.steps_per_epoch
 
+    def logs(self, number: int) -> bool:
+        """The first of all tells how large a step the learning rate is for weights that have learned nothing yet."""
+        return number in (1, self.steps) or number % self.settings.log_every == 0
+
+    def evaluates(self, number: int) -> bool:
+        return number == self.steps or number % self.eval_every == 0
+
+    def saves(self, number: int) -> bool:
+        return number == self.steps or number % self.save_every == 0
+
+    @property
+    def out_of_patience(self) -> bool:
+        return self.settings.patience is not None and self.without_better >= self.settings.patience
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether something was launched that nobody has looked at."""
+        return self._launched is not None or bool(self._next.shares)
+
     def batch(self) -> Step | None:
-        """One batch: its share of the gradient and, with the last of an update, the update."""
+        """One batch: its share of the gradient and, with the last of an update, the update.
+
+        Where the trainer runs `ahead`, the batch is launched, and then what came of the update before it is taken in:
+        the device works while somebody waits for its numbers. Updates that somebody looks at are taken in first.
+        """
+        before = self._launched
+        data = self.batches.state() if before else {}
+        if before and (before.awaited or not self.ahead or self._walks_next()):
+            return self._take_in(before)
+        if self._next.shares and not self.ahead:
+            return self._take_in(self._next)
+        try:
+            self._launch()
+        except TapelessError:
+            if not self.in_flight:
+                raise
+            if before:
+                self.batches.restore(data)  # it is told when it comes again, after what was launched before it
+            return self._take_in(before or self._next)
+        update = before or self._launched or self._next
+        if update is before or update.awaited or not self.ahead:
+            return self._take_in(update)
+        return None
+
+    def _launch(self) -> None:
         if self.added == 0:
             self._draw()
-        inputs, targets = self._drawn[self.added]
-        added: dict[str, Any] = {"accumulate": self.added > 0, "count": self._count}
-        last, lr, clip = self.added + 1 == self.settings.accumulate, self.schedule.at(self.step), self.settings.clip
-        with self.phases("step"), np.errstate(all="ignore"):  # what NumPy would warn of is caught below
-            begun = time.perf_counter()
-            made = self._update(inputs, targets, lr=lr, clip=clip or None, **added) if last else None
-            share = made.loss if made else self.model.forward_backward(inputs, targets, **added)
+        update, last = self._next, self.added + 1 == self.settings.accumulate
+        how: dict[str, Any] = {"accumulate": self.added > 0, "count": update.count}
+        with self.phases("step"), np.errstate(all="ignore"):  # what NumPy would warn of is caught when it is taken in
+            if not update.shares:
+                update.begun = time.perf_counter()
+            if last:
+                update.made = made = self._update(update, **how)
+                update.shares.append(lambda: made.loss)
+            else:
+                update.shares.append(self._add(*update.batches[self.added], **how))
+        self.added = 0 if last else self.added + 1
+        if last:
+            self._launched = update
+
+    def _add(self, inputs: Any, targets: Array, **how: Any) -> Callable[[], float]:
+        """A batch of an update before its last."""
+        if not self.ahead:
+            share = self.model.forward_backward(inputs, targets, **how)
+            return lambda: share
+        made = self.model.partial_step(inputs, targets, **how)
+        made.keep()
+        return lambda: made.loss
+
+    def _update(self, update: Drawn, **how: Any) -> Stepped:
+        """The last batch of an update, and the update; call by call where it is recorded, with the same result."""
+        number = self._number()
+        update.lr = self.schedule.at(number - 1)
+        how |= {"lr": update.lr, "clip": self.settings.clip or None}
+        if self.recording and self._walks(number):
+            walk, made = self.model.walk_step(*update.batches[-1], **how)
+            self.recording.see(number, update.lr, walk, made)
+            update.awaited = True
+            return made
+        made = self.model.step(*update.batches[-1], **how)
+        update.awaited = not self.ahead or self._is_awaited(number)
+        if not update.awaited:
+            made.keep()
+        return made
+
+    def _number(self) -> int:
+        """Of the update that is launched next, or whose batches are being added up."""
+        return self.step + (2 if self._launched else 1)
+
+    def _walks(self, number: int) -> bool:
+        return self.recording is not None and self.recording.due(number, last=number == self.steps)
+
+    def _walks_next(self) -> bool:
+        return self.settings.accumulate == 1 and self._walks(self._number())
+
+    def _is_awaited(self, number: int) -> bool:
+        """Whether somebody looks at the model after this update, or it may be the last."""
+        looked = self.logs(number) or self.evaluates(number) or self.saves(number)
+        return looked or self.out_of_patience or bool(self.recording and self.recording.moments.due(number))
+
+    def _take_in(self, update: Drawn) -> Step | None:
+        """What came of its batches, and of the update if they are all."""
+        made = update.made
+        with self.phases("step"):
+            shares = [share() for share in update.shares]
             if made and self.recording:
-                self.recording.took(time.perf_counter() - begun)
-        if not isfinite(share):
-            raise self._stopped(f"the loss is {share:g}", [self.added])
-        self.loss += share
-        self.added += 1
+                now = time.perf_counter()
+                self.recording.took(now - max(update.begun, self._taken_in))
+                self._taken_in = now
+        for share in shares:
+            if not isfinite(share):
+                raise self._stopped(update, f"the loss is {share:g}", [update.seen])
+            update.loss += share
+            update.seen += 1
+        update.shares.clear()
         if made is None:
             return None
         if not made.finite:
-            raise self._stopped(made.refusal, range(len(self._drawn)))
+            raise self._stopped(update, made.refusal, range(len(update.batches)))
+        if self._launched is update:
+            self._launched = None
         self.step += 1
+        self.made = made
         if self.recording:
             self.recording.moments.take(self.step, last=self.step == self.steps)
-        done = Step(self.step, self.loss, lr, made.norm)
-        self.added, self.loss = 0, 0.0
-        return done
-
-    def _update(self, *batch: Any, **how: Any) -> Stepped:
-        """The last batch of an update, and the update; call by call where it is recorded, with the same result."""
-        number = self.step + 1
-        if self.recording is None or not self.recording.due(number, last=number == self.steps):
-            return self.model.step(*batch, **how)
-        walk, made = self.model.walk_step(*batch, **how)
-        self.recording.see(number, how["lr"], walk, made)
-        return made
+        return Step(self.step, update.loss, update.lr, made.norm)
 
     def _draw(self) -> None:
         """All batches of the next update: the mean is over the targets of all of them."""
         with self.phases("data"):
-            self._drawn_from, self._draws_from = self.batches.state(), self.model.draws - self.added
-            self._drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
-            self._count = sum(self.model.weigh(targets) for _, targets in self._drawn)
+            before, data = self._launched, self.batches.state()
+            # Asking the model would wait for it.
+            draws = before.draws + len(before.batches) if before else self.model.draws - self.added
+            drawn = [next(self.batches) for _ in range(self.settings.accumulate)]
+            self._next = Drawn(drawn, sum(self.model.weigh(targets) for _, targets in drawn), data, draws)
 
     def upcoming(self) -> Upcoming:
         """What the next update will be made of, if none of its batches were added up yet. The stream of batches is
@@ -175,21 +285,24 @@ class Trainer:
         before = self.batches.state()
         self._draw()
         self.batches.restore(before)
-        return Upcoming(self._drawn, self._count, self.schedule.at(self.step), self.settings.clip or None)
+        return Upcoming(self._next.batches, self._next.count, self.schedule.at(self.step), self.settings.clip or None)
 
-    def _stopped(self, what: str, numbers: Iterable[int]) -> NonFiniteError:
-        """Back to before this update, of which no weight has seen anything; then find who began it."""
-        self.added, self.loss = 0, 0.0
-        self.batches.restore(self._drawn_from)
-        reasons = (self._explained(number) for number in numbers)
+    def _stopped(self, update: Drawn, what: str, numbers: Iterable[int]) -> NonFiniteError:
+        """Back to before this update, of which no weight has seen anything, nor of what was launched since; then find
+        who began it."""
+        self.added, self._launched = 0, None
+        self._next.shares.clear()
+        self.batches.restore(update.data)
+        self.model.allow_updates()
+        reasons = (self._explained(update, number) for number in numbers)
         reason = next(filter(None, reasons), "No batch of the update shows it by itself: their sum is too large.")
-        self.model.draws = self._draws_from
+        self.model.draws = update.draws
         return NonFiniteError(f"update {self.step + 1} was stopped: {what}. {reason}")
 
-    def _explained(self, number: int) -> str:
+    def _explained(self, update: Drawn, number: int) -> str:
         """One of its batches, walked again with the random numbers that it had."""
-        self.model.draws = self._draws_from + number
-        return explain_nonfinite(self.model, *self._drawn[number])
+        self.model.draws = update.draws + number
+        return explain_nonfinite(self.model, *update.batches[number])
 
     def evaluate(self) -> Evaluated:
         with self.phases("evaluate"), np.errstate(all="ignore"):
@@ -224,11 +337,13 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """With `tensors`, all that the rest of the training depends on."""
+        if self.in_flight:
+            raise TapelessError("a part of the training is in flight: set `ahead` to False, and go on until none is.")
         return {
             "step": self.step,
             "added": self.added,
-            "loss": self.loss,
-            "data": self._drawn_from if self.added else self.batches.state(),
+            "loss": self._next.loss if self.added else 0.0,
+            "data": self._next.data if self.added else self.batches.state(),
             "best": self.best,
             "without_better": self.without_better,
             "updates": self.model.steps,
@@ -263,10 +378,10 @@ class Trainer:
         self.step, self.model.steps = state["step"], state["updates"]
         self.model.draws = state["draws"]
         self.best, self.without_better = state["best"], state["without_better"]
-        self.added, self.loss = state["added"], state["loss"]
-        self.first_spread = state["first_spread"]
+        self.added, self.first_spread = state["added"], state["first_spread"]
         if self.added:
             self._draw()
+            self._next.loss, self._next.seen = state["loss"], self.added
             write = self.model.write
             checkpoint.read("gradients", self._gradients(), lambda name, array: write(gradient_name(name), array))
 
@@ -282,9 +397,17 @@ def _spread(model: Model, aims: Array) -> float | None:
 
 def train(trainer: Trainer) -> Iterator[Event | None]:
     """Yields what happened and, when a batch and all that it brought about is done, None: there, and only there, the
-    training may be left, to be restored from its state later."""
-    settings = trainer.settings
-    tokens = trainer.model.batch * trainer.model.time * settings.accumulate
+    training may be left, to be restored from its state later. Where the backend runs ahead, something may still be in
+    flight then: whoever wants to leave sets `trainer.ahead` to False, and goes on until nothing is."""
+    trainer.ahead = trainer.model.engine.backend.runs_ahead
+    try:
+        yield from _trained(trainer)
+    finally:
+        trainer.ahead = False
+
+
+def _trained(trainer: Trainer) -> Iterator[Event | None]:
+    tokens = trainer.model.batch * trainer.model.time * trainer.settings.accumulate
     mark, logged_at = time.perf_counter(), trainer.step
     while trainer.step < trainer.steps:
         done = trainer.batch()
@@ -294,23 +417,21 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
         yield done
         spike = trainer.spikes.see(done.number, done.loss)
         if spike:
-            norms = norms_by_layer(gradient_norms(trainer.model), usual_norms(trainer.norms))
+            norms = norms_by_layer(gradient_norms(trainer.model, trainer.made), usual_norms(trainer.norms))
             yield Spiked(done.number, f"{spike} {norms}")
-        last = done.number == trainer.steps
-        # The first of all tells how large a step the learning rate is for weights that have learned nothing yet.
-        if done.number % settings.log_every == 0 or last or done.number == 1:
+        if trainer.logs(done.number):
             speed = tokens * (done.number - logged_at) / (time.perf_counter() - mark)
             trainer.norms.append(gradient_norms(trainer.model))
             ratios = update_ratios(trainer.model)
             yield Logged(done, trainer.norms[-1], ratios, speed, trainer.phases.shares())
             mark, logged_at = time.perf_counter(), done.number
-        evaluated = trainer.evaluate() if last or done.number % trainer.eval_every == 0 else None
+        evaluated = trainer.evaluate() if trainer.evaluates(done.number) else None
         if evaluated:
             yield evaluated
-        if last or done.number % trainer.save_every == 0 or (evaluated and evaluated.best):
+        if trainer.saves(done.number) or (evaluated and evaluated.best):
             yield SaveDue(bool(evaluated and evaluated.best))
             mark, logged_at = time.perf_counter(), done.number  # evaluating and saving are not training
-        if settings.patience is not None and trainer.without_better >= settings.patience:
+        if trainer.out_of_patience:
             count, best = trainer.without_better, trainer.best
             than = "not finite" if best is None else f"no better than {best:.4f}"
             yield Finished(f"stopped early: {count} evaluations were {than}")

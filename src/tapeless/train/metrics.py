@@ -18,7 +18,7 @@ from tapeless.files.disk import UnwritableError, write_whole
 from tapeless.files.growing import Growing
 from tapeless.files.plain import parse_json, read_plain
 from tapeless.inputs import Packed, rows_of, unpacked
-from tapeless.model import Model
+from tapeless.model import Model, Stepped
 from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
 from tapeless.train.believed import is_line
@@ -28,22 +28,20 @@ LARGEST = 1 << 30  # bytes; a million lines of a deep model
 PHASES = ("data", "step", "evaluate", "save")
 
 
-def gradient_norms(model: Model) -> dict[str, float]:
-    """The norm of each layer's gradients in the update just made, as they were before clipping."""
-    return _by_section(model, "gradient_norms")
+def gradient_norms(model: Model, made: Stepped | None = None) -> dict[str, float]:
+    """The norm of each layer's gradients in an update, or the one just made, as they were before clipping."""
+    return _by_section(model, (made or model).read("gradient_norms"))
 
 
 def update_ratios(model: Model) -> dict[str, float]:
     """How far the update just made moved each layer, as a share of where it was: ‖Δw‖ / ‖w before‖."""
-    before = _by_section(model, "weight_norms")
-    return {
-        layer: moved / before[layer] if before[layer] else inf for layer, moved in _by_section(model, "moved").items()
-    }
+    before, moved = (_by_section(model, model.read(name)) for name in ("weight_norms", "moved"))
+    return {layer: far / before[layer] if before[layer] else inf for layer, far in moved.items()}
 
 
-def _by_section(model: Model, name: str) -> dict[str, float]:
+def _by_section(model: Model, values: Array) -> dict[str, float]:
     weights = model.program.phase("update")[0]["weights"].buffer
-    return dict(zip(sections(weights), model.read(name).tolist(), strict=True))
+    return dict(zip(sections(weights), values.tolist(), strict=True))
 
 
 def dead_units(model: Model, inputs: Any) -> dict[str, float]:

@@ -53,9 +53,12 @@ class Moments:
     def path(self) -> Path:
         return self._file.path
 
+    def due(self, step: int, last: bool = False) -> bool:
+        return self._capacity >= FEWEST and (last or step >= self._next)
+
     def take(self, step: int, last: bool = False) -> None:
         """The weights as they are after so many updates, where it is time for it."""
-        if self._capacity < FEWEST or not (last or step >= self._next):
+        if not self.due(step, last):
             return
         row = np.empty(LEAD + self._model.parameters, np.float32)
         row[:LEAD] = step % HIGH, step // HIGH

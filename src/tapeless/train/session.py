@@ -85,10 +85,13 @@ class Session:
             if trainer.recording:
                 trainer.recording.moments.take(0)
         events = train(trainer)
+        reason: str | None = None
         while (event := self._next(events)) is not ENDED:
             if event is None:
-                reason = stopping()
+                reason = reason or stopping()
                 if reason:
+                    trainer.ahead = False  # what is in flight is taken in first
+                if reason and not trainer.in_flight:
                     yield from self._tried(self.keep, final=True)
                     yield from self._ended(Finished(reason))
                     return

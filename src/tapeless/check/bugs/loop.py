@@ -87,7 +87,7 @@ def _clipped_each(model: Model, trainer: Trainer, inputs: Any, targets: Any, acc
 
 
 def _same_batch(model: Model, trainer: Trainer, inputs: Any, targets: Any, accumulate: bool, count: int) -> float:
-    inputs, targets = trainer._drawn[0]
+    inputs, targets = trainer._next.batches[0]
     return model.forward_backward(inputs, targets, accumulate=accumulate, count=max(count, _own_count(targets)))
 
 
@@ -115,7 +115,7 @@ class _Shifted:
 
 def _counted_with_padding(self: Trainer) -> None:
     _draw(self)
-    self._count = sum(int(targets.size) for _, targets in self._drawn)
+    self._next.count = sum(int(targets.size) for _, targets in self._next.batches)
 
 
 def _restored_without(*forgotten: str) -> Plant:
