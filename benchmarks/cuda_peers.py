@@ -36,7 +36,6 @@ from tapeless.bench.torch_peer import transformer
 from tapeless.model import Model
 from tapeless.program.call import gradient_name
 
-CHUNK = 8200  # rows of logits at a time: room for 8192 of them, whose width is rounded up
 LR = 3e-4
 TRIED = 6  # batches on which gradients are compared
 MODES, HOW = ("reduce-overhead", "default", "eager", "max-autotune"), ("float32", "autocast")
@@ -55,7 +54,7 @@ def text(batches: int, batch: int, length: int) -> list[tuple[Any, Any]]:
 
 
 def ours(name: str, batch: int, length: int, precision: str = "bfloat16", **fields: Any) -> Model:
-    return Model(name, batch=batch, time=length, backend="cuda", precision=precision, **{"chunk": CHUNK, **fields})
+    return Model(name, batch=batch, time=length, backend="cuda", precision=precision, **fields)
 
 
 def fields_of(words: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from tapeless.backends.backend import backend_named, precision_for
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
-from tapeless.cli.idle import idle, refuse_idle_fields
+from tapeless.cli.idle import refuse_idle_fields
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
 from tapeless.kernels.cpu import blas
@@ -75,8 +75,6 @@ def bench(
         raise TapelessError("the reference is there to be right, not fast: bench the cpu or the cuda backend.")
     kind = backend_named(backend)
     precision_for(kind, precision)
-    if profile and kind.name == "cuda":
-        raise idle("profile", "the ceilings it shows are the processor's")
     if wanted.lora is not None and kind.name == "cuda":
         raise TapelessError("adapters are benched on the cpu backend alone: benchmarks/cuda_peers.py has a GPU's peer.")
     there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.bench.ours import ceilings
+from tapeless.bench.profile import ceilings
 from tapeless.check.lockstep import compare
 from tapeless.errors import TapelessError
 from tapeless.explorer.numbers import finite, told
