@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tapeless.backends import gpu
 from tapeless.cli.app import app
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas
 from tapeless.models.presets import preset
 from tapeless.tasks.data.prepare import prepare
 from tapeless.train import checkpoint
@@ -63,6 +65,13 @@ def place(tmp_path_factory):
         ((*TEXT, "--every", "9"), "part of the schedules step and exponential"),
         ((*TEXT, "--schedule", "step", "--floor", "0.2"), "part of the schedules cosine and linear"),
         (("train", "--decay", "0.1"), "part of adamw"),
+        ((*TEXT, "--precision", "bfloat16", "--products", "own"), "part of the cpu backend in float32, and of Muon"),
+        (("train", "--backend", "reference", "--products", "own"), "part of the cpu backend in float32, and of Muon"),
+        (("train", "--backend", "reference", "--threads", "1"), "part of the cpu backend"),
+        (("train", "--precision", "complex128", "--backend", "reference"), "unknown precision 'complex128'"),
+        (("bench", "ops-102k", "--precision", "bfloat16", "--products", "own"), "those of the cpu backend in float32"),
+        (("bench", "ops-102k", "--precision", "float64"), "unknown precision 'float64'"),
+        (("bench", "ops-102k", "--products", "blis"), "'blis'"),
         (("train", "--momentum", "0.8"), "part of the optimizers momentum and muon"),
         ((*TEXT, "--optimizer", "sgd", "--beta1", "0.8"), "part of adam, adamw and muon"),
         ((*TEXT, "--backend", "reference", "--threads", "1"), "part of the cpu backend"),
@@ -116,3 +125,16 @@ def test_the_help_of_label_train_says_it_too():
         "auto takes a GPU where there is one. Default: cpu.", "Periods in samples. Default: 3,4,5,10,27,81,100.",
     ):  # fmt: skip
         assert told in shown, told
+
+
+@pytest.mark.parametrize("option", [("--threads", "1"), ("--products", "own")])
+def test_where_auto_is_the_cpu_it_has_the_options_of_the_cpu(option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gpu, "is_there", lambda: False)
+    done = CliRunner().invoke(app, ["train", "--backend", "auto", "--steps", "2", "--json", *option])
+    blas.set_products(None)
+    blas.set_threads(None)
+    assert done.exit_code == 0, done.output
+    monkeypatch.setattr(gpu, "is_there", lambda: True)
+    refused = CliRunner().invoke(app, ["train", "--backend", "auto", "--steps", "2", *option])
+    assert "part of the cpu backend" in str(refused.exception)

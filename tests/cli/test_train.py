@@ -1,6 +1,7 @@
 """Training as a user does it: text in, a run out, stopped and resumed, sampled, exported and imported again."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -241,3 +242,12 @@ def test_a_narrow_terminal_and_a_log(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert "\x1b" not in done.stdout  # no terminal, no escapes
+
+
+def test_json_tells_what_the_screen_would(place):
+    folder, _ = place
+    shutil.copytree(folder / "run", folder / "damaged")
+    newest = max((folder / "damaged" / "checkpoints").glob("step-*")) / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    result = result_of("train", "--resume", "damaged", "--steps", "31", folder=folder)
+    assert sum("is damaged" in message for message in result["messages"]) == 1

@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     message = refusal(save, tmp_path / "file", 5)
     assert f"cannot save the checkpoint at step 5 in {tmp_path / 'file'}: File exists." in message
-    assert "There is no earlier checkpoint; remove the cause and start the run again." in message
+    assert "There is no earlier checkpoint; remove the cause." in message
 
 
 # Damage.

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tapeless import Model
+from tapeless.backends import gpu
 from tapeless.backends.cpu import Cpu
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, faster
@@ -84,8 +85,39 @@ def test_a_run_whose_products_are_not_installed_goes_on(tmp_path, request_of, mo
         blas.set_products(None)
     session.run.release()
     (said,) = [message for message in session.messages if "MKL" in message]
-    assert "goes on with our own" in said
-    assert 'products = "mkl"' in config.read_text()  # for the machine that has it
+    assert said == "the run's products were MKL's, and MKL is not installed here: it has our own from here on."
+    assert '\nproducts = "own"\n' in config.read_text()  # so that it does not go back unnoticed where MKL is
+
+
+def test_a_new_run_records_what_it_has(tmp_path, request_of, monkeypatch):
+    settings = replace(request_of(1).settings, products="mkl", threads=64, backend="auto")
+    monkeypatch.setattr(blas, "mkl", lambda: None)
+    monkeypatch.setattr(gpu, "is_there", lambda: False)
+    try:
+        session = start(replace(request_of(1), settings=settings), tmp_path / "run")
+        session.run.release()
+        text = (tmp_path / "run" / "config.toml").read_text()
+    finally:
+        monkeypatch.undo()
+        blas.set_products(None)
+        blas.set_threads(CORES)
+    assert session.messages[:2] == [
+        "products='mkl' were asked for and MKL is not installed here: it trains with our own.",
+        f"threads=64 were asked for and this machine has {CORES}: it trains with {CORES}.",
+    ]
+    for line in ('products = "own"', f"threads = {CORES}", 'backend = "cpu"'):
+        assert f"\n{line}\n" in text
+
+
+@pytest.mark.parametrize(("optimizer", "chosen"), [("adamw", None), ("muon", "own")])
+def test_in_bfloat16_only_muon_has_a_choice(optimizer, chosen, monkeypatch):
+    monkeypatch.setattr(faster, "faster_products", lambda: Faster("own", 0.8))
+    try:
+        settings, messages = machine.on_its_machine(Settings(precision="bfloat16"), optimizer, new=True)
+    finally:
+        blas.set_products(None)
+    assert settings.products == chosen
+    assert len(messages) == (chosen is not None)
 
 
 def test_a_new_training_has_the_faster_products_and_keeps_them(tmp_path, request_of, monkeypatch):
@@ -145,3 +177,24 @@ def test_bfloat16_is_offered_where_it_is_fast_and_pays(monkeypatch):
     assert offered(Settings(precision="float32"), model) == []
     model.optimizer = Optimizer("muon")
     assert offered(Settings(), model) == []
+
+
+def test_a_resumed_run_may_be_told_what_it_is(tmp_path, request_of):
+    finish(start(request_of(1), tmp_path / "run"), until=4)
+    given = {"chunk": None, "layers": 1, "lean": True}
+    resume(tmp_path / "run", given, {"batch": 4, "precision": "float32", "backend": "cpu"}).run.release()
+    for model, settings, name in (
+        ({"chunk": 7}, {}, "chunk"), ({"layers": 2}, {}, "layers"), ({}, {"batch": 5}, "batch"),
+        ({}, {"precision": "bfloat16"}, "precision"),
+    ):  # fmt: skip
+        with pytest.raises(TapelessError, match=f"^{name} cannot be changed in the middle of a run"):
+            resume(tmp_path / "run", model, settings)
+
+
+def test_what_is_missing_in_a_configuration_is_said_to_be(tmp_path, request_of):
+    request = request_of(1)
+    finish(start(replace(request, model={**request.model, "chunk": 7}), tmp_path / "run"), until=4)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("\nchunk = 7\n", "\n"))
+    with pytest.raises(TapelessError, match=r"^no chunk is given by .*config.toml, and this run was trained with 7:"):
+        resume(tmp_path / "run", {}, {})

@@ -10,16 +10,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named, precision_for
+from tapeless.backends.backend import backend_named
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
-from tapeless.cli.idle import refuse_idle_fields
+from tapeless.cli.idle import idle, refuse_idle_fields
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
 from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
-from tapeless.train.machine import faster_on
+from tapeless.train.machine import has_choice
 
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
 PEERS_OF_ADAPTERS = ("peft", "peft-compile")
@@ -51,6 +51,9 @@ def bench(
     ] = None,
     steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
     threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
+    products: Annotated[
+        str | None, typer.Option(help="Of ours, on the cpu backend in float32: mkl or own; what is faster here.")
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
     json: Json = False,
     *,
@@ -74,7 +77,8 @@ def bench(
     if backend == "reference":
         raise TapelessError("the reference is there to be right, not fast: bench the cpu or the cuda backend.")
     kind = backend_named(backend)
-    precision_for(kind, precision)
+    if precision not in kind.precisions:
+        raise unknown("precision", precision, kind.precisions)
     if wanted.lora is not None and kind.name == "cuda":
         raise TapelessError("adapters are benched on the cpu backend alone: benchmarks/cuda_peers.py has a GPU's peer.")
     there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
@@ -84,10 +88,13 @@ def bench(
         if peer not in there:
             raise unknown("peer", peer, there)
     work = Work(name, batch, time, blas.checked_threads(threads), changes, precision, kind.name)
-    if kind.name == "cpu":  # as a training would have it
+    if has_choice(kind, precision, "adamw"):
+        from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
+
         kind.threads(work.threads)
-        faster = faster_on(kind, precision)
-        work = replace(work, products=faster and faster.products)
+        work = replace(work, products=kind.products(products or faster_products().products))
+    elif products is not None:
+        raise idle("products", "they are those of the cpu backend in float32")
     floor = ["floor"] if kind.name == "cpu" else []
     with contenders(["ours", *chosen, *floor], work) as runners:
         _run(runners, steps, quiet=json)

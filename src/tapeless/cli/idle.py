@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends import gpu
+from tapeless.backends.backend import AUTO, backend_named
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.models.config import Preset
 from tapeless.tasks.kinds import kind_of, usual_data
+from tapeless.train.machine import has_choice
 from tapeless.train.run import Run
 from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
@@ -29,9 +31,18 @@ PART_OF: dict[str, tuple[str, Callable[[Settings, Preset], bool]]] = {
     "floor": ("the schedules cosine and linear", lambda settings, preset: settings.schedule in ("cosine", "linear")),
     "every": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
     "rate": ("the schedules step and exponential", lambda settings, preset: _falls(settings)),
-    "threads": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
-    "products": ("the cpu backend", lambda settings, preset: settings.backend == "cpu"),
+    "threads": ("the cpu backend", lambda settings, preset: _on_cpu(settings)),
+    "products": (
+        "the cpu backend in float32, and of Muon",
+        lambda settings, preset: (
+            _on_cpu(settings) and has_choice(backend_named("cpu"), settings.precision, preset.optimizer)
+        ),
+    ),
 }
+
+
+def _on_cpu(settings: Settings) -> bool:
+    return settings.backend == "cpu" or (settings.backend == AUTO and not gpu.is_there())
 
 
 def _falls(settings: Settings) -> bool:

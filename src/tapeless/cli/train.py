@@ -236,6 +236,7 @@ def _signals(status: Status, display: Display) -> Iterator[None]:
 def _save_after_all(event: NotSaved, status: Status, display: Display) -> None:
     """The training is in memory until the user decides. In a log nobody can be asked: it goes on and tries again at
     the next checkpoint and, where there is no next, until there is room or somebody stops it."""
+    waits, said = False, event.message
     while not status.quit:
         answer = display.ask("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ")
         if answer is not None:
@@ -250,12 +251,17 @@ def _save_after_all(event: NotSaved, status: Status, display: Display) -> None:
             display.say("[yellow]it goes on, and tries again at the next checkpoint[/]")
             return
         else:
+            if not waits:
+                display.say("[yellow]it waits for that, and saves as soon as it can; Ctrl-C leaves without[/]")
+            waits = True
             clock.sleep(RETRY_SECONDS)
         try:
             event.again()
             return
         except TapelessError as error:
-            display.say(f"[red]{escape(str(error))}[/]")
+            if answer is not None or str(error) != said:
+                display.say(f"[red]{escape(str(error))}[/]")
+            said = str(error)
 
 
 def insist(write: Callable[[], T], shown: bool) -> T:
@@ -289,6 +295,7 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
                 "val_cross_entropy": found.get("cross_entropy"),
                 "best_val_loss": session.trainer.best,
                 "stopped": status.reason,
+                "messages": session.messages,
                 "seconds": seconds,
                 "run": str(session.run.folder),
             }

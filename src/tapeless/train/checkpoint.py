@@ -267,8 +267,7 @@ def _failure(folder: Path, step: int, error: OSError) -> str:
     whole, _ = newest(folder)
     standing = f"The checkpoint of step {whole.step} is intact" if whole else "There is no earlier checkpoint"
     remedy = REMEDIES.get(error.errno or 0, "remove the cause")
-    again = "resume the run" if whole else "start the run again"
-    return f"cannot save the checkpoint at step {step} in {folder}: {error.strerror}. {standing}; {remedy} and {again}."
+    return f"cannot save the checkpoint at step {step} in {folder}: {error.strerror}. {standing}; {remedy}."
 
 
 # What is removed.

@@ -4,52 +4,57 @@ library, so a run keeps its own."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tapeless.backends.backend import Backend, backend_named
 from tapeless.model import Model
 from tapeless.train.settings import Settings
 
-if TYPE_CHECKING:
-    from tapeless.kernels.cpu.faster import Faster
-
 WORTH_IT = 10**10  # FLOPs of a step, from which on products are most of it
 
 
-def on_its_machine(settings: Settings, *, new: bool = False) -> tuple[Settings, list[str]]:
-    """From here on the backend has the threads and the products that the settings name; where they name none, they are
-    given those that are in effect, to be recorded, and a `new` training the faster products. And what the user should
-    know about it."""
-    backend, messages = backend_named(settings.backend), []
+def on_its_machine(settings: Settings, optimizer: str, *, new: bool = False) -> tuple[Settings, list[str]]:
+    """From here on the backend has the threads and the products that the settings name; where they name none, those
+    that are in effect, and a `new` training the faster products. The settings as they are to be recorded, and what the
+    user should know about it."""
+    backend = backend_named(settings.backend)
     threads = backend.threads(settings.threads, lower=True)
-    found = faster_on(backend, settings.precision) if new and settings.products is None else None
-    products = backend.products(found.products if found else settings.products, lower=True)
-    if found and found.share < 1 and products == "own":
-        messages.append(
-            f"the products are our own: on this processor they take {found.share:.0%} of MKL's time "
-            f"(--products mkl has MKL's)."
-        )
-    if settings.products not in (None, products) and products is not None:
-        messages.append(
-            f"the run's products are {settings.products.upper()}'s, which is not installed here: it goes on with our "
-            f"own, and may round differently from here on."
-        )
+    products, messages = _products(backend, settings, optimizer, new)
     if settings.threads not in (None, threads) and threads is not None:
         messages.append(
-            f"the run is set to {settings.threads} threads and this machine has {threads}: it goes on with {threads}, "
-            f"and may round differently from here on."
+            f"threads={settings.threads} were asked for and this machine has {threads}: it trains with {threads}."
+            if new
+            else f"the run is set to {settings.threads} threads and this machine has {threads}: it goes on with "
+            f"{threads}, and may round differently from here on."
         )
-    return replace(settings, products=settings.products or products, threads=settings.threads or threads), messages
+    if new:  # what it has, wherever it is resumed
+        return replace(settings, backend=backend.name, products=products, threads=threads or settings.threads), messages
+    return replace(settings, products=products, threads=settings.threads or threads), messages
 
 
-def faster_on(backend: Backend, precision: str | None) -> Faster | None:
-    """Whose products a training has if nobody chooses; None where there is no choice, as in bfloat16, whose products
-    are our own in any case."""
-    if backend.name != "cpu" or precision not in (None, "float32"):
-        return None
-    from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
+def _products(backend: Backend, settings: Settings, optimizer: str, new: bool) -> tuple[str | None, list[str]]:
+    wanted = settings.products
+    if not has_choice(backend, settings.precision, optimizer):
+        return wanted, []
+    if wanted is None and new:
+        from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
 
-    return faster_products()
+        found = faster_products()
+        products = backend.products(found.products)
+        faster = f"the products are our own: on this processor they take {found.share:.0%} of MKL's time."
+        return products, [faster] if products == "own" and found.share < 1 else []
+    products = backend.products(wanted, lower=True)
+    if wanted in (None, products):
+        return products, []
+    missing = f"{wanted.upper()} is not installed here"
+    if new:
+        return products, [f"products={wanted!r} were asked for and {missing}: it trains with our own."]
+    return products, [f"the run's products were {wanted.upper()}'s, and {missing}: it has our own from here on."]
+
+
+def has_choice(backend: Backend, precision: str | None, optimizer: str) -> bool:
+    """Whether a training multiplies float32 on the CPU. Products of bfloat16 are our own in any case, but Muon's are of
+    float32 in any precision."""
+    return backend.name == "cpu" and (precision in (None, "float32") or optimizer == "muon")
 
 
 def offered(settings: Settings, model: Model) -> list[str]:

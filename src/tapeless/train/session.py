@@ -212,7 +212,7 @@ def begin(
 ) -> Session:  # fmt: skip
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
-    settings, messages = on_its_machine(request.settings, new=True)
+    settings, messages = on_its_machine(request.settings, preset.optimizer, new=True)
     request = replace(request, settings=settings)
     task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
@@ -288,14 +288,18 @@ def resume(
 
 def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind]) -> Session:
     folder, before = opened.folder, opened.request()
-    request = before.override({}, settings)
-    for name in (*model, *(name for name in settings if name in FIXED)):
-        if name in model or getattr(before.settings, name) != getattr(request.settings, name):
-            raise TapelessError(
-                f"{name} cannot be changed in the middle of a run: start a new one with --from {folder}."
-            )
     preset = opened.preset()
-    threaded, told = on_its_machine(request.settings)
+    if settings.get("precision") == opened.recipe().precision.name:  # which it may have without saying so
+        settings = {name: value for name, value in settings.items() if name != "precision"}
+    request = before.override({}, settings)
+    mine, asked = preset.values(), preset.override(**model).values()
+    changed = [name for name in model if mine[name] != asked[name]]
+    changed += [name for name in FIXED if getattr(before.settings, name) != getattr(request.settings, name)]
+    if changed:
+        raise TapelessError(
+            f"{changed[0]} cannot be changed in the middle of a run: start a new one with --from {folder}."
+        )
+    threaded, told = on_its_machine(request.settings, preset.optimizer)
     request = replace(request, settings=threaded)
     found, messages = opened.newest()
     messages += told
@@ -349,10 +353,12 @@ def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[st
     recorded = {(RENAMED | EARLIER).get(name, name): value for name, value in recorded.items()}
     for name, value in identity.items():
         if recorded.get(name, value) != value:
-            where = "what data names has the SHA-256" if name == "data" else f"{name} is"
+            found_out = "what data names has the SHA-256" if name == "data" else f"{name} is"
+            said = f"no {name} is given" if value is None else f"{found_out} {value!r}"
+            trained = f"without {name}" if recorded[name] is None else f"with {recorded[name]!r}"
             raise TapelessError(
-                f"{where} {value!r} by {folder / run.CONFIGURATION}, and this run was trained with "
-                f"{recorded[name]!r}: put that back, or start a new run with --from {folder}."
+                f"{said} by {folder / run.CONFIGURATION}, and this run was trained {trained}: put that back, or start "
+                f"a new run with --from {folder}."
             )
 
 

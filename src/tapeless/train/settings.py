@@ -23,6 +23,7 @@ FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what 
 EARLIER = {"dtype": "precision"}  # what settings were called before it
 BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
+TRAINED_IN = ("float32", "float64", "bfloat16")
 HIGHEST_LR = 1e6
 MOST_STEPS = 64  # whose tensors are kept
 
@@ -98,6 +99,8 @@ class Settings:
         for name in ("log_every", "save_every", "keep"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.precision is not None and self.precision not in TRAINED_IN:
+            raise unknown("precision", self.precision, TRAINED_IN)
         if self.record is not None and self.record < 0:
             raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
         if self.record_tensors is not None:
