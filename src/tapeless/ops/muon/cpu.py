@@ -1,13 +1,14 @@
-"""Muon on the CPU: one pass over what AdamW steps, then each matrix by itself, of which the products are the BLAS's."""
+"""Muon on the CPU: one pass over what AdamW steps, then each matrix by itself, with products of ours or of the BLAS."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from math import sqrt
 
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.blas import bound_gemm
+from tapeless.kernels.cpu.blas import bound_gemm, products_of
 from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.sections import cut, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
@@ -16,6 +17,7 @@ from tapeless.ops.adamw.cpu import _adamw, _edges, _inside
 from tapeless.ops.muon.reference import COEFFICIENTS, ROUNDS, SHARE, SMALLEST, each, rest_of
 
 LINEAR, CUBIC, QUINTIC = COEFFICIENTS
+SMALL = 1024  # elements of a matrix whose products are our own: MKL's round twice as far there on some processors
 
 
 def forward_scratch(call) -> list[Scratch]:
@@ -94,12 +96,13 @@ def _cut_to(shape, room):
 def _round(y, x, a, b) -> list[Native]:
     """y = (a I + b A + c A²) x, or of a tall x from the right: the smaller A is what all is multiplied with."""
     tall = x.shape[0] > x.shape[1]
-    return [
-        bound_gemm(a, x, x, transpose_a=tall, transpose_b=not tall),
-        bound_gemm(b, a, a),
-        POLYNOMIAL.bind(a.size, b, a),
-        bound_gemm(y, x, b) if tall else bound_gemm(y, b, x),
-    ]
+    with products_of("own") if x.size <= SMALL else nullcontext():
+        return [
+            bound_gemm(a, x, x, transpose_a=tall, transpose_b=not tall),
+            bound_gemm(b, a, a),
+            POLYNOMIAL.bind(a.size, b, a),
+            bound_gemm(y, x, b) if tall else bound_gemm(y, b, x),
+        ]
 
 
 def adamw_rest(
