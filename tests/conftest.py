@@ -30,8 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def products_as_they_were():
-    """A training has the faster products, for whatever its process binds from then on."""
+    """A training, that of a fixture too, leaves the faster products to whatever its process binds from then on."""
+    _with_usual_products()
     yield
+    _with_usual_products()
+
+
+def _with_usual_products():
     blas = sys.modules.get("tapeless.kernels.cpu.blas")
     if blas is not None:
         blas.set_products(None)
