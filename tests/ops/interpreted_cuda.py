@@ -34,6 +34,7 @@ for module, constants in (
     (CUDA["classifier"], {"WORDS": 128, "LOSSES": 4, "PROGRAMS": 2}),
     (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
     (CUDA["unembed"], {"HELD": 3000}),
+    (CUDA["adapt"], {"TYPES": (torch.float32,), "LEAST": 2, "ROWS": 16, "COLUMNS": 32, "PROGRAMS": 12, "ADDED": 64}),
     (cuda_backward, {"PROGRAMS": 6, "PLACES": 32}),
 ):
     for constant, value in constants.items():
@@ -64,7 +65,12 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "remember": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 9}],
     "cached_attention": [{"B": 2, "T": 4, "H": 3, "D": 5, "P": 40}, {"B": 2, "T": 1, "H": 4, "D": 16, "P": 70, "G": 2}],
     "gelu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
-    "adapt": [{"R": 5, "M": 2, "F": 4}, {"R": 33, "M": 3, "F": 129}],
+    "adapt": [
+        {"R": 5, "M": 2, "F": 4},
+        {"R": 70, "M": 3, "F": 129},
+        {"R": 1, "M": 17, "F": 1},
+        {"R": 3, "M": 65, "F": 4},
+    ],
     "swiglu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "relu": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
     "tanh": [{"R": 4, "F": 5}, {"R": 41, "F": 101}],
