@@ -41,7 +41,7 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-8, 9, (size, size)).astype(np.float64) for _ in range(3))
     lefts, rights, outs = (Walled(size * (size + 5)) for _ in range(3))
-    rooms = Walled(own.floats(size, size, size, workers) * 2)
+    rooms, biases = Walled(own.floats(size, size, size, workers) * 2), Walled(size)
     for m, n, k in shapes:
         true = a[:m, :k] @ b[:k, :n]
         for turn_a, turn_b, add in ways:
@@ -51,8 +51,12 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
             left[...], right[...] = (a[:m, :k].T if turn_a else a[:m, :k]), (b[:k, :n].T if turn_b else b[:k, :n])
             between = outs.rows(m, n + 1, n + 1)[1:, :1]  # in front of every row but the first
             out[...], between[...], room[...] = c[:m, :n], 77, np.nan
-            own.bound(out, left, right, turn_a, turn_b, add, workers, room)()
-            if not np.array_equal(out, true + (c[:m, :n] if add else 0)) or np.any(between != 77):
+            bias = biases.rows(1, 0, n)[0] if turn_a and not add else None
+            if bias is not None:
+                bias[...] = c[0, :n]
+            own.bound(out, left, right, turn_a, turn_b, add, workers, room, bias)()
+            beside = c[:m, :n] if add else 0 if bias is None else bias
+            if not np.array_equal(out, true + beside) or np.any(between != 77):
                 yield f"{m} × {n} × {k}, a turned {turn_a}, b turned {turn_b}, added to {add}, {workers} workers"
 
 

@@ -40,10 +40,11 @@ def test_sizes_strides_turns_and_adding(workers):
     assert list(faults(70, a_sample(60), workers=workers)) == []
 
 
-def test_sizes_beyond_a_block():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sizes_beyond_a_block(workers):
     shapes = [(own.HIGH + 5, 40, own.DEPTH + 3), (13, own.WIDE + 33, 2 * own.DEPTH + 17), (3 * own.HIGH, 64, 4)]
     for shape in shapes:
-        assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2]], workers=2)) == []
+        assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []
 
 
 @pytest.mark.parametrize(("features", "machine"), [("+avx2,+fma,+avx", "x86_64"), ("+sse4.2", "x86_64")])

@@ -30,7 +30,7 @@ Array = NDArray[Any]
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 A_NARROW, B_NARROW = 1 << 10, 1 << 11  # added to ROW_MAJOR, they tell our own which factors are bfloat16
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
-THREADED = 2_000_000  # FLOPs; a smaller product stays on one thread
+THREADED = 500_000  # FLOPs; a smaller product stays on one thread
 PRODUCTS = ("mkl", "own")
 
 
@@ -227,9 +227,10 @@ def bound_gemm(
     transpose_b: bool = False,
     beta: float = 0.0,
     scratch: Sequence[Array] = (),
+    bias: Array | None = None,
 ) -> Product:
     """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add. `scratch`: what
-    `product_scratch` asked for, in the last place."""
+    `product_scratch` asked for, in the last place. A bias is added by our own products alone."""
     for matrix in (c, a, b):
         if matrix.dtype != np.float32 or matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
             raise ValueError(f"a product takes row-major float32 matrices, not {matrix.dtype} {matrix.shape}")
@@ -239,7 +240,9 @@ def bound_gemm(
         raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
     library = _serving()
     if library is None:
-        return _own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch)
+        return _own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias)
+    if bias is not None:
+        raise ValueError("MKL's products add no bias")
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
     product = Product(
         library.cblas_sgemm_64,
@@ -263,15 +266,16 @@ def bound_gemm(
 
 
 def _own_gemm(
-    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array]
-) -> Product:
+    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array],
+    bias: Array | None,
+) -> Product:  # fmt: skip
     from tapeless.kernels.cpu import products as own
 
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
     room = scratch[-1] if scratch else np.empty(own.floats(m, n, k, count), np.float32)
-    product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room))
-    product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room, bias))
+    product.matrices, product.flops = (c, a, b, room, bias), 2 * m * n * k
     return product
 
 
@@ -279,16 +283,16 @@ def bound_products(
     c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
     scratch: Sequence[Array] = (), bias: Array | None = None,
 ) -> list[Native]:  # fmt: skip
-    """As `bound_gemm` for matrices of any type, all in one call. A bias is added where one of them is bfloat16."""
+    """As `bound_gemm` for matrices of any type, all in one call."""
     if all(each.dtype == np.float32 for each in (c, a, b)):
-        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch)]
+        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch, bias)]
     from tapeless.kernels.cpu import products_bfloat16 as narrow
 
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
     room = scratch[-1] if scratch else np.empty(narrow.floats(m, n, k, count), np.float32)
     product = Product(narrow.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, room, bias))
-    product.matrices, product.flops = (c, a, b, room), 2 * m * n * k
+    product.matrices, product.flops = (c, a, b, room, bias), 2 * m * n * k
     return [product]
 
 

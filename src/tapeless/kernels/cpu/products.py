@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
 from tapeless.kernels.cpu.tiles import (
+    LINE,
     add_strip,
     add_tile,
+    add_vectors,
     copy_vectors,
+    fetch_tile,
     number_at,
     on_the_stack,
     put_at,
@@ -41,6 +44,7 @@ DEPTH = 256  # along k: a panel of b stays in the first cache, and one of a besi
 HIGH, WIDE = 96, 2048  # rows of a and columns of b that are packed at a time: for the second cache, and the third
 LITTLE_HIGH, LITTLE_WIDE = 72, 128  # where a thread's own stack has to hold them
 LEAST, LEAST_DEEP = 32, 128  # rows and columns, and numbers along k, of products that are not packed
+FAR = 1 << 17  # numbers of a rectangle of c, from which its tiles are not in a near cache and are asked for beforehand
 SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
 TRANSPOSED = 112  # as a BLAS says it
 
@@ -48,11 +52,12 @@ LANES, ROWS, VECTORS = TILES.lanes, TILES.rows, TILES.vectors
 HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
 WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
 PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
+LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 
 RECTANGLE = types.void(
-    intp, intp, intp, float32, uintp, intp, intp, uintp, intp, intp, intp, uintp, intp, uintp, intp, intp
+    intp, intp, intp, float32, uintp, intp, intp, uintp, intp, intp, intp, uintp, intp, uintp, intp, intp, uintp
 )
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
@@ -128,8 +133,10 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
         add_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
 
 
-def rectangle_of_tiles(m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c, c_row, room, most_high, most_wide):
-    edge = on_the_stack(FLOATS)
+def rectangle_of_tiles(
+    m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c, c_row, room, most_high, most_wide, bias
+):  # fmt: skip
+    edge, far = on_the_stack(FLOATS), m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
         for begin in range(0, k, DEPTH):
@@ -152,9 +159,13 @@ def rectangle_of_tiles(m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c,
                         fits = count == tall and (columns == WIDTH or (tall == ROWS and columns == NARROW * LANES))
                         to, apart, added = (place, c_row, also) if fits else (edge, intp(WIDTH), intp(0))
                         factor = alpha if fits else float32(1)
+                        if far and fits:
+                            fetch_tile(ROWS, LINES, place, intp(c_row * 4))
                         _tile(tall, columns, depth, panel_a, panel_b, to, apart, factor, added)
                         if not fits:
                             _from_edge(place, c_row, edge, count, columns, alpha, also)
+                        if bias and begin + depth == k:
+                            _add_bias(place, c_row, count, columns, bias + uintp((first + left) * 4))
 
 
 @inlined
@@ -164,6 +175,18 @@ def _from_edge(place, c_row, edge, count, columns, alpha, add):
         for j in range(columns):
             made, at = number_at(edge, intp(i * WIDTH + j)), intp(i * c_row + j)
             put_at(place, at, fused(alpha, made, number_at(place, at)) if add else alpha * made)
+
+
+@inlined
+def _add_bias(place, c_row, count, columns, bias):
+    """To a tile whose sums are whole."""
+    for i in range(count):
+        row = place + uintp(i * c_row * 4)
+        if columns == WIDTH:
+            add_vectors(LANES, VECTORS, row, bias)
+        else:
+            for j in range(columns):
+                put_at(row, intp(j), number_at(row, intp(j)) + number_at(bias, intp(j)))
 
 
 @cache
@@ -200,7 +223,7 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     add = intp(1 if beta != 0 else 0)
     _rectangle(
         m, n, k, alpha, a, intp(a_rows), intp(a_columns), b, intp(b_rows), intp(b_columns), add, c, c_row, room,
-        intp(LITTLE_HIGH), intp(LITTLE_WIDE),
+        intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
     )  # fmt: skip
 
 
@@ -243,7 +266,7 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
             i += 1
 
 
-def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, rooms):
+def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, bias, rooms):
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
         i, j = worker // across, worker % across
@@ -252,10 +275,11 @@ def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col
         own_a = uintp(a.ctypes.data) + uintp(top * a_row * 4)
         own_b = uintp(b.ctypes.data) + uintp(left * b_col * 4)
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
+        own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
         _rectangle(
             intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), own_b,
             intp(b_row), intp(b_col), intp(add), own_c, intp(c_row), uintp(rooms[worker].ctypes.data), intp(HIGH),
-            intp(WIDE),
+            intp(WIDE), own_bias,
         )  # fmt: skip
 
 
@@ -284,9 +308,10 @@ def floats(m: int, n: int, k: int, workers: int) -> int:
 
 
 def bound(
-    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array
-) -> Native:
-    """c = a @ b, or c += a @ b, ready to be called."""
+    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array,
+    bias: Array | None = None,
+) -> Native:  # fmt: skip
+    """c = a @ b + bias, or c += a @ b, ready to be called."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     across, down = division_of(m, n, workers)
     rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
@@ -298,10 +323,12 @@ def bound(
     a, b = (flat for flat, _ in factors)
     function = rectangle().ctypes
     if across * down > 1:
-        return RECTANGLES.bind(THREADED, across, down, m, n, k, c, c_row, a, *steps[0], b, *steps[1], int(add), rooms)
+        given = (c, c_row, a, *steps[0], b, *steps[1], int(add), bias, rooms)
+        return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),
         address(a.ctypes.data), *map(integer, steps[0]), address(b.ctypes.data), *map(integer, steps[1]),
         integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(HIGH), integer(WIDE),
+        address(0 if bias is None else bias.ctypes.data),
     )  # fmt: skip

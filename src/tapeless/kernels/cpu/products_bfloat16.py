@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, TRANSPOSED
 from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
 from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.products import SGEMM, compiled_function, cut, division_of
-from tapeless.kernels.cpu.tiles import features_of, on_the_stack
+from tapeless.kernels.cpu.products import FAR, SGEMM, compiled_function, cut, division_of
+from tapeless.kernels.cpu.tiles import LINE, features_of, fetch_tile, on_the_stack
 from tapeless.kernels.cpu.tiles_bfloat16 import (
     AT_ONCE,
     BYTES,
@@ -52,7 +52,6 @@ DEEP = 1024  # along k at a time: the panels of a block of columns stay in the f
 PACKED_A, PACKED_B = 3 << 18, 2 << 20
 # Where all of b's panels stay in the second cache, c is gone through by rows, as it lies in memory; else by columns.
 NEAR = 1 << 20
-LINE = 64  # bytes of a cache line: a tile whose rows lie across two is loaded at a fifth of the speed
 NARROW, ADD = 1, 2  # of c: what is stored is rounded; it is added to what is there
 
 # m, n, k; of a and b: place, distance of rows, whether k is the inner axis, whether they are float32; alpha, bias
@@ -167,6 +166,15 @@ def _block(k, upper, lower, left, right, to, first):
 
 
 @inlined
+def _fetch(place, row, rows, kind):
+    """Of a block that is as high as the others: a row is one line, or two in float32."""
+    if rows == BLOCK and kind & NARROW:
+        fetch_tile(BLOCK, 1, place, intp(row * 2))
+    elif rows == BLOCK:
+        fetch_tile(BLOCK, 2, place, intp(row * 4))
+
+
+@inlined
 def _finish(block, place, row, rows, columns, kind, alpha, bias):
     rows, columns, apart = intp(rows), intp(columns), intp(row * (2 if kind & NARROW else 4))
     if kind == NARROW:
@@ -190,7 +198,8 @@ def rectangle_of_bfloat16(
     size_a, size_b = 4 if a_floats else 2, 4 if b_floats else 2
     step_a, along_a = (a_row, 1) if a_inner else (1, a_row)
     step_b, along_b = (b_row, 1) if b_inner else (1, b_row)
-    room = room + uintp(-room & uintp(LINE - 1))
+    room = room + uintp(-room & uintp(LINE - 1))  # tiles whose rows lie across two lines are loaded far more slowly
+    far = m * n >= FAR
     for left in range(0, n, wide):
         columns = min(wide, n - left)
         for begin in range(0, k, DEEP):
@@ -212,9 +221,11 @@ def rectangle_of_bfloat16(
                     upper, beside = packed_a + uintp(down // SIDE * panel), room + uintp(across // SIDE * panel)
                     block = sums + uintp(((top + down) * wide + across * BLOCK) * 4) if k > DEEP else alone
                     first = intp(begin == 0)
+                    place = c + uintp(((top + down) * c_row + left + across) * size)
+                    if far and begin + depth == k:
+                        _fetch(place, c_row, min(BLOCK, rows - down), kind)
                     _block(intp(tiles), upper, upper + uintp(panel), beside, beside + uintp(panel), block, first)
                     if begin + depth == k:
-                        place = c + uintp(((top + down) * c_row + left + across) * size)
                         high_here, wide_here = min(BLOCK, rows - down), min(BLOCK, columns - across)
                         shift = bias + uintp((left + across) * 2) if bias else bias
                         _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)

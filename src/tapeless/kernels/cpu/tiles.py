@@ -14,7 +14,8 @@ import llvmlite.ir as ir
 from numba import float32, intp, types, uintp
 from numba.extending import intrinsic
 
-FLOAT, POINTER, WORD, INDEX = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32)
+FLOAT, POINTER, WORD, INDEX, BYTE = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
+LINE = 64  # bytes that memory comes in
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,25 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
 
 
 @intrinsic(prefer_literal=True)
+def fetch_tile(typing, rows, lines, place, apart):
+    """Asks for the memory that a tile will be stored in, rows of so many cache lines that lie so many bytes apart: it
+    is on its way while the tile is summed."""
+    rows, lines = rows.literal_value, lines.literal_value
+
+    def generate(context, builder, signature, arguments):
+        place, apart = builder.inttoptr(arguments[2], POINTER), arguments[3]
+        fetch = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+        to_write, to_stay, data = (ir.Constant(INDEX, number) for number in (1, 3, 1))
+        for i in range(rows):
+            for line in range(lines):
+                offset = builder.add(builder.mul(apart, _constant(i)), _constant(LINE * line))
+                builder.call(fetch, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
+        return context.get_dummy_value()
+
+    return types.void(*_literals(rows, lines), uintp, intp), generate
+
+
+@intrinsic(prefer_literal=True)
 def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
     """As `add_tile`, one vector wide and with a and b where they lie: for products that are too small to be packed."""
     lanes, rows = lanes.literal_value, rows.literal_value
@@ -182,6 +202,22 @@ def copy_vectors(typing, lanes, vectors, to, source):
         for j in range(vectors):
             loaded = _vector(builder, _place(builder, source, _constant(lanes * j)), vector)
             builder.store(loaded, _place(builder, to, _constant(lanes * j)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*_literals(lanes, vectors), uintp, uintp), generate
+
+
+@intrinsic(prefer_literal=True)
+def add_vectors(typing, lanes, vectors, to, source):
+    lanes, vectors = lanes.literal_value, vectors.literal_value
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(FLOAT, lanes)
+        to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
+        for j in range(vectors):
+            place = _place(builder, to, _constant(lanes * j))
+            loaded = _vector(builder, _place(builder, source, _constant(lanes * j)), vector)
+            builder.store(builder.fadd(_vector(builder, place, vector), loaded), place, align=4)
         return context.get_dummy_value()
 
     return types.void(*_literals(lanes, vectors), uintp, uintp), generate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import float32, prange
 
 from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import bound_products, product_scratch
+from tapeless.kernels.cpu.blas import bound_products, product_scratch, products
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.vector import inlined
@@ -27,12 +27,9 @@ def forward_scratch(call, precision) -> list[Scratch]:
 def forward(y, x, weight, bias, scratch=()) -> list[Native]:
     if scratch and scratch[0].ndim == 2:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
-    if is_narrow(weight):
+    if bias is None or is_narrow(weight) or products() == "own":
         return bound_products(y, x, weight, scratch=scratch, bias=bias)
-    natives = bound_products(y, x, weight, scratch=scratch)
-    if bias is not None:
-        natives.append(BIAS_ADD.bind(y.size, y, bias))
-    return natives
+    return [*bound_products(y, x, weight, scratch=scratch), BIAS_ADD.bind(y.size, y, bias)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
