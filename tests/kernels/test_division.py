@@ -1,5 +1,6 @@
 """How work is divided. Results are the same however it is, so this is looked at by itself."""
 
+from itertools import product
 from typing import Any
 
 import numba
@@ -59,6 +60,15 @@ class AskedError(Exception):
     """What a kernel asked the division for, before it did anything else."""
 
 
+def test_heads_are_shared_among_workers() -> None:
+    """Each task is somebody's. Where it comes out even, everyone has whole heads that follow each other."""
+    for heads, workers, blocks in product((1, 4, 6, 9), (1, 2, 3), (1, 5)):
+        shares = [range(*division.share(heads, worker, workers, blocks)) for worker in range(workers)]
+        assert sorted(task for own in shares for task in own) == list(range(heads * blocks))
+        if heads % workers == 0:
+            assert all(own.step == 1 and own.start % blocks == own.stop % blocks == 0 for own in shares)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(*arguments: int) -> int:
@@ -76,8 +86,8 @@ TOKENS = np.zeros(5, int)
 SCRATCH: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
     "attention": (
         "attention", "forward",
-        {"y": (2, 70, 12), "lse": (2, 3, 70), "q": (2, 70, 12), "k": (2, 90, 12), "v": (2, 90, 12)},
-        (2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3 * 2),  # two strips of queries
+        {"y": (2, 100, 12), "lse": (2, 3, 100), "q": (2, 100, 12), "k": (2, 120, 12), "v": (2, 120, 12)},
+        (2 * 100 * 120 * 12, attention.THREADED_WORK, 2 * 3 * 2),  # two strips of queries
     ),
     "attention backward": (
         "attention", "backward",

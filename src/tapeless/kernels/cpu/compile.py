@@ -19,7 +19,7 @@ from tapeless.kernels.cpu.vector import EXACT
 from tapeless.kernels.native import Native
 
 OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
-THREADED = 65536  # elements; below, waking the other threads costs more than they save
+THREADED = 16384  # elements; below, waking the other threads costs more than they save
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,17 @@ def parts(rows: int, fewest: int, most: int) -> int:
     return max(1, min(most, rows // fewest))
 
 
+@register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
+def share(heads: int, worker: int, workers: int, blocks: int) -> tuple[int, int, int]:
+    """Of heads, each of so many blocks of unequal work: the first that is a worker's, where they end, and the step from
+    one to the next. Heads that follow each other where all workers get as many, so that what a thread has written for a
+    sequence it reads again; else every so manieth block."""
+    if heads % workers:
+        return worker, heads * blocks, workers
+    own = heads // workers * blocks
+    return worker * own, (worker + 1) * own, 1
+
+
 def calling_blas(run: Native, workers: int) -> list[Native]:
     """A kernel that calls the BLAS by itself, from every thread that works on it."""
     return [run] if workers > 1 else blas.on_one_thread([run])  # among several threads, MKL stays on each by itself

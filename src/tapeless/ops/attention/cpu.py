@@ -20,8 +20,8 @@ from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 from tapeless.kernels.native import Native, Scratch
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
-STRIP = 64  # queries
-THREADED_WORK = 100_000  # multiplications, below which one thread does it all
+STRIP = 96  # queries: whole tiles of a product
+THREADED_WORK = 10_000  # multiplications, below which one thread does it all
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
@@ -121,7 +121,8 @@ def attention(y, lse, q, k, v, starts, scratch, sums, product, causal, window):
     scale, (right, both) = float32(1.0 / sqrt(width)), _orders(q)
     for worker in prange(workers):
         strip = scratch[worker]
-        for task in range(worker, batch * heads * blocks, workers):
+        begin, end, step = division.share(batch * heads, worker, workers, blocks)
+        for task in range(begin, end, step):
             b, h, block = task // (heads * blocks), task // blocks % heads, task % blocks
             at, shift, shared = block * height, h * width * q.itemsize, h // group * width * q.itemsize
             rows = min(height, queries - at)
@@ -183,7 +184,8 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, sums, pr
     for worker in prange(workers):
         p, ds = scratch[worker, 0], scratch[worker, 1]
         p_at, ds_at = uintp(p.ctypes.data), uintp(ds.ctypes.data)
-        for head in range(worker, batch * heads, workers):
+        begin, end, step = division.share(batch * heads, worker, workers, 1)
+        for head in range(begin, end, step):
             b, h = head // heads, head % heads
             shift, shared = h * width * q.itemsize, h // group * width * q.itemsize
             own = h * width * dk.itemsize

@@ -6,6 +6,7 @@ from numba import float32, prange
 
 from tapeless.kernels.cpu import division
 from tapeless.kernels.cpu.compile import THREADED, Kernel
+from tapeless.kernels.cpu.vector import inlined
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
@@ -23,7 +24,13 @@ def backward(dweight, dy, tokens, add=NONE) -> list[Native]:
 
 def embedding(y, tokens, weight):
     for r in prange(tokens.size):
-        y[r, :] = weight[tokens[r], :]
+        _copy(y[r], weight[tokens[r]])
+
+
+@inlined
+def _copy(to, row):
+    for c in range(row.size):
+        to[c] = row[c]
 
 
 def embedding_backward(dweight, dy, tokens, bands, add):
