@@ -206,7 +206,7 @@ class Alone:
 class Product(partial[None]):
     """c = a @ b + beta · c, with everything resolved: calling it is one foreign call and no lookup."""
 
-    matrices: tuple[Array, ...]  # the addresses are good as long as these live
+    matrices: tuple[Array | None, ...]  # the addresses are good as long as these live
     flops: int
 
 
