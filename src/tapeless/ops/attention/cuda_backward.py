@@ -18,7 +18,21 @@ import triton.language as tl
 from tapeless.kernels.cuda.launch import blocks, launch, numbers, width
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
-from tapeless.ops.attention.cuda import LOG2E, LOWEST, dot, in_rows, lowest, seen, seen_by, spans, store, tile, tiles
+from tapeless.ops.attention.cuda import (
+    LOG2E,
+    LOWEST,
+    by_length,
+    dot,
+    in_rows,
+    lowest,
+    mine,
+    seen,
+    seen_by,
+    spans,
+    store,
+    tile,
+    tiles,
+)
 
 # (queries, keys, warps, stages), measured on an H200 at a depth of 64
 QUERIES, KEYS = (64, 64, 4, 3), (32, 64, 4, 3)
@@ -39,19 +53,22 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window) -> list[Na
         shift, sums = (scratch(lse, *lse.shape) for _ in range(2))
         arguments = (shift, sums, q, k, starts, *in_rows(q), *in_rows(k), *sizes)
         runs.append(launch(_sums, blocks(queries, high) * batch * heads, *arguments, HIGH=high, WIDE=wide, **options))
+    down = blocks(queries, high)
     of_queries = launch(
-        _backward_queries, blocks(queries, high) * batch * heads,
+        _backward_queries, down * batch * heads,
         dq, pulls, lows, dy, q, k, v, y, shift, sums, starts, *(s for x in (dq, dy, q, k, v, y) for s in in_rows(x)),
-        *sizes, HIGH=high, WIDE=wide, **options,
+        by_length(batch * heads, down, causal, window, share), *sizes, HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     high, wide, options = tiles(q, depth, KEYS)
-    programs = blocks(keys, wide) * batch * heads // share
-    parts = next(n for n in range(1, share + 1) if share % n == 0 and (programs * n >= PROGRAMS or n == share))
+    across = blocks(keys, wide)
+    programs = across * batch * heads // share
+    parts = next(n for n in range(1, share + 1) if programs * n >= PROGRAMS or n == share)
     found = (dk, dv) if parts == 1 else tuple(scratch(lse, parts * batch, *dk.shape[1:]) for _ in range(2))
     of_keys = launch(
         _backward_keys, programs * parts,
         *found, dy, q, k, v, shift, sums, pulls, lows, *(s for x in (*found, dy, q, k, v) for s in in_rows(x)),
-        batch, *sizes, CAUSAL=bool(causal), SHARE=share, PARTS=parts, PLACES=PLACES, HIGH=high, WIDE=wide, **options,
+        by_length(programs * parts // across, across, causal, window), batch, *sizes,
+        CAUSAL=bool(causal), SHARE=share, PARTS=parts, PLACES=PLACES, HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     runs += [of_queries, of_keys]
     if parts > 1:
@@ -120,13 +137,13 @@ def _slopes_of_queries(
 def _backward_queries(
     DQ, PULLS, LOWS, DY, Q, K, V, Y, SHIFTS, SUMS, STARTS,
     dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
-    T, S, H, scale,
+    together, T, S, H, scale,
     CAUSAL: tl.constexpr, LIMITED: tl.constexpr, WINDOW: tl.constexpr, SHARE: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     down = tl.cdiv(T, HIGH)
-    block = down - 1 - tl.program_id(0) % down
-    head = tl.program_id(0) // down
+    above, head = mine(down, together)
+    block = down - 1 - above
     b, h = (head // H).to(tl.int64), head % H
     rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
     K, V = K + b * k_batch + h // SHARE * D, V + b * v_batch + h // SHARE * D
@@ -213,11 +230,11 @@ def _who_sees(LOWS, first, top, bottom, T, PLACES: tl.constexpr):
 def _backward_keys(
     DK, DV, DY, Q, K, V, SHIFTS, SUMS, PULLS, LOWS,
     dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
-    B, T, S, H, scale, CAUSAL: tl.constexpr, SHARE: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr,
+    together, B, T, S, H, scale, CAUSAL: tl.constexpr, SHARE: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    across, shared = tl.cdiv(S, WIDE), H // SHARE
-    block, rest = tl.program_id(0) % across, tl.program_id(0) // across
+    shared = H // SHARE
+    block, rest = mine(tl.cdiv(S, WIDE), together)
     part, head = rest % PARTS, rest // PARTS  # a head of keys, and which of the heads that share it
     b, h = (head // shared).to(tl.int64), head % shared
     cols, shift = block * WIDE + tl.arange(0, WIDE), S - T
@@ -236,8 +253,8 @@ def _backward_keys(
         full = tl.minimum(full, hides // HIGH * HIGH)
         free = tl.minimum(free, tl.maximum(last, some))
     full = tl.maximum(full, free)
-    for n in range(SHARE // PARTS):
-        own = h * SHARE + part * (SHARE // PARTS) + n
+    for n in range(part * SHARE // PARTS, (part + 1) * SHARE // PARTS):
+        own = h * SHARE + n
         at = (b * H + own) * T
         sums = SUMS
         if SUMS is not None:
