@@ -26,7 +26,7 @@ from tapeless.ops.contract import NONE, Array, Spec
 CUDA = {name: import_module(f"tapeless.ops.{name}.cuda") for name in OPS}
 # Small blocks, so that small shapes are cut into several.
 for module, constants in (
-    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32, "PARTS": 2}),
     (sections, {"BLOCK": 512, "PIECES": 4}),
     (CUDA["layernorm"], {"PROGRAMS": 3}),
     (CUDA["rmsnorm"], {"PROGRAMS": 3}),
