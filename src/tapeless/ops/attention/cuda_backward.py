@@ -253,8 +253,11 @@ def _backward_keys(
         full = tl.minimum(full, hides // HIGH * HIGH)
         free = tl.minimum(free, tl.maximum(last, some))
     full = tl.maximum(full, free)
-    for n in range(part * SHARE // PARTS, (part + 1) * SHARE // PARTS):
-        own = h * SHARE + n
+    first, number = part * SHARE // PARTS, SHARE // PARTS  # of the heads that share these keys, the part's own
+    if SHARE % PARTS:
+        number = (part + 1) * SHARE // PARTS - first
+    for n in range(number):
+        own = h * SHARE + first + n
         at = (b * H + own) * T
         sums = SUMS
         if SUMS is not None:
