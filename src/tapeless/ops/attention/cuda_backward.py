@@ -184,25 +184,32 @@ def _backward_queries(
 
 @triton.jit
 def _slopes_of_keys(
-    dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, LOWS, q_row, dy_row, cols, first, last, T, shift, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
+    dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, LOWS, q_row, dy_row, cols, heads, first, last, T, shift, scale,
+    MASKED: tl.constexpr, ALONE: tl.constexpr, CAUSAL: tl.constexpr,
+    HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Everything transposed: keys down, queries across. A query beyond the last has q = dy = shift = pull = 0, and
-    adds nothing."""
-    for at in range(first, last, HIGH):
-        rows = at + tl.arange(0, HIGH)
-        q = tile(Q, rows, q_row, T, MASKED, D, DEPTH)
-        dy = tile(DY, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
+    adds nothing. One loop goes along the queries of all heads, or of the one that there is where it is ALONE: one loop
+    within another would take half as many registers again, and begin anew with each head."""
+    across = tl.maximum(tl.cdiv(last - first, HIGH), 0)
+    for number in range(heads * across):
+        head = 0
+        if not ALONE:
+            head = number // across
+        rows = first + (number - head * across) * HIGH + tl.arange(0, HIGH)
+        q = tile(Q + head * D, rows, q_row, T, MASKED, D, DEPTH)
+        dy = tile(DY + head * D, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
+        at = head * T + rows
         if MASKED:
-            shifts = tl.load(SHIFTS + rows, mask=rows < T, other=0.0)
-            pull = tl.load(PULLS + rows, mask=rows < T, other=0.0)
+            shifts = tl.load(SHIFTS + at, mask=rows < T, other=0.0)
+            pull = tl.load(PULLS + at, mask=rows < T, other=0.0)
         else:
-            shifts, pull = tl.load(SHIFTS + rows), tl.load(PULLS + rows)
+            shifts, pull = tl.load(SHIFTS + at), tl.load(PULLS + at)
         if SUMS is None:
             shifts *= LOG2E  # of lse
         p = tl.exp2(dot(k, tl.trans(q)) * scale - shifts[None, :])
         if SUMS is not None:
-            p /= tl.load(SUMS + rows, mask=rows < T, other=1.0)[None, :]
+            p /= tl.load(SUMS + at, mask=rows < T, other=1.0)[None, :]
         if MASKED and CAUSAL:
             p = tl.where(cols[:, None] <= rows[None, :] + shift, p, 0.0)
         if MASKED and LOWS is not None:
@@ -253,28 +260,27 @@ def _backward_keys(
         full = tl.minimum(full, hides // HIGH * HIGH)
         free = tl.minimum(free, tl.maximum(last, some))
     full = tl.maximum(full, free)
-    first, number = part * SHARE // PARTS, SHARE // PARTS  # of the heads that share these keys, the part's own
+    first, heads = part * SHARE // PARTS, SHARE // PARTS  # of those that share these keys, the part's own
     if SHARE % PARTS:
-        number = (part + 1) * SHARE // PARTS - first
-    for n in range(number):
-        own = h * SHARE + first + n
-        at = (b * H + own) * T
-        sums = SUMS
-        if SUMS is not None:
-            sums = SUMS + at
-        q, dy = Q + b * q_batch + own * D, DY + b * dy_batch + own * D
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, some, free, T, shift,
-            scale * LOG2E, True, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, free, full, T, shift,
-            scale * LOG2E, False, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, full, last, T, shift,
-            scale * LOG2E, True, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
+        heads = (part + 1) * SHARE // PARTS - first
+    own = h * SHARE + first
+    at = (b * H + own) * T
+    sums = SUMS
+    if SUMS is not None:
+        sums = SUMS + at
+    q, dy = Q + b * q_batch + own * D, DY + b * dy_batch + own * D
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, some, free, T, shift,
+        scale * LOG2E, True, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, free, full, T, shift,
+        scale * LOG2E, False, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, full, last, T, shift,
+        scale * LOG2E, True, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
     to = part * B + b
     store(DK + to * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
     store(DV + to * dv_batch + h * D, cols, dv_row, S, dv, D, DEPTH)
