@@ -2,8 +2,9 @@
 
 c is divided into rectangles, one for every thread, which share nothing but what they read. A rectangle is gone through
 in blocks of `DEPTH` along k: b's part is packed into panels as wide as a tile, then a's, some rows at a time, into
-panels as high as one, and every tile reads two panels from end to end. Of an element the order of the sum is given by k
-alone: it is the same in any rectangle, on any number of threads, in a matrix of any other size.
+panels as high as one, and every tile reads two panels from end to end. A factor that is bfloat16 is widened, which is
+exact, a panel at a time on its way there: the sums are those of the same numbers in float32. Of an element the order of
+the sum is given by k alone: it is the same in any rectangle, on any number of threads, in a matrix of any other size.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
+from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.tiles import (
     LINE,
     add_strip,
@@ -28,6 +31,7 @@ from tapeless.kernels.cpu.tiles import (
     add_vectors,
     copy_vectors,
     fetch_tile,
+    narrow_at,
     number_at,
     on_the_stack,
     put_at,
@@ -55,10 +59,15 @@ PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
+FLOAT, HALF_FLOAT = 4, 2  # bytes of a factor's numbers
+APART = DEPTH + 16  # floats from one row of a widened panel to the next, where k is the inner axis: no power of two
+WIDENED = max(ROWS, WIDTH) * APART
 
+# m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias
 RECTANGLE = types.void(
-    intp, intp, intp, float32, uintp, intp, intp, uintp, intp, intp, intp, uintp, intp, uintp, intp, intp, uintp
-)
+    intp, intp, intp, float32, uintp, intp, intp, intp, uintp, intp, intp, intp, intp, uintp, intp, uintp, intp, intp,
+    uintp,
+)  # fmt: skip
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
@@ -110,6 +119,18 @@ def _pack_a(to, source, across, along, count, high, depth):
 
 
 @inlined
+def _widen(to, source, across, along, count, depth):
+    """The bfloat16 numbers of a panel as floats, in the order in which they lie in memory: what is packed instead. How
+    far apart they then are, across and along."""
+    rows, row, length, step = (depth, along, count, WIDTH) if across == 1 else (count, across, depth, APART)
+    for i in range(rows):
+        begin, place = source + uintp(i * row * HALF_FLOAT), to + uintp(i * step * FLOAT)
+        for j in range(length):
+            put_at(place, intp(j), narrow_at(begin, intp(j)))
+    return (1, step) if across == 1 else (step, 1)
+
+
+@inlined
 def _height(count):
     """Of the tile for the last rows: at least half of the smaller ones is used."""
     if count > HALF:
@@ -134,22 +155,30 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
 
 
 def rectangle_of_tiles(
-    m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c, c_row, room, most_high, most_wide, bias
+    m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_high, most_wide, bias
 ):  # fmt: skip
-    edge, far = on_the_stack(FLOATS), m * n >= FAR
+    edge, widened, far = on_the_stack(FLOATS), on_the_stack(WIDENED), m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
         for begin in range(0, k, DEPTH):
             depth, also = min(DEPTH, k - begin), intp(1 if begin > 0 else add)
             for at in range(0, wide, WIDTH):
-                source = b + uintp((begin * b_row + (first + at) * b_col) * 4)
-                _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, min(WIDTH, wide - at), depth)
+                source, count = b + uintp((begin * b_row + (first + at) * b_col) * b_size), min(WIDTH, wide - at)
+                across, along = b_col, b_row
+                if b_size == HALF_FLOAT:
+                    across, along = _widen(widened, source, b_col, b_row, count, depth)
+                    source = widened
+                _pack_b(room + uintp(at * depth * 4), source, across, along, count, depth)
             packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
             for top in range(0, m, most_high):
                 high = min(most_high, m - top)
                 for at in range(0, high, ROWS):
-                    source, count = a + uintp(((top + at) * a_row + begin * a_col) * 4), min(ROWS, high - at)
-                    _pack_a(packed_a + uintp(at * depth * 4), source, a_row, a_col, count, _height(count), depth)
+                    source, count = a + uintp(((top + at) * a_row + begin * a_col) * a_size), min(ROWS, high - at)
+                    across, along = a_row, a_col
+                    if a_size == HALF_FLOAT:
+                        across, along = _widen(widened, source, a_row, a_col, count, depth)
+                        source = widened
+                    _pack_a(packed_a + uintp(at * depth * 4), source, across, along, count, _height(count), depth)
                 for left in range(0, wide, WIDTH):
                     for at in range(0, high, ROWS):
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
@@ -222,8 +251,8 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
     add = intp(1 if beta != 0 else 0)
     _rectangle(
-        m, n, k, alpha, a, intp(a_rows), intp(a_columns), b, intp(b_rows), intp(b_columns), add, c, c_row, room,
-        intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
+        m, n, k, alpha, a, intp(a_rows), intp(a_columns), intp(FLOAT), b, intp(b_rows), intp(b_columns), intp(FLOAT),
+        add, c, c_row, room, intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
     )  # fmt: skip
 
 
@@ -266,20 +295,22 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
             i += 1
 
 
-def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, bias, rooms):
+def rectangles(
+    across, down, m, n, k, c, c_row, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, bias, rooms
+):  # fmt: skip
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
         i, j = worker // across, worker % across
         top, bottom = cut(m, ROWS, i, down), cut(m, ROWS, i + 1, down)
         left, right = cut(n, WIDTH, j, across), cut(n, WIDTH, j + 1, across)
-        own_a = uintp(a.ctypes.data) + uintp(top * a_row * 4)
-        own_b = uintp(b.ctypes.data) + uintp(left * b_col * 4)
+        own_a = uintp(a.ctypes.data) + uintp(top * a_row * a_size)
+        own_b = uintp(b.ctypes.data) + uintp(left * b_col * b_size)
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
         own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
         _rectangle(
-            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), own_b,
-            intp(b_row), intp(b_col), intp(add), own_c, intp(c_row), uintp(rooms[worker].ctypes.data), intp(HIGH),
-            intp(WIDE), own_bias,
+            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), intp(a_size),
+            own_b, intp(b_row), intp(b_col), intp(b_size), intp(add), own_c, intp(c_row),
+            uintp(rooms[worker].ctypes.data), intp(HIGH), intp(WIDE), own_bias,
         )  # fmt: skip
 
 
@@ -311,7 +342,7 @@ def bound(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array,
     bias: Array | None = None,
 ) -> Native:  # fmt: skip
-    """c = a @ b + bias, or c += a @ b, ready to be called."""
+    """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     across, down = division_of(m, n, workers)
     rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
@@ -320,15 +351,18 @@ def bound(
         (1, step) if turned else (step, 1)
         for (_, step), turned in zip(factors, (transpose_a, transpose_b), strict=True)
     ]
-    a, b = (flat for flat, _ in factors)
+    of_a, of_b = (
+        (*step, HALF_FLOAT if is_narrow(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
+    )
+    a, b = (flat.view(np.uint8) for flat, _ in factors)  # one type for all of them
     function = rectangle().ctypes
     if across * down > 1:
-        given = (c, c_row, a, *steps[0], b, *steps[1], int(add), bias, rooms)
+        given = (c, c_row, a, *of_a, b, *of_b, int(add), bias, rooms)
         return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),
-        address(a.ctypes.data), *map(integer, steps[0]), address(b.ctypes.data), *map(integer, steps[1]),
+        address(a.ctypes.data), *map(integer, of_a), address(b.ctypes.data), *map(integer, of_b),
         integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(HIGH), integer(WIDE),
         address(0 if bias is None else bias.ctypes.data),
     )  # fmt: skip
