@@ -15,6 +15,7 @@ from tapeless.model import Model
 from tapeless.models.adapters import merged
 from tapeless.models.config import RENAMED, Preset
 from tapeless.ops.contract import Array
+from tapeless.program.precision import numpy_type
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
@@ -35,7 +36,9 @@ FIXED = (
 )  # fmt: skip
 
 # What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
-OF_A_TRAINING: dict[str, Any] = {"frozen": (), "train": (), "lora": None, "lora_alpha": None, "lora_targets": ()}
+OF_A_TRAINING: dict[str, Any] = {
+    "frozen": (), "frozen_precision": None, "train": (), "lora": None, "lora_alpha": None, "lora_targets": (),
+}  # fmt: skip
 OF_ANY_MODEL = ("optimizer", "recompute", "chunk", "keep_norms", "lean", "dropout")  # whatever weights it begins with
 
 
@@ -244,11 +247,17 @@ def _take(weights: Mapping[str, Array], model: Model) -> None:
 
 
 def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | None:
-    """What is not trained, as it was before this training's precision has rounded it."""
-    frozen = [weight.name for weight in model.program.weights if weight.kind == "frozen"]
+    """What is not trained, as it was before this training's precision has rounded it; but where the type of frozen
+    matrices was chosen, in that: what is trained on top of them has seen no other."""
+    frozen = [weight for weight in model.program.weights if weight.kind == "frozen"]
     if not frozen:
         return None
-    return write_base(made.folder, {name: weights[name] if name in weights else model.read(name) for name in frozen})
+    chosen = model.preset.frozen_precision
+    base = {each.name: weights[each.name] if each.name in weights else model.read(each.name) for each in frozen}
+    if chosen is not None:
+        kept = numpy_type(chosen)
+        base |= {each.name: model.read(each.name).astype(kept) for each in frozen if each.role == "frozen"}
+    return write_base(made.folder, base)
 
 
 def _recording(run: Run, trainer: Trainer) -> Recording | None:
