@@ -15,6 +15,8 @@ from tapeless.check.lockstep import lockstep, pair
 from tapeless.errors import NotYetError
 from tapeless.generate import Decoder
 from tapeless.kernels.cpu import blas
+from tapeless.models import decoding, transformer
+from tapeless.models.presets import PRESETS
 from tapeless.program.precision import PRECISIONS, numpy_type
 
 NARROW = [each for each in (*CONFIGURATIONS, *LARGER) if each.fields.get("frozen_precision")]
@@ -115,6 +117,20 @@ def test_frozen_matrices_take_two_bytes_and_nothing_else_changes(name: str) -> N
     kinds, before = narrow.plan.bytes_by_kind(), wide.plan.bytes_by_kind()
     assert before.pop("frozen") - kinds.pop("frozen") == saved
     assert {**kinds, "workspace": 0} == {**before, "workspace": 0}
+
+
+def test_programs_that_only_read_know_their_type() -> None:
+    """What they ask for besides, they ask for by it: our own products pack, and MKL's would not."""
+    preset = PRESETS["llama-4x256"].override(lora=2, frozen_precision="bfloat16")
+    trained = {each.name: each.role for each in transformer.training(preset, 1, 8, None).weights}
+    assert set(trained.values()) == {"frozen", "weight"}
+    for program in (
+        transformer.evaluation(preset, 1, 8),
+        transformer.readout(preset, 1, 8),
+        decoding.reading(preset, 8),
+        decoding.decoding(preset),
+    ):
+        assert {each.name: each.role for each in program.weights} == trained
 
 
 def test_adapters_stay_wide_where_they_are_frozen() -> None:

@@ -15,11 +15,10 @@ from tapeless.model import Model
 from tapeless.models.adapters import merged
 from tapeless.models.config import RENAMED, Preset
 from tapeless.ops.contract import Array
-from tapeless.program.precision import numpy_type
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
-from tapeless.train.base import all_weights, write_base
+from tapeless.train.base import all_weights, as_held, write_base
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
@@ -252,12 +251,8 @@ def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | N
     frozen = [weight for weight in model.program.weights if weight.kind == "frozen"]
     if not frozen:
         return None
-    chosen = model.preset.frozen_precision
     base = {each.name: weights[each.name] if each.name in weights else model.read(each.name) for each in frozen}
-    if chosen is not None:
-        kept = numpy_type(chosen)
-        base |= {each.name: model.read(each.name).astype(kept) for each in frozen if each.role == "frozen"}
-    return write_base(made.folder, base)
+    return write_base(made.folder, as_held(base, frozen, model.preset.frozen_precision))
 
 
 def _recording(run: Run, trainer: Trainer) -> Recording | None:
