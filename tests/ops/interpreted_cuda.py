@@ -26,7 +26,7 @@ from tapeless.ops.contract import NONE, Array, Spec
 CUDA = {name: import_module(f"tapeless.ops.{name}.cuda") for name in OPS}
 # Small blocks, so that small shapes are cut into several.
 for module, constants in (
-    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
+    (sums, {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32, "PARTS": 2}),
     (sections, {"BLOCK": 512, "PIECES": 4}),
     (CUDA["layernorm"], {"PROGRAMS": 3}),
     (CUDA["rmsnorm"], {"PROGRAMS": 3}),
@@ -35,6 +35,7 @@ for module, constants in (
     (CUDA["gelu"], {"PROGRAMS": 4, "ROWS": 8, "COLUMNS": 32}),
     (CUDA["unembed"], {"HELD": 3000}),
     (CUDA["adapt"], {"TYPES": (torch.float32,), "LEAST": 2, "ROWS": 16, "COLUMNS": 32, "PROGRAMS": 12, "ADDED": 64}),
+    (CUDA["attention"], {"TOGETHER": 4}),
     (cuda_backward, {"PROGRAMS": 6, "PLACES": 32}),
 ):
     for constant, value in constants.items():
@@ -56,6 +57,7 @@ SHAPES: dict[str, list[dict[str, int]]] = {
         {"B": 2, "T": 64, "S": 96, "H": 1, "D": 20},
         {"B": 1, "T": 1, "S": 40, "H": 3, "D": 8},
         {"B": 1, "T": 40, "S": 33, "H": 1, "D": 16},
+        {"B": 1, "T": 40, "S": 40, "H": 3, "D": 4},
         {"B": 2, "T": 40, "S": 70, "H": 4, "D": 4, "G": 2},
         {"B": 1, "T": 70, "S": 70, "H": 3, "D": 3, "G": 1},
     ],

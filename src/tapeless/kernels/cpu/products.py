@@ -2,9 +2,10 @@
 
 c is divided into rectangles, one for every thread, which share nothing but what they read. A rectangle is gone through
 in blocks of `DEPTH` along k: b's part is packed into panels as wide as a tile, then a's, some rows at a time, into
-panels as high as one, and every tile reads two panels from end to end. A factor that is bfloat16 is widened, which is
-exact, a panel at a time on its way there: the sums are those of the same numbers in float32. Of an element the order of
-the sum is given by k alone: it is the same in any rectangle, on any number of threads, in a matrix of any other size.
+panels as high as one, and every tile reads two panels from end to end; meanwhile what is packed next comes from memory.
+A factor that is bfloat16 is widened, which is exact, a panel at a time on its way there: the sums are those of the same
+numbers in float32. Of an element the order of the sum is given by k alone: it is the same in any rectangle, on any
+number of threads, in a matrix of any other size.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tapeless.kernels.cpu.tiles import (
     add_tile,
     add_vectors,
     copy_vectors,
+    fetch,
     fetch_tile,
     narrow_at,
     number_at,
@@ -44,11 +46,12 @@ from tapeless.kernels.native import Native
 Array = NDArray[Any]
 
 TILES = tiles_for(config.CPU_FEATURES, platform.machine())
-DEPTH = 256  # along k: a panel of b stays in the first cache, and one of a beside it
-HIGH, WIDE = 96, 2048  # rows of a and columns of b that are packed at a time: for the second cache, and the third
-LITTLE_HIGH, LITTLE_WIDE = 72, 128  # where a thread's own stack has to hold them
+# Along k, rows of a and columns of b that are packed at a time: a panel of b and all of a's for the second cache, b's
+# for the third. Deeper blocks go less often over c.
+DEPTH, HIGH, WIDE = 512, 96, 2048
+LITTLE_DEPTH, LITTLE_HIGH, LITTLE_WIDE = 256, 72, 128  # where a thread's own stack has to hold them
 LEAST, LEAST_DEEP = 32, 128  # rows and columns, and numbers along k, of products that are not packed
-FAR = 1 << 17  # numbers of a rectangle of c, from which its tiles are not in a near cache and are asked for beforehand
+FAR = 1 << 17  # numbers of a matrix, from which it is not in a near cache and its parts are asked for beforehand
 SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
 TRANSPOSED = 112  # as a BLAS says it
 
@@ -58,15 +61,15 @@ WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
 PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
-LITTLE = DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
+LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 FLOAT, HALF_FLOAT = 4, 2  # bytes of a factor's numbers
-APART = DEPTH + 16  # floats from one row of a widened panel to the next, where k is the inner axis: no power of two
+NEAR, APART = 128, 144  # numbers of a row that are widened at a time, and floats between rows: no power of two
 WIDENED = max(ROWS, WIDTH) * APART
 
 # m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias
 RECTANGLE = types.void(
     intp, intp, intp, float32, uintp, intp, intp, intp, uintp, intp, intp, intp, intp, uintp, intp, uintp, intp, intp,
-    uintp,
+    intp, uintp,
 )  # fmt: skip
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
@@ -119,15 +122,36 @@ def _pack_a(to, source, across, along, count, high, depth):
 
 
 @inlined
-def _widen(to, source, across, along, count, depth):
-    """The bfloat16 numbers of a panel as floats, in the order in which they lie in memory: what is packed instead. How
-    far apart they then are, across and along."""
-    rows, row, length, step = (depth, along, count, WIDTH) if across == 1 else (count, across, depth, APART)
+def _widen(to, step, source, row, rows, length):
+    """Rows of so many bfloat16 numbers, which lie `row` apart, as floats, which lie `step` apart."""
     for i in range(rows):
-        begin, place = source + uintp(i * row * HALF_FLOAT), to + uintp(i * step * FLOAT)
+        place, begin = to + uintp(i * step * FLOAT), source + uintp(i * row * HALF_FLOAT)
         for j in range(length):
             put_at(place, intp(j), narrow_at(begin, intp(j)))
-    return (1, step) if across == 1 else (step, 1)
+
+
+@inlined
+def _pack_narrow_b(to, source, across, along, count, depth, near):
+    """As `_pack_b`, of bfloat16: the rows that it makes at once, or by way of some that stay in the first cache."""
+    if across == 1:
+        _widen(to, WIDTH, source, along, depth, count)
+        return
+    for k in range(0, depth, NEAR):
+        part = min(NEAR, depth - k)
+        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _pack_b(to + uintp(k * WIDTH * FLOAT), near, intp(APART), intp(1), count, part)
+
+
+@inlined
+def _pack_narrow_a(to, source, across, along, count, high, depth, near):
+    """As `_pack_a`."""
+    if across == 1:
+        _widen(to, high, source, along, depth, count)
+        return
+    for k in range(0, depth, NEAR):
+        part = min(NEAR, depth - k)
+        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _pack_a(to + uintp(k * high * FLOAT), near, intp(APART), intp(1), count, high, part)
 
 
 @inlined
@@ -154,33 +178,57 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
         add_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
 
 
+@inlined
+def _fetch_part(place, across, along, size, count, depth, part, parts):
+    """Of a block that is packed next, as it lies in memory, one of so many parts."""
+    if along == 1:
+        lines, apart, length = count, across, depth
+    else:
+        lines, apart, length = depth, along, count
+    for line in range(lines * part // parts, lines * (part + 1) // parts):
+        for byte in range(0, length * size, LINE):
+            fetch(place + uintp(line * apart * size + byte))
+
+
 def rectangle_of_tiles(
-    m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_high, most_wide, bias
+    m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_deep, most_high,
+    most_wide, bias,
 ):  # fmt: skip
-    edge, widened, far = on_the_stack(FLOATS), on_the_stack(WIDENED), m * n >= FAR
+    edge, near = on_the_stack(FLOATS), on_the_stack(WIDENED)
+    far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
-        for begin in range(0, k, DEPTH):
-            depth, also = min(DEPTH, k - begin), intp(1 if begin > 0 else add)
+        for begin in range(0, k, most_deep):
+            depth, also, end = min(most_deep, k - begin), intp(1 if begin > 0 else add), min(k, begin + most_deep)
             for at in range(0, wide, WIDTH):
                 source, count = b + uintp((begin * b_row + (first + at) * b_col) * b_size), min(WIDTH, wide - at)
-                across, along = b_col, b_row
-                if b_size == HALF_FLOAT:
-                    across, along = _widen(widened, source, b_col, b_row, count, depth)
-                    source = widened
-                _pack_b(room + uintp(at * depth * 4), source, across, along, count, depth)
+                if b_size == FLOAT:
+                    _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
+                else:
+                    _pack_narrow_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
             packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
+            below_b, deep_b = b + uintp((end * b_row + first * b_col) * b_size), min(most_deep, k - end)
             for top in range(0, m, most_high):
                 high = min(most_high, m - top)
                 for at in range(0, high, ROWS):
                     source, count = a + uintp(((top + at) * a_row + begin * a_col) * a_size), min(ROWS, high - at)
-                    across, along = a_row, a_col
-                    if a_size == HALF_FLOAT:
-                        across, along = _widen(widened, source, a_row, a_col, count, depth)
-                        source = widened
-                    _pack_a(packed_a + uintp(at * depth * 4), source, across, along, count, _height(count), depth)
+                    to, tall = packed_a + uintp(at * depth * 4), _height(count)
+                    if a_size == FLOAT:
+                        _pack_a(to, source, a_row, a_col, count, tall, depth)
+                    else:
+                        _pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
+                row, column = (top + high, begin) if top + high < m else (0, end)
+                next_a, high_a = a + uintp((row * a_row + column * a_col) * a_size), min(most_high, m - row)
+                tile, tiles, blocks = 0, -(-high // ROWS) * -(-wide // WIDTH), -(-m // most_high)
                 for left in range(0, wide, WIDTH):
                     for at in range(0, high, ROWS):
+                        if far_a:
+                            deep_a = min(most_deep, k - column)
+                            _fetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
+                        if far_b:
+                            part = top // most_high * tiles + tile
+                            _fetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
+                        tile += 1
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
                         panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
                         place = c + uintp(((top + at) * c_row + first + left) * 4)
@@ -188,12 +236,12 @@ def rectangle_of_tiles(
                         fits = count == tall and (columns == WIDTH or (tall == ROWS and columns == NARROW * LANES))
                         to, apart, added = (place, c_row, also) if fits else (edge, intp(WIDTH), intp(0))
                         factor = alpha if fits else float32(1)
-                        if far and fits:
+                        if far_c and fits:
                             fetch_tile(ROWS, LINES, place, intp(c_row * 4))
                         _tile(tall, columns, depth, panel_a, panel_b, to, apart, factor, added)
                         if not fits:
                             _from_edge(place, c_row, edge, count, columns, alpha, also)
-                        if bias and begin + depth == k:
+                        if bias and end == k:
                             _add_bias(place, c_row, count, columns, bias + uintp((first + left) * 4))
 
 
@@ -252,7 +300,7 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     add = intp(1 if beta != 0 else 0)
     _rectangle(
         m, n, k, alpha, a, intp(a_rows), intp(a_columns), intp(FLOAT), b, intp(b_rows), intp(b_columns), intp(FLOAT),
-        add, c, c_row, room, intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
+        add, c, c_row, room, intp(LITTLE_DEPTH), intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
     )  # fmt: skip
 
 
@@ -310,7 +358,7 @@ def rectangles(
         _rectangle(
             intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), intp(a_size),
             own_b, intp(b_row), intp(b_col), intp(b_size), intp(add), own_c, intp(c_row),
-            uintp(rooms[worker].ctypes.data), intp(HIGH), intp(WIDE), own_bias,
+            uintp(rooms[worker].ctypes.data), intp(DEPTH), intp(HIGH), intp(WIDE), own_bias,
         )  # fmt: skip
 
 
@@ -363,6 +411,7 @@ def bound(
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),
         address(a.ctypes.data), *map(integer, of_a), address(b.ctypes.data), *map(integer, of_b),
-        integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(HIGH), integer(WIDE),
+        integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(DEPTH), integer(HIGH),
+        integer(WIDE),
         address(0 if bias is None else bias.ctypes.data),
     )  # fmt: skip

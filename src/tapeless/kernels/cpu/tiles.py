@@ -140,6 +140,19 @@ def fetch_tile(typing, rows, lines, place, apart):
     return types.void(*_literals(rows, lines), uintp, intp), generate
 
 
+@intrinsic
+def fetch(typing, place):
+    """Asks for a cache line that will be read, so far as to the second cache: the first is full of what is read now."""
+
+    def generate(context, builder, signature, arguments):
+        fetch = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+        to_read, near, data = (ir.Constant(INDEX, number) for number in (0, 2, 1))
+        builder.call(fetch, [builder.inttoptr(arguments[0], POINTER), to_read, near, data])
+        return context.get_dummy_value()
+
+    return types.void(uintp), generate
+
+
 @intrinsic(prefer_literal=True)
 def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
     """As `add_tile`, one vector wide and with a and b where they lie: for products that are too small to be packed."""

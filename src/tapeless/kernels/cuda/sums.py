@@ -6,13 +6,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tapeless.kernels.cuda.launch import blocks, launch, numbers, put
+from tapeless.kernels.cuda.launch import blocks, launch, numbers, put, width
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
 
 ROWS, COLUMNS = 32, 128  # of a tile
 PROGRAMS = 1024  # enough to fill a device
-FOLDED = 16  # columns of a program that adds up parts
+# Of a program that adds up parts: its columns, and how many parts are under way at once. A program is short and waits
+# for memory, so that is nearly all there are.
+FOLDED, PARTS, WARPS = 16, 512, 8
 
 
 def column_sums(total, x, add: bool, copy=None) -> list[Native]:
@@ -38,7 +40,8 @@ def fold(partial, *totals) -> Native:
     given = [*totals, *[(None, False)] * (3 - len(totals))]
     options = {f"ADD{number}": add for number, (_, add) in enumerate(given)}
     tensors = (*(total for total, _ in given), partial)
-    return launch(_fold, grid, *tensors, parts, columns, PARTS=64, COLUMNS=FOLDED, **options)
+    sizes = {"PARTS": min(PARTS, width(parts)), "COLUMNS": FOLDED, "num_warps": WARPS}
+    return launch(_fold, grid, *tensors, parts, columns, **sizes, **options)
 
 
 @triton.jit

@@ -24,6 +24,9 @@ LOWEST = tl.constexpr(-3e38)  # of a score, nearly: where a query has seen no ke
 # (queries, keys, warps, stages), measured on an H200 at a depth of 64. float32 takes twice the room.
 FORWARD, FLOAT32 = (64, 64, 4, 3), (32, 32, 4, 1)
 REGISTERS = 128  # of a thread of the forward, so that four programs share a multiprocessor
+# Programs that are handed out by their length: several for each place on a device, and few enough that what they go
+# along, 16 MiB at a depth of 64 in bfloat16, stays in its cache.
+TOGETHER = 1024
 
 
 def forward(y, lse, q, k, v, starts, causal, window) -> list[Native]:
@@ -45,10 +48,12 @@ def mixed(
     options |= seen_by(causal, window, starts, share)
     if q.dtype == torch.bfloat16 and options["DEPTH"] <= 64:
         options["maxnreg"] = REGISTERS
+    down = blocks(queries, high)
     run = launch(
-        _forward, blocks(queries, high) * batch * heads,
+        _forward, down * batch * heads,
         y, lse, q, k, v, starts, position, *in_rows(y), *in_rows(q), *k_strides, *v_strides,
-        queries, keys, heads, 1 / sqrt(depth), HIGH=high, WIDE=wide, **options,
+        queries, keys, heads, by_length(batch * heads, down, causal, window, share), 1 / sqrt(depth),
+        HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     return [run]
 
@@ -65,6 +70,13 @@ def seen_by(causal, window, starts, share):
     return {"CAUSAL": bool(causal), "LIMITED": limited, "WINDOW": int(window), "SHARE": share}
 
 
+def by_length(heads, count, causal, window, share=1):
+    """Of how many heads, each with as many blocks, the longest blocks come first. `share` have the same keys."""
+    if not causal or window:
+        return 1  # their blocks take equally long
+    return blocks(heads, blocks(heads, share * blocks(TOGETHER, count)))
+
+
 def tiles(q, depth, measured):
     high, wide, warps, stages = FLOAT32 if q.dtype == torch.float32 else measured
     if depth > 128:
@@ -78,6 +90,17 @@ def in_rows(x):
     if x.shape[1] * x.stride(1) >= 2**31:  # within a sequence the kernels count in 32 bits, which is faster
         raise TapelessError(f"attention on a GPU cannot reach across {x.shape[1]:,} positions: take a shorter time.")
     return x.stride(0), x.stride(1)
+
+
+@triton.jit
+def mine(count, together):
+    """Which block, counted from the longest, of which head is this program's. A device begins programs in their order:
+    were all blocks of a head to come before those of the next, some of the longest would begin last, and the device
+    would wait for them half empty."""
+    first = tl.program_id(0) // (count * together) * together
+    heads = tl.minimum(tl.num_programs(0) // count - first, together)
+    within = tl.program_id(0) - first * count
+    return within // heads, first + within % heads
 
 
 @triton.jit
@@ -163,13 +186,13 @@ def _mix(
 @triton.jit
 def _forward(
     Y, LSE, Q, K, V, STARTS, POSITION,
-    y_batch, y_row, q_batch, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, T, S, H, scale,
+    y_batch, y_row, q_batch, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, T, S, H, together, scale,
     CAUSAL: tl.constexpr, LIMITED: tl.constexpr, WINDOW: tl.constexpr, SHARE: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     down = tl.cdiv(T, HIGH)
-    block = down - 1 - tl.program_id(0) % down  # the longest rows first
-    head = tl.program_id(0) // down
+    above, head = mine(down, together)
+    block = down - 1 - above
     b, h = (head // H).to(tl.int64), head % H
     rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
     if POSITION is not None:

@@ -18,7 +18,21 @@ import triton.language as tl
 from tapeless.kernels.cuda.launch import blocks, launch, numbers, width
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
-from tapeless.ops.attention.cuda import LOG2E, LOWEST, dot, in_rows, lowest, seen, seen_by, spans, store, tile, tiles
+from tapeless.ops.attention.cuda import (
+    LOG2E,
+    LOWEST,
+    by_length,
+    dot,
+    in_rows,
+    lowest,
+    mine,
+    seen,
+    seen_by,
+    spans,
+    store,
+    tile,
+    tiles,
+)
 
 # (queries, keys, warps, stages), measured on an H200 at a depth of 64
 QUERIES, KEYS = (64, 64, 4, 3), (32, 64, 4, 3)
@@ -39,19 +53,22 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window) -> list[Na
         shift, sums = (scratch(lse, *lse.shape) for _ in range(2))
         arguments = (shift, sums, q, k, starts, *in_rows(q), *in_rows(k), *sizes)
         runs.append(launch(_sums, blocks(queries, high) * batch * heads, *arguments, HIGH=high, WIDE=wide, **options))
+    down = blocks(queries, high)
     of_queries = launch(
-        _backward_queries, blocks(queries, high) * batch * heads,
+        _backward_queries, down * batch * heads,
         dq, pulls, lows, dy, q, k, v, y, shift, sums, starts, *(s for x in (dq, dy, q, k, v, y) for s in in_rows(x)),
-        *sizes, HIGH=high, WIDE=wide, **options,
+        by_length(batch * heads, down, causal, window, share), *sizes, HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     high, wide, options = tiles(q, depth, KEYS)
-    programs = blocks(keys, wide) * batch * heads // share
-    parts = next(n for n in range(1, share + 1) if share % n == 0 and (programs * n >= PROGRAMS or n == share))
+    across = blocks(keys, wide)
+    programs = across * batch * heads // share
+    parts = next(n for n in range(1, share + 1) if programs * n >= PROGRAMS or n == share)
     found = (dk, dv) if parts == 1 else tuple(scratch(lse, parts * batch, *dk.shape[1:]) for _ in range(2))
     of_keys = launch(
         _backward_keys, programs * parts,
         *found, dy, q, k, v, shift, sums, pulls, lows, *(s for x in (*found, dy, q, k, v) for s in in_rows(x)),
-        batch, *sizes, CAUSAL=bool(causal), SHARE=share, PARTS=parts, PLACES=PLACES, HIGH=high, WIDE=wide, **options,
+        by_length(programs * parts // across, across, causal, window), batch, *sizes,
+        CAUSAL=bool(causal), SHARE=share, PARTS=parts, PLACES=PLACES, HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     runs += [of_queries, of_keys]
     if parts > 1:
@@ -120,13 +137,13 @@ def _slopes_of_queries(
 def _backward_queries(
     DQ, PULLS, LOWS, DY, Q, K, V, Y, SHIFTS, SUMS, STARTS,
     dq_batch, dq_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row, y_batch, y_row,
-    T, S, H, scale,
+    together, T, S, H, scale,
     CAUSAL: tl.constexpr, LIMITED: tl.constexpr, WINDOW: tl.constexpr, SHARE: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     down = tl.cdiv(T, HIGH)
-    block = down - 1 - tl.program_id(0) % down
-    head = tl.program_id(0) // down
+    above, head = mine(down, together)
+    block = down - 1 - above
     b, h = (head // H).to(tl.int64), head % H
     rows, shift = block * HIGH + tl.arange(0, HIGH), S - T
     K, V = K + b * k_batch + h // SHARE * D, V + b * v_batch + h // SHARE * D
@@ -167,25 +184,32 @@ def _backward_queries(
 
 @triton.jit
 def _slopes_of_keys(
-    dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, LOWS, q_row, dy_row, cols, first, last, T, shift, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
+    dk, dv, k, v, Q, DY, SHIFTS, SUMS, PULLS, LOWS, q_row, dy_row, cols, heads, first, last, T, shift, scale,
+    MASKED: tl.constexpr, ALONE: tl.constexpr, CAUSAL: tl.constexpr,
+    HIGH: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Everything transposed: keys down, queries across. A query beyond the last has q = dy = shift = pull = 0, and
-    adds nothing."""
-    for at in range(first, last, HIGH):
-        rows = at + tl.arange(0, HIGH)
-        q = tile(Q, rows, q_row, T, MASKED, D, DEPTH)
-        dy = tile(DY, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
+    adds nothing. One loop goes along the queries of all heads, or of the one that there is where it is ALONE: one loop
+    within another would take half as many registers again, and begin anew with each head."""
+    across = tl.maximum(tl.cdiv(last - first, HIGH), 0)
+    for number in range(heads * across):
+        head = 0
+        if not ALONE:
+            head = number // across
+        rows = first + (number - head * across) * HIGH + tl.arange(0, HIGH)
+        q = tile(Q + head * D, rows, q_row, T, MASKED, D, DEPTH)
+        dy = tile(DY + head * D, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
+        at = head * T + rows
         if MASKED:
-            shifts = tl.load(SHIFTS + rows, mask=rows < T, other=0.0)
-            pull = tl.load(PULLS + rows, mask=rows < T, other=0.0)
+            shifts = tl.load(SHIFTS + at, mask=rows < T, other=0.0)
+            pull = tl.load(PULLS + at, mask=rows < T, other=0.0)
         else:
-            shifts, pull = tl.load(SHIFTS + rows), tl.load(PULLS + rows)
+            shifts, pull = tl.load(SHIFTS + at), tl.load(PULLS + at)
         if SUMS is None:
             shifts *= LOG2E  # of lse
         p = tl.exp2(dot(k, tl.trans(q)) * scale - shifts[None, :])
         if SUMS is not None:
-            p /= tl.load(SUMS + rows, mask=rows < T, other=1.0)[None, :]
+            p /= tl.load(SUMS + at, mask=rows < T, other=1.0)[None, :]
         if MASKED and CAUSAL:
             p = tl.where(cols[:, None] <= rows[None, :] + shift, p, 0.0)
         if MASKED and LOWS is not None:
@@ -213,11 +237,11 @@ def _who_sees(LOWS, first, top, bottom, T, PLACES: tl.constexpr):
 def _backward_keys(
     DK, DV, DY, Q, K, V, SHIFTS, SUMS, PULLS, LOWS,
     dk_batch, dk_row, dv_batch, dv_row, dy_batch, dy_row, q_batch, q_row, k_batch, k_row, v_batch, v_row,
-    B, T, S, H, scale, CAUSAL: tl.constexpr, SHARE: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr,
+    together, B, T, S, H, scale, CAUSAL: tl.constexpr, SHARE: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    across, shared = tl.cdiv(S, WIDE), H // SHARE
-    block, rest = tl.program_id(0) % across, tl.program_id(0) // across
+    shared = H // SHARE
+    block, rest = mine(tl.cdiv(S, WIDE), together)
     part, head = rest % PARTS, rest // PARTS  # a head of keys, and which of the heads that share it
     b, h = (head // shared).to(tl.int64), head % shared
     cols, shift = block * WIDE + tl.arange(0, WIDE), S - T
@@ -236,25 +260,27 @@ def _backward_keys(
         full = tl.minimum(full, hides // HIGH * HIGH)
         free = tl.minimum(free, tl.maximum(last, some))
     full = tl.maximum(full, free)
-    for n in range(SHARE // PARTS):
-        own = h * SHARE + part * (SHARE // PARTS) + n
-        at = (b * H + own) * T
-        sums = SUMS
-        if SUMS is not None:
-            sums = SUMS + at
-        q, dy = Q + b * q_batch + own * D, DY + b * dy_batch + own * D
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, some, free, T, shift,
-            scale * LOG2E, True, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, free, full, T, shift,
-            scale * LOG2E, False, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
-        dk, dv = _slopes_of_keys(
-            dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, full, last, T, shift,
-            scale * LOG2E, True, CAUSAL, HIGH, D, DEPTH,
-        )  # fmt: skip
+    first, heads = part * SHARE // PARTS, SHARE // PARTS  # of those that share these keys, the part's own
+    if SHARE % PARTS:
+        heads = (part + 1) * SHARE // PARTS - first
+    own = h * SHARE + first
+    at = (b * H + own) * T
+    sums = SUMS
+    if SUMS is not None:
+        sums = SUMS + at
+    q, dy = Q + b * q_batch + own * D, DY + b * dy_batch + own * D
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, some, free, T, shift,
+        scale * LOG2E, True, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, free, full, T, shift,
+        scale * LOG2E, False, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
+    dk, dv = _slopes_of_keys(
+        dk, dv, k, v, q, dy, SHIFTS + at, sums, PULLS + at, LOWS, q_row, dy_row, cols, heads, full, last, T, shift,
+        scale * LOG2E, True, SHARE == PARTS, CAUSAL, HIGH, D, DEPTH,
+    )  # fmt: skip
     to = part * B + b
     store(DK + to * dk_batch + h * D, cols, dk_row, S, dk * scale, D, DEPTH)
     store(DV + to * dv_batch + h * D, cols, dv_row, S, dv, D, DEPTH)
