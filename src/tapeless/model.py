@@ -98,7 +98,7 @@ class Model(Shown):
         self.optimizer = optimizer
         kind = backend_named(backend)
         self.backend = kind.name
-        self.precision = precision_for(kind, precision)
+        self.precision = precision_for(kind, precision, self.preset.frozen_precision)
 
         weighted = self.class_weights is not None
         wanted = Wanted(self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted)

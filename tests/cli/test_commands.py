@@ -117,7 +117,7 @@ def test_check_proves_and_reports_worst_first():
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
     assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
-    assert report["models"]["models"] == 15
+    assert report["models"]["models"] == 16
     assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
     assert not any(wiring["refusal"] for wiring in report["wiring"])
     assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})

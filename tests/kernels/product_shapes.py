@@ -1,5 +1,6 @@
 """Products of small whole numbers, which are exact in float32 whatever the order of their sums, at every size up to so
 many: `python -m tests.kernels.product_shapes [SIZE]` tries them all, `make product-shapes` on vectors of every width.
+They are exact in bfloat16, too, which either factor may be.
 
 The matrices end where a page ends behind which nothing may be read, and the product's own rows have numbers between
 them that must stay.
@@ -13,11 +14,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu import products as own
 
 WAYS = tuple(product((False, True), repeat=3))  # a turned, b turned, added to
+NARROW = ("neither", "a", "b")  # is bfloat16
 
 
 class Walled:
@@ -31,10 +34,11 @@ class Walled:
             raise OSError("no wall")
         self._floats = np.frombuffer(self._mapping, np.float32, whole // 4)
 
-    def rows(self, count: int, step: int, length: int) -> Any:
+    def rows(self, count: int, step: int, length: int, dtype: Any = np.float32) -> Any:
         """The last so many, which lie `step` apart."""
-        first = self._floats[self._floats.size - (count - 1) * step - length :]
-        return np.lib.stride_tricks.as_strided(first, (count, length), (4 * step, 4))
+        numbers = self._floats.view(dtype)
+        first = numbers[numbers.size - (count - 1) * step - length :]
+        return np.lib.stride_tricks.as_strided(first, (count, length), (first.itemsize * step, first.itemsize))
 
 
 def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterator[str]:
@@ -44,9 +48,10 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
     rooms, biases = Walled(own.floats(size, size, size, workers) * 2), Walled(size)
     for m, n, k in shapes:
         true = a[:m, :k] @ b[:k, :n]
-        for turn_a, turn_b, add in ways:
-            left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)))
-            right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)))
+        for (turn_a, turn_b, add), narrow in product(ways, NARROW):
+            of_a, of_b = (bfloat16 if narrow == factor else np.float32 for factor in "ab")
+            left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)), of_a)
+            right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)), of_b)
             out, room = outs.rows(m, n + 1, n), rooms.rows(1, 0, own.floats(m, n, k, workers))[0]
             left[...], right[...] = (a[:m, :k].T if turn_a else a[:m, :k]), (b[:k, :n].T if turn_b else b[:k, :n])
             between = outs.rows(m, n + 1, n + 1)[1:, :1]  # in front of every row but the first
@@ -57,7 +62,8 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
             own.bound(out, left, right, turn_a, turn_b, add, workers, room, bias)()
             beside = c[:m, :n] if add else 0 if bias is None else bias
             if not np.array_equal(out, true + beside) or np.any(between != 77):
-                yield f"{m} × {n} × {k}, a turned {turn_a}, b turned {turn_b}, added to {add}, {workers} workers"
+                way = f"a turned {turn_a}, b turned {turn_b}, added to {add}, {narrow} bfloat16"
+                yield f"{m} × {n} × {k}, {way}, {workers} workers"
 
 
 if __name__ == "__main__":
@@ -67,5 +73,6 @@ if __name__ == "__main__":
     found = list(faults(most, product(sizes, sizes, sizes)))
     for line in found[:10]:
         print(line)
-    print(f"{own.TILES}: {most**3 * len(WAYS):,} products of up to {most} × {most} × {most}, {len(found)} wrong")
+    count = most**3 * len(WAYS) * len(NARROW)
+    print(f"{own.TILES}: {count:,} products of up to {most} × {most} × {most}, {len(found)} wrong")
     raise SystemExit(bool(found))

@@ -11,6 +11,7 @@ import pytest
 
 import tapeless
 from tapeless.errors import TapelessError
+from tapeless.files.safetensors import read_safetensors
 from tapeless.models.adapters import merged
 from tapeless.train.base import FILE
 from tapeless.train.checkpoint import Checkpoint
@@ -59,6 +60,50 @@ def test_an_adapted_run_is_trained_stopped_resumed_moved_and_loaded(base: Path, 
     assert all(np.array_equal(loaded.model.params[name], weight) for name, weight in before.params.items())
     assert loaded.save(tmp_path / "saved") == tmp_path / "saved"
     assert np.array_equal(tapeless.load(tmp_path / "saved").model.logits([[1] * 8]), loaded.model.logits([[1] * 8]))
+
+
+def test_frozen_matrices_are_kept_as_they_were_trained_on(base: Path, tmp_path: Path) -> None:
+    """In bfloat16: half the file, and whatever reads the run, in whatever precision, sees the same numbers."""
+    theirs = open_run(base)
+    wide = walked(start(request(lora=2), tmp_path / "wide", base=theirs))
+    asked = request(lora=2, frozen_precision="bfloat16")
+    whole = walked(start(asked, tmp_path / "whole", base=theirs))
+    half = start(asked, tmp_path / "half", base=theirs)
+    for _ in half.walk(lambda: None):
+        if half.last_saved == 2:
+            break
+    half.run.release()
+    again = walked(resume(tmp_path / "half", {}, {}))
+    assert all(np.array_equal(again.model.read(name), values) for name, values in whole.model.weights().items())
+    assert not np.array_equal(whole.model.read("head.weight"), wide.model.read("head.weight"))  # it was rounded
+
+    stored = read_safetensors(tmp_path / "whole" / FILE)
+    matrices = [each for each in whole.model.program.weights if each.role == "frozen"]
+    assert matrices
+    assert set(stored) == {each.name for each in whole.model.program.weights if each.kind == "frozen"}
+    assert all(np.array_equal(stored[name], whole.model.read(name)) for name in stored)
+    sizes = [(tmp_path / name / FILE).stat().st_size for name in ("wide", "whole")]
+    assert abs(sizes[0] - sizes[1] - sum(2 * each.elements for each in matrices)) < 1000  # but for the header
+    assert open_run(tmp_path / "whole").preset().frozen_precision == "bfloat16"
+
+    loaded = tapeless.load(tmp_path / "whole", "newest")
+    exact = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float64")
+    for name, values in whole.model.weights().items():
+        assert np.array_equal(loaded.model.read(name), values)
+        assert np.array_equal(exact.model.read(name), values)
+    assert loaded.generate("Max(1,6,2)") == tapeless.load(tmp_path / "half", "newest").generate("Max(1,6,2)")
+    loaded.save(tmp_path / "saved")
+    saved = tapeless.load(tmp_path / "saved").model
+    assert all(np.array_equal(saved.read(name), values) for name, values in whole.model.weights().items())
+
+    second = start(request(), tmp_path / "second", base=open_run(tmp_path / "whole"))
+    second.run.release()
+    assert second.model.preset.frozen_precision is None
+    best, _, _ = open_run(tmp_path / "whole").model("best")
+    folded = merged(best.preset, best.weights())  # into float32
+    assert all(np.array_equal(second.model.read(name), values) for name, values in folded.items())
+    with pytest.raises(TapelessError, match="frozen_precision cannot be changed in the middle of a run"):
+        resume(tmp_path / "whole", {"frozen_precision": "float32"}, {"steps": 9})
 
 
 def test_a_run_that_starts_from_adapters_starts_from_what_they_make(base: Path, tmp_path: Path) -> None:

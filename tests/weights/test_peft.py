@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from tapeless import Model
 from tapeless.errors import TapelessError
 from tapeless.models.config import Preset
+from tapeless.train.base import FILE, all_weights, as_held, write_base
 from tapeless.train.run import open_run
 from tapeless.weights.hugging_face import read_config, read_weights
 from tapeless.weights.peft import CONFIG, TENSORS, read_adapter, their_adapters, write_adapter
@@ -203,6 +204,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda adapter: (adapter / "tapeless.json").write_text(json.dumps({"base_sha256": "0" * 64})),
         "was trained on top of other weights than those of",
     ),
+    "an unknown type of its base": (
+        lambda adapter: (adapter / "tapeless.json").write_text('{"base_sha256": "", "frozen_precision": "int8"}'),
+        "must have the frozen_precision float32 or bfloat16, or none, not 'int8'",
+    ),
 }
 
 
@@ -219,6 +224,25 @@ def test_what_is_no_adapter_for_this_base_is_refused_in_a_sentence(name: str, fo
         import_adapter(adapter, open_run(folder / "run"), tmp_path / "out")
     assert str(caught.value).endswith(".")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_on_bfloat16_finds_its_base_in_float32(folder: Path, tmp_path: Path) -> None:
+    run = open_run(folder / "run")
+    preset = Preset("theirs", read_config(folder / "base")).override(lora=2, frozen_precision="bfloat16")
+    model = Model(preset, time=1, backend="reference", precision="float32", optimizer=None)
+    weights = all_weights(run.checkpoint("best")[0])
+    digest = write_base(tmp_path, as_held(weights, model.program.weights, "bfloat16"))
+    write_adapter(tmp_path / "adapter", preset, model.weights(), digest)
+    made = import_adapter(tmp_path / "adapter", run, tmp_path / "one").run
+    assert made.preset().frozen_precision == "bfloat16"
+    assert (tmp_path / "one" / FILE).read_bytes() == (tmp_path / FILE).read_bytes()
+    loaded, _, _ = made.model("best", backend="reference", precision="float64", time=1)
+    assert not np.array_equal(loaded.read("head.weight"), weights["head.weight"])
+    for name, array in weights.items():
+        model.write(name, array)
+        assert np.array_equal(loaded.read(name), model.read(name))
+    export_run(made, tmp_path / "again", "best")
+    import_adapter(tmp_path / "again", run, tmp_path / "two")
 
 
 def test_an_adapter_that_we_wrote_knows_its_base(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from tapeless.backends import gpu
-from tapeless.errors import TapelessError, unknown
+from tapeless.errors import NotYetError, TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import Array
 from tapeless.program.arena import Placement, Together, place_scratch
@@ -27,6 +27,10 @@ class Backend(Protocol):
     def precisions(self) -> tuple[str, ...]: ...
     @property
     def default_precision(self) -> str: ...
+    @property
+    def widens(self) -> bool:
+        """Whether it multiplies wider numbers by frozen weights that are bfloat16, as they are."""
+
     @property
     def rewrites(self) -> bool:
         """Whether a list, where nothing looks in between, rather writes gradients than zeroes them and adds, and leaves
@@ -116,8 +120,9 @@ def planner_named(name: str) -> Backend:
     return found
 
 
-def precision_for(backend: Backend, name: str | None) -> Precision:
-    """The precision a model on this backend has: its own, unless another that it can run is asked for."""
+def precision_for(backend: Backend, name: str | None, frozen: str | None = None) -> Precision:
+    """The precision a model on this backend has: its own, unless another that it can run is asked for. `frozen`: what
+    type its frozen matrices have, if not the one that this precision gives them."""
     if name is not None and name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
     if name is not None and name not in backend.precisions:
@@ -125,7 +130,13 @@ def precision_for(backend: Backend, name: str | None) -> Precision:
             f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "
             f"take the reference backend."
         )
-    return PRECISIONS[backend.default_precision if name is None else name]
+    found = PRECISIONS[backend.default_precision if name is None else name].freezing(frozen)
+    if found.frozen != found.weight and not backend.widens:
+        raise NotYetError(
+            f"the {backend.name} backend multiplies no {found.activation} by weights that are {found.frozen} "
+            f"(frozen_precision): take precision bfloat16 there, in which frozen weights are bfloat16 anyway."
+        )
+    return found
 
 
 def bind_call(
@@ -134,8 +145,9 @@ def bind_call(
     """Resolve a call once: its kernel, its arrays, its scalars. Running it then looks nothing up. A call that is bound
     by itself has scratch of its own, for the precision that its arrays have."""
     if scratch is None:
-        narrow = any("bfloat16" in str(array.dtype) for array in arrays.values())
-        precision = PRECISIONS["bfloat16"] if narrow else precision_for(backend, None)
+        narrow = {each.view.buffer.role for each in call.arguments if "bfloat16" in str(arrays[each.name].dtype)}
+        precision = PRECISIONS["bfloat16"] if narrow - {"frozen"} else precision_for(backend, None)
+        precision = precision.freezing("bfloat16" if narrow else None)
         placements, size = place_scratch(call, backend.scratch(call, precision))
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]

@@ -38,6 +38,7 @@ class Device:
     name = "cuda"
     default_precision = "float32"
     precisions = ("float32", "bfloat16")
+    widens = False  # cuBLAS multiplies matrices of one type
     rewrites = True  # zeroing, and reading zeros back, took one part in fifty of a step of a large model
 
     def __init__(self, device: str = "cuda") -> None:

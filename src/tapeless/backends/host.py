@@ -34,6 +34,7 @@ def to_be_narrowed(values: Array) -> Array:
 
 
 class Host:
+    widens = True
     rewrites = False
     runs_ahead = False
 

@@ -34,11 +34,12 @@ class Reference(Host):
 def _run_wide(
     function: Callable[..., None], call: Call, numbers: dict[str, Array], arguments: list[Any], options: dict[str, Any]
 ) -> None:
-    """In float64 what is stored in narrower or in several types, each result rounded once, as it is stored: that is
-    what a kernel of these types has to come near to."""
+    """In float64, or complex128 where some of it is, what is stored in narrower or in several types, each result
+    rounded once, as it is stored: that is what a kernel of these types has to come near to."""
     read = {argument.name for argument in call.reads}
+    widest = np.complex128 if any(array.dtype.kind == "c" for array in numbers.values()) else np.float64
     wide = {
-        name: array.astype(np.float64) if name in read else np.empty(array.shape) for name, array in numbers.items()
+        name: array.astype(widest) if name in read else np.empty(array.shape, widest) for name, array in numbers.items()
     }
     given = [wide.get(name, value) for name, value in zip(call.signature.arguments, arguments, strict=False)]
     function(*given, *arguments[len(given) :], **options)

@@ -176,6 +176,9 @@ CONFIGURATIONS = (
     _variant("the last block and the head alone", "gpt2-4x256", train=("blocks.1", "head"), tied=False),
     _variant("the last block and the tied head", "gpt2-4x256", train=("blocks.1", "head")),
     _variant("biases and one matrix alone", "gpt2-4x256", train=("biases", "blocks.0.mlp.down"), recompute=True),
+    _variant("LoRA on bfloat16", "llama-4x256", lora=2, frozen_precision="bfloat16", documents=(2, 3)),
+    _variant("LoRA on bfloat16, recomputed", "cllm", lora=2, frozen_precision="bfloat16", recompute=True),
+    _variant("the last block alone, on bfloat16", "gpt2-4x256", train=("blocks.1",), frozen_precision="bfloat16"),
     _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
 )
 
@@ -212,6 +215,13 @@ LARGER = (
     ),
     Configuration("llama-4x256 adapted", "llama-4x256", {"layers": 2, "vocab": 700, "lora": 8}, 2, 150),
     Configuration("gpt2-4x256 adapted", "gpt2-4x256", {"layers": 2, "vocab": 700, "lora": 5, "lora_alpha": 7}, 3, 90),
+    Configuration(
+        "gpt2-4x256 adapted on bfloat16",
+        "gpt2-4x256",
+        {"layers": 1, "vocab": 1500, "lora": 4, "frozen_precision": "bfloat16"},
+        3,
+        90,
+    ),
     Configuration("cllm long", "cllm", {"context": 200}, 2, 130),
     Configuration("gpt2-4x256 as it is", "gpt2-4x256", {"vocab": 5003}, 2, 64),
 )
@@ -235,11 +245,14 @@ def made_small(name: str, preset: Preset, weighted: bool = False) -> Configurati
         fields["lora"] = min(preset.lora, 2)
     for chosen in ("lora_targets", "train", "frozen"):
         fields[chosen] = ()
+    fields["frozen_precision"] = None
     for chosen in ("lora_targets", "train", "frozen"):
         kept = tuple(
             each for each in getattr(preset, chosen) if _possible(preset.override(**fields | {chosen: (each,)}))
         )
         fields[chosen] = kept if _possible(preset.override(**fields | {chosen: kept})) else ()
+    held = {"frozen_precision": preset.frozen_precision}
+    fields |= held if _possible(preset.override(**fields | held)) else {}
     classes = {"class_weights": (0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)} if weighted else {}
     return Configuration(f"{name} made small", preset, fields | classes, batch=3, time=5)
 

@@ -84,7 +84,8 @@ def compare(
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
         true[argument.name][...] = backend.read(found[argument.name])
-    narrow = any(array.dtype.kind == "V" for array in true.values())
+    # A frozen weight that is bfloat16 beside what is wider is widened, which rounds nothing.
+    narrow = any(array.dtype.kind == "V" and call[name].buffer.role != "frozen" for name, array in true.items())
     dtype = "bfloat16" if narrow else backend.default_precision
     rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
     rng = np.random.default_rng(number)

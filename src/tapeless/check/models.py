@@ -86,7 +86,8 @@ def _prepare(configuration: Configuration, *models: Model) -> tuple[Array, Array
 
 def _forward(configuration: Configuration, model: Model, probe: Model) -> Iterator[Finding]:
     inputs, targets = _prepare(configuration, model)
-    weights = plain.adapted(model.preset, model.params)
+    # What is frozen may be narrower, and all of it is computed with in float64.
+    weights = plain.adapted(model.preset, {name: each.astype(np.float64) for name, each in model.weights().items()})
     rate, whole = model.preset.dropout, plain.forward(model.config, weights, inputs)
     dropping = plain.Dropping(rate, configuration.seed, draws=model.draws + 1) if rate else None
     values = plain.forward(model.config, weights, inputs, dropping) if rate else whole

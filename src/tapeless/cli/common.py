@@ -71,6 +71,7 @@ PRESET_HELP = {
     "chunk": "Rows of logits that exist at a time; as many as suit the backend by default.",
     "dropout": "Share of every branch and of the embedding that is left out while it learns.",
     "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
+    "frozen_precision": "Of matrices that are not trained: bfloat16 takes half the memory of float32.",
     "train": "What alone is trained, the rest stays: norms, biases, embedding, head, blocks.11, or names of weights.",
     "lora": "Train adapters of this rank instead of the weights, which stay as they are.",
     "lora_alpha": "Adapters are scaled by alpha / rank; by default twice the rank.",

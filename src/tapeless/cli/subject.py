@@ -70,17 +70,18 @@ def subject(
         found = Subject(
             name, chosen, usual[0] if batch is None else batch,
             min(context, usual[1] or context) if time is None else time, Optimizer(chosen.optimizer),
-            kind.name, precision_for(kind, precision),
+            kind.name, precision_for(kind, precision, chosen.frozen_precision),
         )  # fmt: skip
     else:
         opened = open_run(named_path(name))
         made = opened.recipe()
         kind = planner_named(backend or made.backend)
         chosen = made.preset.override(**changes)
+        named = made.precision.name if backend is None and precision is None else precision
         found = Subject(
             name, chosen, made.batch if batch is None else batch, made.time if time is None else time,
             made.optimizer if "optimizer" not in changes else Optimizer(chosen.optimizer), kind.name,
-            made.precision if backend is None and precision is None else precision_for(kind, precision),
+            precision_for(kind, named, chosen.frozen_precision),
             made.class_weights, opened,
         )  # fmt: skip
     check_shape(found.preset.architecture, found.batch, found.time)

@@ -50,7 +50,7 @@ def memory(folder: Path, wanted: Switches) -> dict[str, Any]:
     backend = settings.backend if wanted.backend is None else wanted.backend
     kind = backend_named(backend)
     asked = wanted.precision or (settings.precision if wanted.backend is None else None)
-    precision = precision_for(kind, asked)
+    precision = precision_for(kind, asked, preset.frozen_precision)
     weighted = request.class_weights is not None
     optimizer = settings.optimizer(preset.optimizer)
     plan = Wanted(preset, batch, time, optimizer, precision, kind, weighted).plans()[0]

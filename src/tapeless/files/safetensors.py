@@ -49,8 +49,8 @@ STORED_AS = {code: name for name, code in STORED.items() if name != "BF16"}
 def write_safetensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, dtype: str | None = None, metadata: Mapping[str, str] = NOTHING
 ) -> Written:
-    """Write arrays in the safetensors format, in pieces, never a copy of the whole; as they are, or converted to
-    `dtype`, a NumPy code or "bfloat16". OSError where it fails."""
+    """Write arrays in the safetensors format, in pieces, never a copy of the whole; as they are, ml_dtypes' bfloat16
+    too, or converted to `dtype`, a NumPy code or "bfloat16". OSError where it fails."""
     return write_file(path, _safetensors(tensors, dtype, metadata))
 
 
@@ -59,15 +59,15 @@ def check_storable(tensors: Mapping[str, NDArray[Any]]) -> None:
     for name, array in tensors.items():
         if name == METADATA:
             raise TapelessError(f"a tensor cannot be named {METADATA}: the format keeps that name for itself.")
-        if _code(array) not in STORED_AS:
+        if _code(array) not in (*STORED_AS, BFLOAT16):
             raise TapelessError(
                 f"tensor {name!r} is of type {array.dtype}, which safetensors cannot hold: "
-                f"store it as float64, float32, float16, an integer or bool."
+                f"store it as float64, float32, float16, bfloat16, an integer or bool."
             )
 
 
 def _code(array: NDArray[Any]) -> str:
-    return array.dtype.newbyteorder("<").str
+    return BFLOAT16 if array.dtype.name == BFLOAT16 else array.dtype.newbyteorder("<").str
 
 
 def _safetensors(

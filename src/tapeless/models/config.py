@@ -23,6 +23,7 @@ CHOICES = {
     "loss": ("cross_entropy", "squared_error"),
     "initialisation": ("gpt2", "xavier"),
     "optimizer": ("sgd", "momentum", "adam", "adamw", "muon"),
+    "frozen_precision": ("float32", "bfloat16"),
 }
 RENAMED = {"norm": "placement"}  # what fields were called before
 
@@ -182,6 +183,7 @@ class Preset:
     optimizer: str = "adamw"
     dropout: float = 0.0  # while it learns: the share of every branch, and of the embedding, that is left out
     frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
+    frozen_precision: str | None = None  # the type of the matrices among them; None: the one that the precision says
     train: tuple[str, ...] = ()  # those that alone are: "norms", "head", "blocks.11", or patterns; none named means all
     lora: int | None = (
         None  # the rank of adapters, which are trained in the place of what they adapt; None: it has none
@@ -287,9 +289,10 @@ def check_fields(names: Mapping[str, Any]) -> None:
 
 
 def _check_choices(part: Any) -> None:
-    for name in _names(part):
-        if name in CHOICES and getattr(part, name) not in CHOICES[name]:
-            raise unknown(name, getattr(part, name), CHOICES[name])
+    for each in fields(part):
+        value = getattr(part, each.name)
+        if each.name in CHOICES and value not in CHOICES[each.name] and (value is not None or each.default is not None):
+            raise unknown(each.name, value, CHOICES[each.name])
 
 
 def _check_flag(name: str, value: Any) -> None:

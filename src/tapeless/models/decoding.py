@@ -10,8 +10,7 @@ from __future__ import annotations
 from tapeless.errors import TapelessError
 from tapeless.models.blocks import reading_forward, stack_forward
 from tapeless.models.config import Architecture, Preset
-from tapeless.models.transformer import declare, front_forward, write_scores
-from tapeless.program.builder import Builder
+from tapeless.models.transformer import declare, front_forward, reader, write_scores
 from tapeless.program.call import Program
 
 CHUNK = 64  # positions read at a time: enough that the products, and not the reading of the weights, take the time
@@ -31,14 +30,14 @@ def check_decodable(c: Architecture) -> None:
 
 def decoding(preset: Preset) -> Program:
     """One position through the whole model: its scores."""
-    p = Builder()
+    p = reader(preset)
     write_scores(p, declare(p, preset, 1, 1, cached=True))
     return p.verified()
 
 
 def reading(preset: Preset, time: int) -> Program:
     """`time` positions into the cache. It ends with the last block's keys and values: nothing else is seen later."""
-    p = Builder()
+    p = reader(preset)
     n = declare(p, preset, 1, time, cached=True)
     x, _ = stack_forward(p, n.blocks[:-1], front_forward(p, n))
     with p.section(f"blocks.{preset.architecture.layers - 1}"):

@@ -37,7 +37,7 @@ def _named(preset: Preset, name: str, wanted: str) -> bool:
 
 
 def check_trained(preset: Preset, weights: Sequence[Weight]) -> None:
-    """Every name means something, and something is trained."""
+    """Every name means something, something is trained, and what is said of frozen matrices is of some."""
     names = [weight.name for weight in weights if not weight.adapter]
     called = f"they are called {names[0]}, {names[-1]} and so on, and * stands for any part of a name"
     for pattern in preset.frozen:
@@ -49,3 +49,8 @@ def check_trained(preset: Preset, weights: Sequence[Weight]) -> None:
             raise TapelessError(f"train={wanted!r} is the name of no weight: name {parts}, or single ones; {called}.")
     if not any(is_trained(preset, weight) for weight in weights):
         raise TapelessError("every weight is frozen, so there is nothing to train: leave one out.")
+    if preset.frozen_precision and not any(weight.role == "frozen" for weight in weights):
+        raise TapelessError(
+            f"frozen_precision={preset.frozen_precision!r} is of matrices that are not trained, and here all are: "
+            f"freeze some (lora=16, or train or frozen with names), or leave it out."
+        )

@@ -308,9 +308,14 @@ def _matrices(region: Buffer) -> Matrices:
     return tuple((s, m.shape[0], m.matrices) for m, s in chosen if isinstance(m, Weight) and m.matrices)
 
 
+def reader(preset: Preset) -> Builder:
+    """Of a program that only reads: what is frozen is to it a weight like any other, but may be of another type."""
+    return Builder(partial(is_trained, preset))
+
+
 def evaluation(preset: Preset, batch: int, time: int, *, weighted: bool = False) -> Program:
     """The loss alone, in a place of its own: an update may still be due for the loss of a training step."""
-    p = Builder()
+    p = reader(preset)
     n = declare(p, preset, batch, time, weighted=weighted)
     n = replace(n, loss=p.workspace("evaluated", 1, role="statistic"))
     x, _ = stack_forward(p, n.blocks, front_forward(p, n))
@@ -319,7 +324,7 @@ def evaluation(preset: Preset, batch: int, time: int, *, weighted: bool = False)
 
 
 def readout(preset: Preset, batch: int, time: int) -> Program:
-    p = Builder()
+    p = reader(preset)
     n = declare(p, preset, batch, time)
     write_scores(p, n)
     return p.verified()

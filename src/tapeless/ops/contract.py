@@ -25,7 +25,7 @@ NONE: frozenset[str] = frozenset()
 
 # What a buffer's numbers are to the model. A Precision says which type each role has, but for the last two.
 FIXED = {"index": "int64", "scalar": "float64"}
-ROLES = ("activation", "stream", "weight", "gradient", "statistic", "state", "master", *FIXED)
+ROLES = ("activation", "stream", "weight", "frozen", "gradient", "statistic", "state", "master", *FIXED)
 
 LEGEND = {
     "B": "batch",

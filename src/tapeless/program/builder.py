@@ -69,7 +69,8 @@ class Builder:
         about: dict[str, Any] = {"initial": initial, "decay": decay, "section": self._section}
         weight = Weight(name, "weight", shape, "weight", matrices=matrices, adapter=adapter, **about)
         if not self._trained(weight):
-            weight = replace(weight, kind="frozen")
+            matrix = len(shape) > 1 and not adapter  # vectors are few numbers; what adapts may be trained again
+            weight = replace(weight, kind="frozen", role="frozen" if matrix else "weight")
         self._declare(weight)
         return weight
 

@@ -2,12 +2,14 @@
 
 bfloat16 is float32 with 16 bits fewer: the same range, three digits. What is only multiplied and passed on can have it;
 what is added to again and again (the stream, gradients, state, the master copy that updates step) or divided by
-(statistics) keeps float32. Weights that are read one by one, not multiplied, are read in full (`Spec.full`).
+(statistics) keeps float32. Weights that are read one by one, not multiplied, are read in full (`Spec.full`). Matrices
+that nobody trains are only multiplied: they may be bfloat16 in any precision, and are widened, which is exact, where
+they meet what is wider.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ class Precision:
     activation: str
     stream: str  # the residual stream and its gradient, to which every block adds
     weight: str
+    frozen: str  # matrices and tables that are not trained
     gradient: str
     statistic: str  # mean, rstd, log-sum-exp, loss
     state: str
@@ -40,15 +43,26 @@ class Precision:
     def has_master(self) -> bool:
         return self.master != self.weight
 
+    def freezing(self, dtype: str | None) -> Precision:
+        """The same with frozen matrices of this type; of None, as they are."""
+        if dtype is None or dtype == self.frozen:
+            return self
+        if self.frozen == "bfloat16":
+            raise TapelessError(
+                f"frozen_precision={dtype!r} is of no use in precision {self.name}, which multiplies bfloat16: there "
+                f"frozen weights are bfloat16; leave it out."
+            )
+        return replace(self, frozen=dtype)
+
 
 def _uniform(name: str) -> Precision:
-    return Precision(name, *[name] * 7)
+    return Precision(name, *[name] * 8)
 
 
 PRECISIONS = {name: _uniform(name) for name in ("float32", "float64", "complex128")}
 PRECISIONS["bfloat16"] = Precision(
-    "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", gradient="float32", statistic="float32",
-    state="float32", master="float32",
+    "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", frozen="bfloat16", gradient="float32",
+    statistic="float32", state="float32", master="float32",
 )  # fmt: skip
 
 

@@ -4,17 +4,33 @@ holds the trained ones alone, names them by their SHA-256."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
+
+from tapeless.backends.host import to_be_narrowed
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError, fsync_folder
 from tapeless.files.plain import open_plain
 from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
+from tapeless.program.call import Weight
+from tapeless.program.precision import numpy_type
 from tapeless.train.checkpoint import Checkpoint
 
 FILE = "base.safetensors"
+
+
+def as_held(weights: Mapping[str, Array], declared: Iterable[Weight], dtype: str | None) -> dict[str, Array]:
+    """Where a type was chosen for frozen matrices, those of them that are such in it, each rounded once."""
+    if dtype is None:
+        return dict(weights)
+    matrices, kind = {each.name for each in declared if each.role == "frozen"}, numpy_type(dtype)
+    narrowed = to_be_narrowed if dtype == "bfloat16" else np.asarray
+    return {
+        name: narrowed(array).astype(kind) if name in matrices else array for name, array in weights.items()
+    }  # fmt: skip
 
 
 def write_base(folder: Path, weights: Mapping[str, Array]) -> str:

@@ -97,7 +97,8 @@ class Run:
         return Recipe(
             preset, settings.batch or 1, settings.time or preset.architecture.context,
             settings.optimizer(preset.optimizer), settings.backend,
-            precision_for(planner_named(settings.backend), settings.precision), request.class_weights,
+            precision_for(planner_named(settings.backend), settings.precision, preset.frozen_precision),
+            request.class_weights,
         )  # fmt: skip
 
     def tokenizer_spec(self) -> str | Path | None:
@@ -158,7 +159,7 @@ def _to_read(preset: Preset) -> Preset:
     try:
         check_trained(preset, transformer.evaluation(preset, 1, 1).weights)
     except TapelessError:
-        return preset.override(frozen=(), train=())
+        return preset.override(frozen=(), train=(), frozen_precision=None)
     return preset
 
 

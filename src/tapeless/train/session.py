@@ -18,7 +18,7 @@ from tapeless.ops.contract import Array
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
-from tapeless.train.base import all_weights, write_base
+from tapeless.train.base import all_weights, as_held, write_base
 from tapeless.train.chance import chance
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
@@ -35,7 +35,9 @@ FIXED = (
 )  # fmt: skip
 
 # What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
-OF_A_TRAINING: dict[str, Any] = {"frozen": (), "train": (), "lora": None, "lora_alpha": None, "lora_targets": ()}
+OF_A_TRAINING: dict[str, Any] = {
+    "frozen": (), "frozen_precision": None, "train": (), "lora": None, "lora_alpha": None, "lora_targets": (),
+}  # fmt: skip
 OF_ANY_MODEL = ("optimizer", "recompute", "chunk", "keep_norms", "lean", "dropout")  # whatever weights it begins with
 
 
@@ -244,11 +246,13 @@ def _take(weights: Mapping[str, Array], model: Model) -> None:
 
 
 def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | None:
-    """What is not trained, as it was before this training's precision has rounded it."""
-    frozen = [weight.name for weight in model.program.weights if weight.kind == "frozen"]
+    """What is not trained, as it was before this training's precision has rounded it; but where the type of frozen
+    matrices was chosen, in that: what is trained on top of them has seen no other."""
+    frozen = [weight for weight in model.program.weights if weight.kind == "frozen"]
     if not frozen:
         return None
-    return write_base(made.folder, {name: weights[name] if name in weights else model.read(name) for name in frozen})
+    base = {each.name: weights[each.name] if each.name in weights else model.read(each.name) for each in frozen}
+    return write_base(made.folder, as_held(base, frozen, model.preset.frozen_precision))
 
 
 def _recording(run: Run, trainer: Trainer) -> Recording | None:

@@ -19,7 +19,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.inputs import spelled
 from tapeless.models.adapters import LORA_A, LORA_B, adapters_of, packed_weights
-from tapeless.models.config import Architecture, Preset
+from tapeless.models.config import CHOICES, Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.weights.family import Fields, flag, number, size
 from tapeless.weights.hugging_face import TYPES, check_finite, check_fits, family_of, made_whole, write_json
@@ -118,7 +118,8 @@ def write_adapter(
         write_json(beside / CONFIG, described)
         write_safetensors(beside / TENSORS, tensors, dtype=TYPES[dtype], metadata={"format": "pt"})
         if base is not None:
-            write_json(beside / BASE, {"base_sha256": base})
+            chosen = {"frozen_precision": preset.frozen_precision} if preset.frozen_precision else {}
+            write_json(beside / BASE, {"base_sha256": base, **chosen})
 
 
 def their_targets(preset: Preset) -> list[str]:
@@ -173,7 +174,8 @@ def read_adapter(folder: Path, preset: Preset) -> Read:
             before = weights.get(name, np.empty((len(matrix), 0), np.float32))
             assert before.shape[1] == columns.start, "columns come from left to right"
             weights[name] = np.concatenate([before, matrix], axis=1)
-    return Read(fields, weights, _base(folder))
+    base, held = _base(folder)
+    return Read({**fields, "frozen_precision": held}, weights, base)
 
 
 def _described(where: Path, fields: Fields) -> tuple[int, float]:
@@ -219,10 +221,15 @@ def _short(preset: Preset, targets: list[str]) -> tuple[str, ...]:
     return () if every == {*names} else tuple(names)
 
 
-def _base(folder: Path) -> str | None:
+def _base(folder: Path) -> tuple[str | None, str | None]:
+    """Its SHA-256, and of which type its matrices were, where that was chosen."""
     if not is_file(folder / BASE):
-        return None
-    found = read_object(folder, BASE).get("base_sha256")
+        return None, None
+    said = read_object(folder, BASE)
+    found, held = said.get("base_sha256"), said.get("frozen_precision")
     if not isinstance(found, str):
         raise TapelessError(f"{folder / BASE} must name the base by its base_sha256, not {show(found)}.")
-    return found
+    if held is not None and held not in CHOICES["frozen_precision"]:
+        known = " or ".join(CHOICES["frozen_precision"])
+        raise TapelessError(f"{folder / BASE} must have the frozen_precision {known}, or none, not {show(held)}.")
+    return found, held

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
+from tapeless.models import transformer
 from tapeless.models.adapters import merged
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.chat.template import Chat, kept_chat, published_chat
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.train import checkpoint
-from tapeless.train.base import all_weights, write_base
+from tapeless.train.base import all_weights, as_held, write_base
 from tapeless.train.run import NumberedFolder, Run, making, write_configuration
 from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
@@ -73,7 +74,8 @@ def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Impor
         chat = kept_chat(base.folder, tokenizer)
         if chat is not None and chat.own:
             chat.save(made.folder)
-        digest = write_base(made.folder, weights)
+        declared = transformer.evaluation(preset, 1, 1).weights
+        digest = write_base(made.folder, as_held(weights, declared, preset.frozen_precision))
         if adapter.base not in (None, digest):
             raise TapelessError(
                 f"{folder} was trained on top of other weights than those of {base.folder}: name the run that it was "

@@ -273,7 +273,10 @@ def _own_gemm(
 
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
-    room = scratch[-1] if scratch else np.empty(own.floats(m, n, k, count), np.float32)
+    needed = own.floats(m, n, k, count)
+    room = scratch[-1] if scratch else np.empty(needed, np.float32)
+    if room.size < needed:
+        raise ValueError(f"a product that packs into {needed} floats was given {room.size}")
     product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room, bias))
     product.matrices, product.flops = (c, a, b, room, bias), 2 * m * n * k
     return product
@@ -281,11 +284,15 @@ def _own_gemm(
 
 def bound_products(
     c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
-    scratch: Sequence[Array] = (), bias: Array | None = None,
+    scratch: Sequence[Array] = (), bias: Array | None = None, widens: bool = False,
 ) -> list[Native]:  # fmt: skip
-    """As `bound_gemm` for matrices of any type, all in one call."""
-    if all(each.dtype == np.float32 for each in (c, a, b)):
+    """As `bound_gemm` for matrices of any type, all in one call. A float32 factor is rounded where the other is
+    bfloat16; but where one of them `widens`, being a weight, and all else is float32, our own multiply it as it is."""
+    wide = [each.dtype == np.float32 for each in (c, a, b)]
+    if all(wide):
         return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch, bias)]
+    if widens and wide in ([True, True, False], [True, False, True]):
+        return [_own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias)]
     from tapeless.kernels.cpu import products_bfloat16 as narrow
 
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
@@ -300,12 +307,12 @@ def _threads_for(m: int, n: int, k: int) -> int:
     return threads() if 2 * m * n * k >= THREADED else 1
 
 
-def product_scratch(precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:
-    """For products of these m, n and k, one after the other: our own pack into it, MKL has its own memory. It comes
-    last of what a kernel asks for. A product that is not given any has some of its own."""
-    if not sizes or (precision.weight == "float32" and products() == "mkl"):
+def product_scratch(call: Any, precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:
+    """For products with the call's weight, of these m, n and k, one after the other: our own pack into it, MKL has its
+    own memory. It comes last of what a kernel asks for. A product that is not given any has some of its own."""
+    if not sizes or (precision.dtype(call["weight"].buffer.role) == "float32" and products() == "mkl"):
         return []
-    if precision.weight == "float32":
+    if precision.activation == "float32":
         from tapeless.kernels.cpu.products import floats
     else:
         from tapeless.kernels.cpu.products_bfloat16 import floats

@@ -3,8 +3,9 @@
 c is divided into rectangles, one for every thread, which share nothing but what they read. A rectangle is gone through
 in blocks of `DEPTH` along k: b's part is packed into panels as wide as a tile, then a's, some rows at a time, into
 panels as high as one, and every tile reads two panels from end to end; meanwhile what is packed next comes from memory.
-Of an element the order of the sum is given by k alone: it is the same in any rectangle, on any number of threads, in a
-matrix of any other size.
+A factor that is bfloat16 is widened, which is exact, a panel at a time on its way there: the sums are those of the same
+numbers in float32. Of an element the order of the sum is given by k alone: it is the same in any rectangle, on any
+number of threads, in a matrix of any other size.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
+from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.tiles import (
     LINE,
     add_strip,
@@ -30,6 +33,7 @@ from tapeless.kernels.cpu.tiles import (
     copy_vectors,
     fetch,
     fetch_tile,
+    narrow_at,
     number_at,
     on_the_stack,
     put_at,
@@ -58,10 +62,15 @@ PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
+FLOAT, HALF_FLOAT = 4, 2  # bytes of a factor's numbers
+NEAR, APART = 128, 144  # numbers of a row that are widened at a time, and floats between rows: no power of two
+WIDENED = max(ROWS, WIDTH) * APART
 
+# m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias
 RECTANGLE = types.void(
-    intp, intp, intp, float32, uintp, intp, intp, uintp, intp, intp, intp, uintp, intp, uintp, intp, intp, intp, uintp
-)
+    intp, intp, intp, float32, uintp, intp, intp, intp, uintp, intp, intp, intp, intp, uintp, intp, uintp, intp, intp,
+    intp, uintp,
+)  # fmt: skip
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
@@ -113,6 +122,39 @@ def _pack_a(to, source, across, along, count, high, depth):
 
 
 @inlined
+def _widen(to, step, source, row, rows, length):
+    """Rows of so many bfloat16 numbers, which lie `row` apart, as floats, which lie `step` apart."""
+    for i in range(rows):
+        place, begin = to + uintp(i * step * FLOAT), source + uintp(i * row * HALF_FLOAT)
+        for j in range(length):
+            put_at(place, intp(j), narrow_at(begin, intp(j)))
+
+
+@inlined
+def _pack_narrow_b(to, source, across, along, count, depth, near):
+    """As `_pack_b`, of bfloat16: the rows that it makes at once, or by way of some that stay in the first cache."""
+    if across == 1:
+        _widen(to, WIDTH, source, along, depth, count)
+        return
+    for k in range(0, depth, NEAR):
+        part = min(NEAR, depth - k)
+        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _pack_b(to + uintp(k * WIDTH * FLOAT), near, intp(APART), intp(1), count, part)
+
+
+@inlined
+def _pack_narrow_a(to, source, across, along, count, high, depth, near):
+    """As `_pack_a`."""
+    if across == 1:
+        _widen(to, high, source, along, depth, count)
+        return
+    for k in range(0, depth, NEAR):
+        part = min(NEAR, depth - k)
+        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _pack_a(to + uintp(k * high * FLOAT), near, intp(APART), intp(1), count, high, part)
+
+
+@inlined
 def _height(count):
     """Of the tile for the last rows: at least half of the smaller ones is used."""
     if count > HALF:
@@ -137,46 +179,55 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
 
 
 @inlined
-def _fetch_part(place, across, along, count, depth, part, parts):
+def _fetch_part(place, across, along, size, count, depth, part, parts):
     """Of a block that is packed next, as it lies in memory, one of so many parts."""
     if along == 1:
         lines, apart, length = count, across, depth
     else:
         lines, apart, length = depth, along, count
     for line in range(lines * part // parts, lines * (part + 1) // parts):
-        for byte in range(0, length * 4, LINE):
-            fetch(place + uintp(line * apart * 4 + byte))
+        for byte in range(0, length * size, LINE):
+            fetch(place + uintp(line * apart * size + byte))
 
 
 def rectangle_of_tiles(
-    m, n, k, alpha, a, a_row, a_col, b, b_row, b_col, add, c, c_row, room, most_deep, most_high, most_wide, bias
+    m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_deep, most_high,
+    most_wide, bias,
 ):  # fmt: skip
-    edge, far_a, far_b, far_c = on_the_stack(FLOATS), m * k >= FAR, n * k >= FAR, m * n >= FAR
+    edge, near = on_the_stack(FLOATS), on_the_stack(WIDENED)
+    far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
         for begin in range(0, k, most_deep):
             depth, also, end = min(most_deep, k - begin), intp(1 if begin > 0 else add), min(k, begin + most_deep)
             for at in range(0, wide, WIDTH):
-                source = b + uintp((begin * b_row + (first + at) * b_col) * 4)
-                _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, min(WIDTH, wide - at), depth)
+                source, count = b + uintp((begin * b_row + (first + at) * b_col) * b_size), min(WIDTH, wide - at)
+                if b_size == FLOAT:
+                    _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
+                else:
+                    _pack_narrow_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
             packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
-            below_b, deep_b = b + uintp((end * b_row + first * b_col) * 4), min(most_deep, k - end)
+            below_b, deep_b = b + uintp((end * b_row + first * b_col) * b_size), min(most_deep, k - end)
             for top in range(0, m, most_high):
                 high = min(most_high, m - top)
                 for at in range(0, high, ROWS):
-                    source, count = a + uintp(((top + at) * a_row + begin * a_col) * 4), min(ROWS, high - at)
-                    _pack_a(packed_a + uintp(at * depth * 4), source, a_row, a_col, count, _height(count), depth)
+                    source, count = a + uintp(((top + at) * a_row + begin * a_col) * a_size), min(ROWS, high - at)
+                    to, tall = packed_a + uintp(at * depth * 4), _height(count)
+                    if a_size == FLOAT:
+                        _pack_a(to, source, a_row, a_col, count, tall, depth)
+                    else:
+                        _pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
                 row, column = (top + high, begin) if top + high < m else (0, end)
-                next_a, high_a = a + uintp((row * a_row + column * a_col) * 4), min(most_high, m - row)
+                next_a, high_a = a + uintp((row * a_row + column * a_col) * a_size), min(most_high, m - row)
                 tile, tiles, blocks = 0, -(-high // ROWS) * -(-wide // WIDTH), -(-m // most_high)
                 for left in range(0, wide, WIDTH):
                     for at in range(0, high, ROWS):
                         if far_a:
                             deep_a = min(most_deep, k - column)
-                            _fetch_part(next_a, a_row, a_col, high_a, deep_a, tile, tiles)
+                            _fetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
                         if far_b:
                             part = top // most_high * tiles + tile
-                            _fetch_part(below_b, b_col, b_row, wide, deep_b, part, tiles * blocks)
+                            _fetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
                         tile += 1
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
                         panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
@@ -248,8 +299,8 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
     add = intp(1 if beta != 0 else 0)
     _rectangle(
-        m, n, k, alpha, a, intp(a_rows), intp(a_columns), b, intp(b_rows), intp(b_columns), add, c, c_row, room,
-        intp(LITTLE_DEPTH), intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
+        m, n, k, alpha, a, intp(a_rows), intp(a_columns), intp(FLOAT), b, intp(b_rows), intp(b_columns), intp(FLOAT),
+        add, c, c_row, room, intp(LITTLE_DEPTH), intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
     )  # fmt: skip
 
 
@@ -292,20 +343,22 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
             i += 1
 
 
-def rectangles(across, down, m, n, k, c, c_row, a, a_row, a_col, b, b_row, b_col, add, bias, rooms):
+def rectangles(
+    across, down, m, n, k, c, c_row, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, bias, rooms
+):  # fmt: skip
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
         i, j = worker // across, worker % across
         top, bottom = cut(m, ROWS, i, down), cut(m, ROWS, i + 1, down)
         left, right = cut(n, WIDTH, j, across), cut(n, WIDTH, j + 1, across)
-        own_a = uintp(a.ctypes.data) + uintp(top * a_row * 4)
-        own_b = uintp(b.ctypes.data) + uintp(left * b_col * 4)
+        own_a = uintp(a.ctypes.data) + uintp(top * a_row * a_size)
+        own_b = uintp(b.ctypes.data) + uintp(left * b_col * b_size)
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
         own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
         _rectangle(
-            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), own_b,
-            intp(b_row), intp(b_col), intp(add), own_c, intp(c_row), uintp(rooms[worker].ctypes.data), intp(DEPTH),
-            intp(HIGH), intp(WIDE), own_bias,
+            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), intp(a_size),
+            own_b, intp(b_row), intp(b_col), intp(b_size), intp(add), own_c, intp(c_row),
+            uintp(rooms[worker].ctypes.data), intp(DEPTH), intp(HIGH), intp(WIDE), own_bias,
         )  # fmt: skip
 
 
@@ -337,7 +390,7 @@ def bound(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array,
     bias: Array | None = None,
 ) -> Native:  # fmt: skip
-    """c = a @ b + bias, or c += a @ b, ready to be called."""
+    """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     across, down = division_of(m, n, workers)
     rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
@@ -346,15 +399,18 @@ def bound(
         (1, step) if turned else (step, 1)
         for (_, step), turned in zip(factors, (transpose_a, transpose_b), strict=True)
     ]
-    a, b = (flat for flat, _ in factors)
+    of_a, of_b = (
+        (*step, HALF_FLOAT if is_narrow(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
+    )
+    a, b = (flat.view(np.uint8) for flat, _ in factors)  # one type for all of them
     function = rectangle().ctypes
     if across * down > 1:
-        given = (c, c_row, a, *steps[0], b, *steps[1], int(add), bias, rooms)
+        given = (c, c_row, a, *of_a, b, *of_b, int(add), bias, rooms)
         return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),
-        address(a.ctypes.data), *map(integer, steps[0]), address(b.ctypes.data), *map(integer, steps[1]),
+        address(a.ctypes.data), *map(integer, of_a), address(b.ctypes.data), *map(integer, of_b),
         integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(DEPTH), integer(HIGH),
         integer(WIDE),
         address(0 if bias is None else bias.ctypes.data),

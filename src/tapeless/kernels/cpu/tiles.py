@@ -14,6 +14,8 @@ import llvmlite.ir as ir
 from numba import float32, intp, types, uintp
 from numba.extending import intrinsic
 
+from tapeless.kernels.cpu.narrow import HALF, widened
+
 FLOAT, POINTER, WORD, INDEX, BYTE = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 LINE = 64  # bytes that memory comes in
 
@@ -282,6 +284,17 @@ def turned(builder: Any, rows: list[Any]) -> list[Any]:
 def number_at(typing, place, index):
     def generate(context, builder, signature, arguments):
         return builder.load(_place(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4)
+
+    return float32(uintp, intp), generate
+
+
+@intrinsic
+def narrow_at(typing, place, index):
+    """The bfloat16 with this index, as the float that it is."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.gep(builder.inttoptr(arguments[0], POINTER), [arguments[1]], source_etype=HALF)
+        return widened(builder, builder.load(place, typ=HALF, align=2))
 
     return float32(uintp, intp), generate
 

@@ -13,7 +13,7 @@ from tapeless.ops.contract import NONE
 
 def forward_scratch(call, precision) -> list[Scratch]:
     rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *product_scratch(precision, (rows, width, rank))]
+    return [Scratch((rows, rank)), *product_scratch(call, precision, (rows, width, rank))]
 
 
 def forward(y, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
@@ -23,7 +23,7 @@ def forward(y, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *product_scratch(precision, (rank, width, rows), (rows, rank, width))]
+    return [Scratch((rows, rank)), *product_scratch(call, precision, (rank, width, rows), (rows, rank, width))]
 
 
 def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> list[Native]:

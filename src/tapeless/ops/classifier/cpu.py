@@ -27,7 +27,7 @@ BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, what
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
-    return [*_passes(call), *product_scratch(precision, *_products(call))]
+    return [*_passes(call), *product_scratch(call, precision, *_products(call))]
 
 
 def _passes(call):
@@ -70,11 +70,10 @@ def backward(
         z, made = _scores_and_loss(loss, logits, x[rows], weight, given, first, scratch, gradient=True)
         transposed = len(weight) >= TRANSPOSED_FROM
         beta = float("dweight" in add or not first)
-        natives += made
+        natives, room = natives + made, scratch[-1:]
         if dx is not None:
-            natives += bound_products(dx[rows], z, weight, transpose_a=transposed, scratch=scratch[-1:])
+            natives += bound_products(dx[rows], z, weight, transpose_a=transposed, scratch=room, widens=True)
         if dweight is not None:
-            room = scratch[-1:]
             natives += bound_products(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=room)
     return natives
 
@@ -89,7 +88,7 @@ def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
         arguments = (loss, scratch[0][:rows], z, *given, first, gradient)
-        scores = bound_products(z, x, weight, transpose_b=True, scratch=scratch[-1:])
+        scores = bound_products(z, x, weight, transpose_b=True, scratch=scratch[-1:], widens=True)
         return z, [*scores, BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
     bands = division.parts(vocab, 256, BANDS)
@@ -97,7 +96,7 @@ def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     totals = scratch[1][: bands * rows].reshape(bands, rows)
     shift, share = scratch[2][:rows], scratch[3][:rows]
     natives: list[Native] = [
-        *bound_products(z, weight, x, transpose_b=True, scratch=scratch[-1:]),
+        *bound_products(z, weight, x, transpose_b=True, scratch=scratch[-1:], widens=True),
         BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:

@@ -21,21 +21,21 @@ def forward_scratch(call, precision) -> list[Scratch]:
     rows, width, count = call.dims["C"], call.dims["F"], call.dims["R"]
     if count == 1 and call["weight"].whole:
         return [Scratch((division.parts(rows, 32, BLOCKS), width))]
-    return product_scratch(precision, (count, width, rows))
+    return product_scratch(call, precision, (count, width, rows))
 
 
 def forward(y, x, weight, bias, scratch=()) -> list[Native]:
     if scratch and scratch[0].ndim == 2:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
     if bias is None or is_narrow(weight) or products() == "own":
-        return bound_products(y, x, weight, scratch=scratch, bias=bias)
+        return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True)
     return [*bound_products(y, x, weight, scratch=scratch), BIAS_ADD.bind(y.size, y, bias)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, width = (call.dims[letter] for letter in "RCF")
     sizes = {"dx": (rows, channels, width), "dweight": (channels, width, rows)}
-    return product_scratch(precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
+    return product_scratch(call, precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
 
 
 def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Native]:
@@ -45,7 +45,8 @@ def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Na
     if dweight is not None:
         natives += bound_products(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch)
     if dx is not None:
-        natives += bound_products(dx, dy, weight, transpose_b=True, beta=float("dx" in add), scratch=scratch)
+        adds = float("dx" in add)
+        natives += bound_products(dx, dy, weight, transpose_b=True, beta=adds, scratch=scratch, widens=True)
     return natives
 
 

@@ -13,24 +13,24 @@ from tapeless.kernels.native import Native, Scratch
 def forward_scratch(call, precision) -> list[Scratch]:
     """The square of every weight."""
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return [Scratch((words,)), *product_scratch(precision, (rows, words, channels))]
+    return [Scratch((words,)), *product_scratch(call, precision, (rows, words, channels))]
 
 
 def forward(y, x, weight, scratch) -> list[Native]:
     return [
-        *bound_products(y, x, weight, transpose_b=True, scratch=scratch[1:]),
+        *bound_products(y, x, weight, transpose_b=True, scratch=scratch[1:], widens=True),
         PROXIMITY.bind(y.size, y, x, weight, scratch[0]),
     ]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(precision, (rows, channels, words), (words, channels, rows))
+    return product_scratch(call, precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
     return [
-        *bound_products(dx, dy, weight, scratch=scratch),
+        *bound_products(dx, dy, weight, scratch=scratch, widens=True),
         PULL_BACK.bind(dx.size, dx, dy, x),
         *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
         PULL_BACK.bind(dweight.size, dweight, dy.T, weight),

@@ -12,23 +12,23 @@ from tapeless.kernels.native import Native, Scratch
 
 def forward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(precision, (rows, words, channels)) if rows > 1 else []
+    return product_scratch(call, precision, (rows, words, channels)) if rows > 1 else []
 
 
 def forward(y, x, weight, scratch=()) -> list[Native]:
     if len(x) == 1:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight)]
-    return bound_products(y, x, weight, transpose_b=True, scratch=scratch)
+    return bound_products(y, x, weight, transpose_b=True, scratch=scratch, widens=True)
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(precision, (rows, channels, words), (words, channels, rows))
+    return product_scratch(call, precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
     return [
-        *bound_products(dx, dy, weight, scratch=scratch),
+        *bound_products(dx, dy, weight, scratch=scratch, widens=True),
         *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
     ]
 
