@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import bfloat16
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import blas, packing
 from tapeless.kernels.cpu import products as own
 
 WAYS = tuple(product((False, True), repeat=3))  # a turned, b turned, added to
@@ -74,5 +74,5 @@ if __name__ == "__main__":
     for line in found[:10]:
         print(line)
     count = most**3 * len(WAYS) * len(NARROW)
-    print(f"{own.TILES}: {count:,} products of up to {most} × {most} × {most}, {len(found)} wrong")
+    print(f"{packing.TILES}: {count:,} products of up to {most} × {most} × {most}, {len(found)} wrong")
     raise SystemExit(bool(found))

@@ -11,33 +11,42 @@ number of threads, in a matrix of any other size.
 from __future__ import annotations
 
 import ctypes
-import platform
 from functools import cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 from numba import float32, intp, prange, types, uintp
-from numba.core import config, sigutils
+from numba.core import sigutils
 from numba.core.ccallback import CFunc
 from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.cache import keep_on_disk
 from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
 from tapeless.kernels.cpu.narrow import is_narrow
+from tapeless.kernels.cpu.packing import (
+    FLOAT,
+    HALF_FLOAT,
+    LANES,
+    ROWS,
+    VECTORS,
+    WIDENED,
+    WIDTH,
+    fetch_part,
+    pack_a,
+    pack_b,
+    pack_narrow_a,
+    pack_narrow_b,
+)
 from tapeless.kernels.cpu.tiles import (
     LINE,
     add_strip,
     add_tile,
     add_vectors,
-    copy_vectors,
-    fetch,
     fetch_tile,
-    narrow_at,
     number_at,
     on_the_stack,
     put_at,
-    tiles_for,
     turn,
 )
 from tapeless.kernels.cpu.vector import fused, inlined
@@ -45,7 +54,6 @@ from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
-TILES = tiles_for(config.CPU_FEATURES, platform.machine())
 # Along k, rows of a and columns of b that are packed at a time: a panel of b and all of a's for the second cache, b's
 # for the third. Deeper blocks go less often over c.
 DEPTH, HIGH, WIDE = 512, 96, 2048
@@ -55,16 +63,11 @@ FAR = 1 << 17  # numbers of a matrix, from which it is not in a near cache and i
 SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
 TRANSPOSED = 112  # as a BLAS says it
 
-LANES, ROWS, VECTORS = TILES.lanes, TILES.rows, TILES.vectors
 HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
-WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
-PAIRS, FLOATS = ROWS // PAIR, ROWS * WIDTH
+FLOATS = ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
-FLOAT, HALF_FLOAT = 4, 2  # bytes of a factor's numbers
-NEAR, APART = 128, 144  # numbers of a row that are widened at a time, and floats between rows: no power of two
-WIDENED = max(ROWS, WIDTH) * APART
 
 # m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias
 RECTANGLE = types.void(
@@ -83,75 +86,6 @@ def room(m: int, n: int, k: int, high: int, wide: int) -> int:
 
 def _up(size: int, step: int) -> int:
     return -(-size // step) * step
-
-
-@inlined
-def _pack_b(to, source, across, along, count, depth):
-    """`depth` rows of a tile's width, of which `count` numbers are there; the others hold anything."""
-    k = 0
-    if across == 1 and count == WIDTH:
-        while k < depth:
-            copy_vectors(LANES, VECTORS, to + uintp(k * WIDTH * 4), source + uintp(k * along * 4))
-            k += 1
-    elif along == 1:
-        while k + LANES <= depth:
-            turn(LANES, WIDTH, to + uintp(k * WIDTH * 4), source + uintp(k * 4), intp(across), intp(count - 1))
-            k += LANES
-    while k < depth:
-        for i in range(count):
-            put_at(to, intp(k * WIDTH + i), number_at(source, intp(i * across + k * along)))
-        k += 1
-
-
-@inlined
-def _pack_a(to, source, across, along, count, high, depth):
-    """`depth` rows of `high` numbers, of which `count` are there."""
-    k = 0
-    if high == ROWS and across == 1 and count == ROWS:
-        while k < depth:
-            copy_vectors(PAIR, PAIRS, to + uintp(k * ROWS * 4), source + uintp(k * along * 4))
-            k += 1
-    elif high == ROWS and along == 1:
-        while k + LANES <= depth:
-            turn(LANES, ROWS, to + uintp(k * ROWS * 4), source + uintp(k * 4), intp(across), intp(count - 1))
-            k += LANES
-    while k < depth:
-        for i in range(count):
-            put_at(to, intp(k * high + i), number_at(source, intp(i * across + k * along)))
-        k += 1
-
-
-@inlined
-def _widen(to, step, source, row, rows, length):
-    """Rows of so many bfloat16 numbers, which lie `row` apart, as floats, which lie `step` apart."""
-    for i in range(rows):
-        place, begin = to + uintp(i * step * FLOAT), source + uintp(i * row * HALF_FLOAT)
-        for j in range(length):
-            put_at(place, intp(j), narrow_at(begin, intp(j)))
-
-
-@inlined
-def _pack_narrow_b(to, source, across, along, count, depth, near):
-    """As `_pack_b`, of bfloat16: the rows that it makes at once, or by way of some that stay in the first cache."""
-    if across == 1:
-        _widen(to, WIDTH, source, along, depth, count)
-        return
-    for k in range(0, depth, NEAR):
-        part = min(NEAR, depth - k)
-        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
-        _pack_b(to + uintp(k * WIDTH * FLOAT), near, intp(APART), intp(1), count, part)
-
-
-@inlined
-def _pack_narrow_a(to, source, across, along, count, high, depth, near):
-    """As `_pack_a`."""
-    if across == 1:
-        _widen(to, high, source, along, depth, count)
-        return
-    for k in range(0, depth, NEAR):
-        part = min(NEAR, depth - k)
-        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
-        _pack_a(to + uintp(k * high * FLOAT), near, intp(APART), intp(1), count, high, part)
 
 
 @inlined
@@ -178,18 +112,6 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
         add_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
 
 
-@inlined
-def _fetch_part(place, across, along, size, count, depth, part, parts):
-    """Of a block that is packed next, as it lies in memory, one of so many parts."""
-    if along == 1:
-        lines, apart, length = count, across, depth
-    else:
-        lines, apart, length = depth, along, count
-    for line in range(lines * part // parts, lines * (part + 1) // parts):
-        for byte in range(0, length * size, LINE):
-            fetch(place + uintp(line * apart * size + byte))
-
-
 def rectangle_of_tiles(
     m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_deep, most_high,
     most_wide, bias,
@@ -203,9 +125,9 @@ def rectangle_of_tiles(
             for at in range(0, wide, WIDTH):
                 source, count = b + uintp((begin * b_row + (first + at) * b_col) * b_size), min(WIDTH, wide - at)
                 if b_size == FLOAT:
-                    _pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
+                    pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
                 else:
-                    _pack_narrow_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
+                    pack_narrow_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
             packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
             below_b, deep_b = b + uintp((end * b_row + first * b_col) * b_size), min(most_deep, k - end)
             for top in range(0, m, most_high):
@@ -214,9 +136,9 @@ def rectangle_of_tiles(
                     source, count = a + uintp(((top + at) * a_row + begin * a_col) * a_size), min(ROWS, high - at)
                     to, tall = packed_a + uintp(at * depth * 4), _height(count)
                     if a_size == FLOAT:
-                        _pack_a(to, source, a_row, a_col, count, tall, depth)
+                        pack_a(to, source, a_row, a_col, count, tall, depth)
                     else:
-                        _pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
+                        pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
                 row, column = (top + high, begin) if top + high < m else (0, end)
                 next_a, high_a = a + uintp((row * a_row + column * a_col) * a_size), min(most_high, m - row)
                 tile, tiles, blocks = 0, -(-high // ROWS) * -(-wide // WIDTH), -(-m // most_high)
@@ -224,10 +146,10 @@ def rectangle_of_tiles(
                     for at in range(0, high, ROWS):
                         if far_a:
                             deep_a = min(most_deep, k - column)
-                            _fetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
+                            fetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
                         if far_b:
                             part = top // most_high * tiles + tile
-                            _fetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
+                            fetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
                         tile += 1
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
                         panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
