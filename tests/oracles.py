@@ -41,8 +41,9 @@ def disagreements(oracle: str, found: Mapping[str, Any], true: Mapping[str, Any]
 
 
 def leaves(params: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-    """Copies that record gradients, under the same names."""
-    return {name: torch.tensor(array, requires_grad=True) for name, array in params.items()}
+    """Copies that record gradients, under the same names, all of one type: frozen matrices may be bfloat16."""
+    wide = next(array.dtype for array in params.values() if array.dtype.kind == "f")
+    return {name: torch.tensor(np.asarray(array, wide), requires_grad=True) for name, array in params.items()}
 
 
 def torch_gradients(loss: torch.Tensor, params: Tensors) -> dict[str, torch.Tensor]:

@@ -141,6 +141,7 @@ NEARLY = {
     "optimizer": ("AdamW", "adamw"),
     "backend": ("referense", "reference"),
     "precision": ("float46", "float64"),
+    "frozen_precision": ("bfloat61", "bfloat16"),
 }
 
 

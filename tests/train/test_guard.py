@@ -52,6 +52,15 @@ def test_a_weight_that_is_damaged_already_is_named(backend, value, monkeypatch):
     assert "checkpoint" in sentence
 
 
+def test_a_number_that_frozen_matrices_cannot_hold_is_not_an_updates_fault():
+    model, inputs, targets = made(backend="cpu", lora=2, frozen_precision="bfloat16")
+    model.write("blocks.1.mlp.up.weight", np.full(model.params["blocks.1.mlp.up.weight"].shape, 3.4028235e38))
+    sentence = explain_nonfinite(model, inputs, targets)
+    assert sentence.startswith("The frozen weight blocks.1.mlp.up.weight is not finite before the step begins")
+    assert "No update moves it" in sentence
+    assert "bfloat16 cannot hold (it ends at 3.4e+38)" in sentence
+
+
 def test_damaged_state_and_tables_are_named():
     model, inputs, targets = made(optimizer="adamw", positions="sinusoidal")
     model.engine.view("v")[5] = np.nan

@@ -241,7 +241,9 @@ def test_an_adapter_on_bfloat16_finds_its_base_in_float32(folder: Path, tmp_path
     for name, array in weights.items():
         model.write(name, array)
         assert np.array_equal(loaded.read(name), model.read(name))
-    export_run(made, tmp_path / "again", "best")
+    exported = export_run(made, tmp_path / "again", "best")
+    assert "trained beside matrices in bfloat16" in exported.messages[-1]
+    assert "--merge" in exported.messages[-1]
     import_adapter(tmp_path / "again", run, tmp_path / "two")
 
 

@@ -151,9 +151,11 @@ def _ratio(above: Contender, below: Contender) -> float:
 
 
 def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None:
+    held = work.fields.get("frozen_precision")
+    apart = f" with our frozen matrices in {held}" if held else ""
     console.print(
-        f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.precision}, {work.threads} threads, "
-        f"{result['blas']}; {len(runners[0].times)} turns each, medians"
+        f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.precision}{apart}, "
+        f"{work.threads} threads, {result['blas']}; {len(runners[0].times)} turns each, medians"
     )
     peaks = {"ours": result["ours_peak_bytes"]} | {
         runner.name: result["peers_peak_bytes"].get(_key(runner)) for runner in runners[1:]

@@ -150,7 +150,9 @@ def announce(session: Session, told: str) -> None:
     model = session.model
     trained = sum(weight.elements for weight in model.program.trained)
     share = "" if trained == model.parameters else f" ({trained:,} trained)"
-    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}"
+    held = model.precision.frozen
+    apart = "" if held == model.precision.weight else f" with frozen matrices in {held}"
+    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}{apart}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")

@@ -68,6 +68,11 @@ class Culprit:
     def _cause(self) -> str:
         if self.kind == "input":
             return "Clean the data: training cannot mend it."
+        if self.kind == "frozen":
+            return (
+                f"No update moves it: the weights that the run began with have it so, or a number that {self.dtype} "
+                f"cannot hold (it ends at {largest(self.dtype):.1e}). Look at the file that they came from."
+            )
         if self.kind != "call":
             return (
                 "An earlier update or a damaged file put it there: go back to the last good checkpoint and, if it "
@@ -130,7 +135,8 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
                 array = model.engine.read(buffer)
                 index = _first_nonfinite(array)
                 if index is not None:
-                    return Culprit(kind, buffer.name, index, float(array[index]), model.precision.activation)
+                    dtype = model.precision.dtype(buffer.role) if kind == "frozen" else model.precision.activation
+                    return Culprit(kind, buffer.name, index, float(array[index]), dtype)
     return None
 
 

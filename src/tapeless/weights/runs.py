@@ -112,6 +112,11 @@ def export_run(opened: Run, folder: Path, which: str, dtype: str = "float32", me
     if preset.lora is not None and not merge:
         base = found.state.get("base")
         peft.write_adapter(folder, preset, model.weights(), base if isinstance(base, str) else None, dtype)
+        if preset.frozen_precision:
+            messages.append(
+                f"The adapters were trained beside matrices in {preset.frozen_precision}: on a base that is not "
+                f"rounded to it they make a slightly different model. --merge writes the one that was trained."
+            )
         return Exported(found.step, False, messages, "PeftModel", merged=False)
     config, params = _trained(model, opened.window())
     hugging_face.write_folder(folder, config, params, spec, dtype, kept_chat(opened.folder, spec))

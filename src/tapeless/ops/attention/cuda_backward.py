@@ -195,7 +195,9 @@ def _slopes_of_keys(
     for number in range(heads * across):
         head = 0
         if not ALONE:
-            head = number // tl.maximum(across, 1)  # loads are begun before it is known whether there is anything
+            # Loads are begun ahead, for what may turn out to be nothing. By 0 nothing may be divided, so a compiler
+            # would take it that there is something, and load from beyond the end.
+            head = number // tl.maximum(across, 1)
         rows = first + (number - head * across) * HIGH + tl.arange(0, HIGH)
         q = tile(Q + head * D, rows, q_row, T, MASKED, D, DEPTH)
         dy = tile(DY + head * D, rows, dy_row, T, MASKED, D, DEPTH).to(v.dtype)
