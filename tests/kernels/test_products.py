@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import blas, packing
 from tapeless.kernels.cpu import products as own
 from tapeless.kernels.cpu.tiles import Tiles, tiles_for
 from tests.kernels.product_shapes import WAYS, Walled, faults
@@ -29,7 +29,8 @@ def own_products():
 
 def a_sample(count, most=70):
     """Sizes around those of tiles, and any."""
-    near = [size for step in (own.ROWS, own.LANES, own.WIDTH) for size in (step - 1, step, step + 1, 2 * step + 1)]
+    steps = (packing.ROWS, packing.LANES, packing.WIDTH)
+    near = [size for step in steps for size in (step - 1, step, step + 1, 2 * step + 1)]
     around = [tuple(RNG.choice(near, 3)) for _ in range(count // 2)]
     return [(1, 1, 1), (most, most, most), *around, *(tuple(RNG.integers(1, most + 1, 3)) for _ in range(count // 2))]
 
@@ -106,7 +107,7 @@ def test_alpha_is_the_same_at_the_edge():
 
 def test_the_least_product():
     """attention's, of whole numbers: all sizes, b turned and its row of whole vectors, right in front of a wall."""
-    step = own.LANES
+    step = packing.LANES
     for number, (m, n) in enumerate(product(range(1, own.LEAST + 1, 3), range(1, own.LEAST + 1))):
         add, width = number % 2, step * (1 + number % 2)
         turn_a = number % 3 == 0
@@ -144,8 +145,8 @@ def test_every_rectangle_has_a_tile():
         for workers in range(1, 9):
             across, down = own.division_of(m, n, workers)
             assert across * down in (1, workers)
-            assert across <= -(-n // own.WIDTH)
-            assert down <= -(-m // own.ROWS)
+            assert across <= -(-n // packing.WIDTH)
+            assert down <= -(-m // packing.ROWS)
 
 
 def test_products_that_are_not_there(monkeypatch):
