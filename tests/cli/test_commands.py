@@ -90,6 +90,13 @@ def test_explain_says_what_is_frozen():
     assert "(51,008 frozen)" in " ".join(shown.split())
 
 
+def test_training_says_what_frozen_matrices_are_held_in(tmp_path):
+    words = ("train", "ops-102k", "--steps", "1", "--frozen", "tokens.*", "--frozen-precision")
+    for held, shown in (("bfloat16", "float32 with frozen matrices in bfloat16;"), ("float32", "backend, float32;")):
+        said = tapeless(*words, held, folder=tmp_path)
+        assert shown in " ".join((said.stdout + said.stderr).split())
+
+
 def test_explain_one_layer_with_values():
     calls = result_of("explain", "gpt2-4x256", "--layers", "3", "--vocab", "50", "-T", "8", "--layer", "1", "--values")
     assert {call["section"] for call in calls} == {"blocks.1"}
