@@ -8,6 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tapeless.ops.attention.cuda import REGISTERS
 from tapeless.ops.attention.cuda_backward import KEYS, PLACES, _backward_keys
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -34,7 +35,9 @@ def compiled(share: int, parts: int) -> str:
         (i,): ALIGNED for i, (name, kind) in enumerate(kinds.items()) if kind != "constexpr" and name not in sizes
     }
     source = ASTSource(fn=_backward_keys, signature=kinds, constexprs=fixed, attrs=attributes)
-    made = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
+    made = triton.compile(
+        source, target=HOPPER, options={"num_warps": warps, "num_stages": stages, "maxnreg": REGISTERS}
+    )
     text: str = made.asm["ptx"]
     return text
 

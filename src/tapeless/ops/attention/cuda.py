@@ -23,7 +23,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-3e38)  # of a score, nearly: where a query has seen no key yet, −∞ − −∞ would be NaN
 # (queries, keys, warps, stages), measured on an H200 at a depth of 64. float32 takes twice the room.
 FORWARD, FLOAT32 = (64, 64, 4, 3), (32, 32, 4, 1)
-REGISTERS = 128  # of a thread of the forward, so that four programs share a multiprocessor
+REGISTERS = 128  # of a thread of the forward and of dk and dv, so that four programs share a multiprocessor
 # Programs that are handed out by their length: several for each place on a device, and few enough that what they go
 # along, 16 MiB at a depth of 64 in bfloat16, stays in its cache.
 TOGETHER = 1024
@@ -45,9 +45,7 @@ def mixed(
     batch, queries, channels = q.shape
     heads = channels // depth
     high, wide, options = tiles(q, depth, FORWARD)
-    options |= seen_by(causal, window, starts, share)
-    if q.dtype == torch.bfloat16 and options["DEPTH"] <= 64:
-        options["maxnreg"] = REGISTERS
+    options |= seen_by(causal, window, starts, share) | in_registers(q, depth)
     down = blocks(queries, high)
     run = launch(
         _forward, down * batch * heads,
@@ -83,6 +81,10 @@ def tiles(q, depth, measured):
         high, wide, stages = 32, 32, 1
     padded = max(16, triton.next_power_of_2(depth))
     return high, wide, {"D": depth, "DEPTH": padded, "num_warps": warps, "num_stages": stages}
+
+
+def in_registers(q, depth):
+    return {"maxnreg": REGISTERS} if q.dtype == torch.bfloat16 and depth <= 64 else {}
 
 
 def in_rows(x):

@@ -23,6 +23,7 @@ from tapeless.ops.attention.cuda import (
     LOWEST,
     by_length,
     dot,
+    in_registers,
     in_rows,
     lowest,
     mine,
@@ -60,6 +61,8 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window) -> list[Na
         by_length(batch * heads, down, causal, window, share), *sizes, HIGH=high, WIDE=wide, **options,
     )  # fmt: skip
     high, wide, options = tiles(q, depth, KEYS)
+    if lows is None:  # where documents or a window end what is seen, there is less to wait for: more registers pay
+        options |= in_registers(q, depth)
     across = blocks(keys, wide)
     programs = across * batch * heads // share
     parts = next(n for n in range(1, share + 1) if programs * n >= PROGRAMS or n == share)
