@@ -16,9 +16,11 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
+from tapeless.backends.folded import Fold, bind, folds
 from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
+from tapeless.program.arena import Together
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
@@ -63,6 +65,22 @@ class Cpu(Host):
         products = [native for native in natives if isinstance(native, blas.Product)]
         small = products and all(product.flops < blas.THREADED for product in products)
         return blas.alone(blas.on_one_thread(natives) if small else natives)
+
+    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
+        """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
+        from tapeless.kernels.cpu import blas
+
+        if precision.activation != "float32" or blas.products() != "own":
+            return ()
+        asked = [(fold, self.scratch(fold.calls[fold.linear], precision)) for fold in folds(calls)]
+        return [Together(fold.first, fold.last, scratch) for fold, scratch in asked]
+
+    def bind_together(
+        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
+    ) -> list[Native]:
+        from tapeless.kernels.cpu import blas
+
+        return blas.alone(bind(Fold(0, tuple(calls)), arrays, scratch))
 
     def _function(self, call: Call, suffix: str = "") -> Any:
         from tapeless.kernels.cpu import blas

@@ -228,9 +228,12 @@ def bound_gemm(
     beta: float = 0.0,
     scratch: Sequence[Array] = (),
     bias: Array | None = None,
+    relu: bool = False,
+    mask: Array | None = None,
 ) -> Product:
     """A product of float32 matrices whose rows lie any distance apart; beta is 0 to write and 1 to add. `scratch`: what
-    `product_scratch` asked for, in the last place. A bias is added by our own products alone."""
+    `product_scratch` asked for, in the last place. A bias is added by our own products alone, and they alone multiply
+    what ReLU leaves of a, or write 0 where a mask is ≤ 0."""
     for matrix in (c, a, b):
         if matrix.dtype != np.float32 or matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
             raise ValueError(f"a product takes row-major float32 matrices, not {matrix.dtype} {matrix.shape}")
@@ -240,9 +243,9 @@ def bound_gemm(
         raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
     library = _serving()
     if library is None:
-        return _own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias)
-    if bias is not None:
-        raise ValueError("MKL's products add no bias")
+        return _own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias, relu, mask)
+    if bias is not None or relu or mask is not None:
+        raise ValueError("MKL's products add no bias and know of no ReLU")
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
     product = Product(
         library.cblas_sgemm_64,
@@ -267,7 +270,7 @@ def bound_gemm(
 
 def _own_gemm(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array],
-    bias: Array | None,
+    bias: Array | None, relu: bool, mask: Array | None,
 ) -> Product:  # fmt: skip
     from tapeless.kernels.cpu import products as own
 
@@ -277,22 +280,25 @@ def _own_gemm(
     room = scratch[-1] if scratch else np.empty(needed, np.float32)
     if room.size < needed:
         raise ValueError(f"a product that packs into {needed} floats was given {room.size}")
-    product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room, bias))
-    product.matrices, product.flops = (c, a, b, room, bias), 2 * m * n * k
+    product = Product(own.bound(c, a, b, transpose_a, transpose_b, add, count, room, bias, relu, mask))
+    product.matrices, product.flops = (c, a, b, room, bias, mask), 2 * m * n * k
     return product
 
 
 def bound_products(
     c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
-    scratch: Sequence[Array] = (), bias: Array | None = None, widens: bool = False,
+    scratch: Sequence[Array] = (), bias: Array | None = None, widens: bool = False, relu: bool = False,
+    mask: Array | None = None,
 ) -> list[Native]:  # fmt: skip
     """As `bound_gemm` for matrices of any type, all in one call. A float32 factor is rounded where the other is
     bfloat16; but where one of them `widens`, being a weight, and all else is float32, our own multiply it as it is."""
     wide = [each.dtype == np.float32 for each in (c, a, b)]
     if all(wide):
-        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch, bias)]
+        return [bound_gemm(c, a, b, transpose_a, transpose_b, beta, scratch, bias, relu, mask)]
     if widens and wide in ([True, True, False], [True, False, True]):
-        return [_own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias)]
+        return [_own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias, relu, mask)]
+    if relu or mask is not None:
+        raise ValueError("products of bfloat16 know of no ReLU")
     from tapeless.kernels.cpu import products_bfloat16 as narrow
 
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]

@@ -44,6 +44,7 @@ from tapeless.kernels.cpu.tiles import (
     add_tile,
     add_vectors,
     fetch_tile,
+    keep_positive,
     number_at,
     on_the_stack,
     put_at,
@@ -69,10 +70,11 @@ LINES = -(-WIDTH * 4 // LINE)
 AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
 LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 
-# m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias
+# m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias; whether a
+# is what ReLU leaves of it; the mask and the distance of its rows
 RECTANGLE = types.void(
     intp, intp, intp, float32, uintp, intp, intp, intp, uintp, intp, intp, intp, intp, uintp, intp, uintp, intp, intp,
-    intp, uintp,
+    intp, uintp, intp, uintp, intp,
 )  # fmt: skip
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
@@ -114,7 +116,7 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
 
 def rectangle_of_tiles(
     m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_deep, most_high,
-    most_wide, bias,
+    most_wide, bias, relu, mask, mask_row,
 ):  # fmt: skip
     edge, near = on_the_stack(FLOATS), on_the_stack(WIDENED)
     far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
@@ -139,6 +141,8 @@ def rectangle_of_tiles(
                         pack_a(to, source, a_row, a_col, count, tall, depth)
                     else:
                         pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
+                    if relu:
+                        _rectify(to, tall * depth)
                 row, column = (top + high, begin) if top + high < m else (0, end)
                 next_a, high_a = a + uintp((row * a_row + column * a_col) * a_size), min(most_high, m - row)
                 tile, tiles, blocks = 0, -(-high // ROWS) * -(-wide // WIDTH), -(-m // most_high)
@@ -165,6 +169,9 @@ def rectangle_of_tiles(
                             _from_edge(place, c_row, edge, count, columns, alpha, also)
                         if bias and end == k:
                             _add_bias(place, c_row, count, columns, bias + uintp((first + left) * 4))
+                        if mask and end == k:
+                            above = mask + uintp(((top + at) * mask_row + first + left) * 4)
+                            _pass_where_positive(place, c_row, above, mask_row, count, columns)
 
 
 @inlined
@@ -186,6 +193,32 @@ def _add_bias(place, c_row, count, columns, bias):
         else:
             for j in range(columns):
                 put_at(row, intp(j), number_at(row, intp(j)) + number_at(bias, intp(j)))
+
+
+@inlined
+def _rectify(panel, count):
+    """What ReLU leaves of a packed panel, which is in the first cache."""
+    at = 0
+    while at + LANES <= count:
+        place = panel + uintp(at * 4)
+        keep_positive(LANES, 1, place, place)
+        at += LANES
+    while at < count:
+        number = number_at(panel, intp(at))
+        put_at(panel, intp(at), float32(0) if number <= 0 else number)
+        at += 1
+
+
+@inlined
+def _pass_where_positive(place, c_row, mask, mask_row, count, columns):
+    """A tile whose sums are whole, where the mask is not ≤ 0; else 0."""
+    for i in range(count):
+        row, above = place + uintp(i * c_row * 4), mask + uintp(i * mask_row * 4)
+        if columns == WIDTH:
+            keep_positive(LANES, VECTORS, row, above)
+        else:
+            for j in range(columns):
+                put_at(row, intp(j), float32(0) if number_at(above, intp(j)) <= 0 else number_at(row, intp(j)))
 
 
 @cache
@@ -223,6 +256,7 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     _rectangle(
         m, n, k, alpha, a, intp(a_rows), intp(a_columns), intp(FLOAT), b, intp(b_rows), intp(b_columns), intp(FLOAT),
         add, c, c_row, room, intp(LITTLE_DEPTH), intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
+        intp(0), uintp(0), intp(0),
     )  # fmt: skip
 
 
@@ -266,7 +300,8 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
 
 
 def rectangles(
-    across, down, m, n, k, c, c_row, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, bias, rooms
+    across, down, m, n, k, c, c_row, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, rooms, bias, relu, mask,
+    mask_row,
 ):  # fmt: skip
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
@@ -277,10 +312,12 @@ def rectangles(
         own_b = uintp(b.ctypes.data) + uintp(left * b_col * b_size)
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
         own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
+        own_mask = uintp(0) if mask is None else uintp(mask.ctypes.data) + uintp((top * mask_row + left) * 4)
         _rectangle(
             intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), intp(a_size),
             own_b, intp(b_row), intp(b_col), intp(b_size), intp(add), own_c, intp(c_row),
-            uintp(rooms[worker].ctypes.data), intp(DEPTH), intp(HIGH), intp(WIDE), own_bias,
+            uintp(rooms[worker].ctypes.data), intp(DEPTH), intp(HIGH), intp(WIDE), own_bias, intp(relu), own_mask,
+            intp(mask_row),
         )  # fmt: skip
 
 
@@ -310,9 +347,10 @@ def floats(m: int, n: int, k: int, workers: int) -> int:
 
 def bound(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array,
-    bias: Array | None = None,
+    bias: Array | None = None, relu: bool = False, mask: Array | None = None,
 ) -> Native:  # fmt: skip
-    """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16."""
+    """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16. `relu`: what ReLU leaves of a is
+    multiplied; where the `mask` is ≤ 0, c is 0."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     across, down = division_of(m, n, workers)
     rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
@@ -325,9 +363,10 @@ def bound(
         (*step, HALF_FLOAT if is_narrow(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
     )
     a, b = (flat.view(np.uint8) for flat, _ in factors)  # one type for all of them
+    flat_mask, mask_row = apart(mask)
     function = rectangle().ctypes
     if across * down > 1:
-        given = (c, c_row, a, *of_a, b, *of_b, int(add), bias, rooms)
+        given = (c, c_row, a, *of_a, b, *of_b, int(add), rooms, bias, int(relu), flat_mask, mask_row)
         return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
@@ -335,5 +374,6 @@ def bound(
         address(a.ctypes.data), *map(integer, of_a), address(b.ctypes.data), *map(integer, of_b),
         integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(DEPTH), integer(HIGH),
         integer(WIDE),
-        address(0 if bias is None else bias.ctypes.data),
+        address(0 if bias is None else bias.ctypes.data), integer(relu),
+        address(0 if mask is None else mask.ctypes.data), integer(mask_row),
     )  # fmt: skip

@@ -45,7 +45,7 @@ def tiles_for(features: str | None, machine: str) -> Tiles:
     return Tiles(4, 6, 4) if machine.lower() in ("aarch64", "arm64") else Tiles(4, 4, 2)
 
 
-def _constant(number: int) -> Any:
+def constant(number: int) -> Any:
     return ir.Constant(WORD, number)
 
 
@@ -55,12 +55,12 @@ def declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     return found or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
 
-def _place(builder: Any, base: Any, index: Any) -> Any:
+def place_of(builder: Any, base: Any, index: Any) -> Any:
     """Where the float with this index lies."""
     return builder.gep(base, [index], source_etype=FLOAT)
 
 
-def _vector(builder: Any, place: Any, kind: Any) -> Any:
+def vector_at(builder: Any, place: Any, kind: Any) -> Any:
     return builder.load(place, typ=kind, align=4)
 
 
@@ -78,19 +78,19 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
         builder.branch(loop)
         builder.position_at_end(loop)
         at = builder.phi(WORD)
-        at.add_incoming(_constant(0), before)
+        at.add_incoming(constant(0), before)
         sums = [[builder.phi(vector) for _ in range(vectors)] for _ in range(rows)]
-        first_a, first_b = builder.mul(at, _constant(rows)), builder.mul(at, _constant(step))
+        first_a, first_b = builder.mul(at, constant(rows)), builder.mul(at, constant(step))
         row_of_b = [
-            _vector(builder, _place(builder, b, builder.add(first_b, _constant(lanes * j))), vector)
+            vector_at(builder, place_of(builder, b, builder.add(first_b, constant(lanes * j))), vector)
             for j in range(vectors)
         ]
         made = []
         for i in range(rows):
-            number = builder.load(_place(builder, a, builder.add(first_a, _constant(i))), typ=FLOAT, align=4)
-            spread = _spread(builder, number, vector)
-            made.append([builder.call(multiply_add, [spread, row_of_b[j], sums[i][j]]) for j in range(vectors)])
-        following = builder.add(at, _constant(1))
+            number = builder.load(place_of(builder, a, builder.add(first_a, constant(i))), typ=FLOAT, align=4)
+            number = spread(builder, number, vector)
+            made.append([builder.call(multiply_add, [number, row_of_b[j], sums[i][j]]) for j in range(vectors)])
+        following = builder.add(at, constant(1))
         at.add_incoming(following, loop)
         for row, new in zip(sums, made, strict=True):
             for each, value in zip(row, new, strict=True):
@@ -98,19 +98,19 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
                 each.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
-        factor = _spread(builder, alpha, vector)
+        factor = spread(builder, alpha, vector)
         places = [
             [
-                _place(builder, c, builder.add(builder.mul(apart, _constant(i)), _constant(lanes * j)))
+                place_of(builder, c, builder.add(builder.mul(apart, constant(i)), constant(lanes * j)))
                 for j in range(vectors)
             ]
             for i in range(rows)
         ]
-        with builder.if_else(builder.icmp_signed("!=", add, _constant(0))) as (adds, writes):
+        with builder.if_else(builder.icmp_signed("!=", add, constant(0))) as (adds, writes):
             with adds:
                 for i in range(rows):
                     for j in range(vectors):
-                        old = _vector(builder, places[i][j], vector)
+                        old = vector_at(builder, places[i][j], vector)
                         builder.store(builder.call(multiply_add, [factor, made[i][j], old]), places[i][j], align=4)
             with writes:
                 for i in range(rows):
@@ -118,7 +118,7 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
                         builder.store(builder.fmul(factor, made[i][j]), places[i][j], align=4)
         return context.get_dummy_value()
 
-    return types.void(*_literals(lanes, rows, vectors, step), intp, uintp, uintp, uintp, intp, float32, intp), generate
+    return types.void(*literals(lanes, rows, vectors, step), intp, uintp, uintp, uintp, intp, float32, intp), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -133,11 +133,11 @@ def fetch_tile(typing, rows, lines, place, apart):
         to_write, to_stay, data = (ir.Constant(INDEX, number) for number in (1, 3, 1))
         for i in range(rows):
             for line in range(lines):
-                offset = builder.add(builder.mul(apart, _constant(i)), _constant(LINE * line))
+                offset = builder.add(builder.mul(apart, constant(i)), constant(LINE * line))
                 builder.call(fetch, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
         return context.get_dummy_value()
 
-    return types.void(*_literals(rows, lines), uintp, intp), generate
+    return types.void(*literals(rows, lines), uintp, intp), generate
 
 
 @intrinsic
@@ -163,30 +163,30 @@ def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, al
         vector = ir.VectorType(FLOAT, lanes)
         multiply_add = declared(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
         a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
-        firsts = [_place(builder, a, builder.mul(a_row, _constant(i))) for i in range(rows)]
+        firsts = [place_of(builder, a, builder.mul(a_row, constant(i))) for i in range(rows)]
         before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
         builder.branch(loop)
         builder.position_at_end(loop)
         at = builder.phi(WORD)
-        at.add_incoming(_constant(0), before)
+        at.add_incoming(constant(0), before)
         sums, made = [builder.phi(vector) for _ in range(rows)], []
-        row_of_b = _vector(builder, _place(builder, b, builder.mul(at, b_row)), vector)
+        row_of_b = vector_at(builder, place_of(builder, b, builder.mul(at, b_row)), vector)
         for first, each in zip(firsts, sums, strict=True):
-            number = builder.load(_place(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
-            made.append(builder.call(multiply_add, [_spread(builder, number, vector), row_of_b, each]))
-        following = builder.add(at, _constant(1))
+            number = builder.load(place_of(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
+            made.append(builder.call(multiply_add, [spread(builder, number, vector), row_of_b, each]))
+        following = builder.add(at, constant(1))
         at.add_incoming(following, loop)
         for each, value in zip(sums, made, strict=True):
             each.add_incoming(ir.Constant(vector, None), before)
             each.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
-        factor = _spread(builder, alpha, vector)
-        places = [_place(builder, c, builder.mul(c_row, _constant(i))) for i in range(rows)]
-        with builder.if_else(builder.icmp_signed("!=", add, _constant(0))) as (adds, writes):
+        factor = spread(builder, alpha, vector)
+        places = [place_of(builder, c, builder.mul(c_row, constant(i))) for i in range(rows)]
+        with builder.if_else(builder.icmp_signed("!=", add, constant(0))) as (adds, writes):
             with adds:
                 for place, value in zip(places, made, strict=True):
-                    whole = builder.call(multiply_add, [factor, value, _vector(builder, place, vector)])
+                    whole = builder.call(multiply_add, [factor, value, vector_at(builder, place, vector)])
                     builder.store(whole, place, align=4)
             with writes:
                 for place, value in zip(places, made, strict=True):
@@ -194,14 +194,14 @@ def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, al
         return context.get_dummy_value()
 
     numbers = (intp, uintp, intp, intp, uintp, intp, uintp, intp, float32, intp)
-    return types.void(*_literals(lanes, rows), *numbers), generate
+    return types.void(*literals(lanes, rows), *numbers), generate
 
 
-def _literals(*numbers: int) -> list[Any]:
+def literals(*numbers: int) -> list[Any]:
     return [types.IntegerLiteral(number) for number in numbers]
 
 
-def _spread(builder: Any, number: Any, vector: Any) -> Any:
+def spread(builder: Any, number: Any, vector: Any) -> Any:
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(INDEX, 0))
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, vector.count), None))
@@ -215,11 +215,11 @@ def copy_vectors(typing, lanes, vectors, to, source):
         vector = ir.VectorType(FLOAT, lanes)
         to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
         for j in range(vectors):
-            loaded = _vector(builder, _place(builder, source, _constant(lanes * j)), vector)
-            builder.store(loaded, _place(builder, to, _constant(lanes * j)), align=4)
+            loaded = vector_at(builder, place_of(builder, source, constant(lanes * j)), vector)
+            builder.store(loaded, place_of(builder, to, constant(lanes * j)), align=4)
         return context.get_dummy_value()
 
-    return types.void(*_literals(lanes, vectors), uintp, uintp), generate
+    return types.void(*literals(lanes, vectors), uintp, uintp), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -230,12 +230,31 @@ def add_vectors(typing, lanes, vectors, to, source):
         vector = ir.VectorType(FLOAT, lanes)
         to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
         for j in range(vectors):
-            place = _place(builder, to, _constant(lanes * j))
-            loaded = _vector(builder, _place(builder, source, _constant(lanes * j)), vector)
-            builder.store(builder.fadd(_vector(builder, place, vector), loaded), place, align=4)
+            place = place_of(builder, to, constant(lanes * j))
+            loaded = vector_at(builder, place_of(builder, source, constant(lanes * j)), vector)
+            builder.store(builder.fadd(vector_at(builder, place, vector), loaded), place, align=4)
         return context.get_dummy_value()
 
-    return types.void(*_literals(lanes, vectors), uintp, uintp), generate
+    return types.void(*literals(lanes, vectors), uintp, uintp), generate
+
+
+@intrinsic(prefer_literal=True)
+def keep_positive(typing, lanes, vectors, to, mask):
+    """0 where the mask is ≤ 0. NaN in it is not, and what it lets through stays."""
+    lanes, vectors = lanes.literal_value, vectors.literal_value
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(FLOAT, lanes)
+        to, mask = (builder.inttoptr(each, POINTER) for each in arguments[2:])
+        nothing = ir.Constant(vector, [0.0] * lanes)
+        for j in range(vectors):
+            place = place_of(builder, to, constant(lanes * j))
+            above = vector_at(builder, place_of(builder, mask, constant(lanes * j)), vector)
+            shut = builder.fcmp_ordered("<=", above, nothing)
+            builder.store(builder.select(shut, nothing, vector_at(builder, place, vector)), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(*literals(lanes, vectors), uintp, uintp), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -252,16 +271,16 @@ def turn(typing, lanes, height, to, source, apart, last):
         for first in range(0, height, lanes):
             rows = []
             for i in range(first, first + lanes):
-                number = _constant(min(i, height - 1))
+                number = constant(min(i, height - 1))
                 number = builder.select(builder.icmp_signed("<", number, last), number, last)
-                rows.append(_vector(builder, _place(builder, source, builder.mul(number, apart)), vector))
+                rows.append(vector_at(builder, place_of(builder, source, builder.mul(number, apart)), vector))
             columns_of.append(turned(builder, rows))
         for k in range(lanes):
             for block, columns in enumerate(columns_of):
-                builder.store(columns[k], _place(builder, to, _constant(k * height + block * lanes)), align=4)
+                builder.store(columns[k], place_of(builder, to, constant(k * height + block * lanes)), align=4)
         return context.get_dummy_value()
 
-    return types.void(*_literals(lanes, height), uintp, uintp, intp, intp), generate
+    return types.void(*literals(lanes, height), uintp, uintp, intp, intp), generate
 
 
 def turned(builder: Any, rows: list[Any]) -> list[Any]:
@@ -283,7 +302,9 @@ def turned(builder: Any, rows: list[Any]) -> list[Any]:
 @intrinsic
 def number_at(typing, place, index):
     def generate(context, builder, signature, arguments):
-        return builder.load(_place(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4)
+        return builder.load(
+            place_of(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4
+        )
 
     return float32(uintp, intp), generate
 
@@ -303,7 +324,7 @@ def narrow_at(typing, place, index):
 def put_at(typing, place, index, value):
     def generate(context, builder, signature, arguments):
         place, index, value = arguments
-        builder.store(value, _place(builder, builder.inttoptr(place, POINTER), index), align=4)
+        builder.store(value, place_of(builder, builder.inttoptr(place, POINTER), index), align=4)
         return context.get_dummy_value()
 
     return types.void(uintp, intp, float32), generate
@@ -320,4 +341,4 @@ def on_the_stack(typing, floats):
             room.align = 64
         return builder.ptrtoint(room, WORD)
 
-    return types.uintp(*_literals(floats)), generate
+    return types.uintp(*literals(floats)), generate

@@ -18,6 +18,7 @@ from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
 from tapeless.kernels.native import Native, Scratch
+from tapeless.ops.attention import cpu_few
 
 R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
 STRIP = 96  # queries: whole tiles of a product
@@ -52,6 +53,8 @@ def product_for(q, keys, width):
 
 def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
     strips, *sums = scratch
+    if cpu_few.is_few(q, k, lse.shape[1], starts, causal, window):
+        return [cpu_few.forward(y, lse, q, k, v, causal, len(strips), THREADED_WORK)]
     product = product_for(q, k.shape[1], q.shape[2] // lse.shape[1])
     arguments = (y, lse, q, k, v, starts, strips, *(sums or (None,)), product, causal, window)
     native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
@@ -71,10 +74,15 @@ def backward_scratch(call, precision) -> list[Scratch]:
 def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
     strips, parts, sums = scratch[0], scratch[1:3], scratch[3:]
     width = q.shape[2] // lse.shape[1]
-    rooms = (strips, *(sums or (None,)), product_for(q, k.shape[1], width))
-    arguments = (dq, *(parts or (dk, dv)), dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)
-    native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
-    natives = division.calling_blas(native, len(strips))
+    found = parts or (dk, dv)
+    if cpu_few.is_few(q, k, lse.shape[1], starts, causal, window):
+        heads = (dq, *found, dy, q, k, v, lse.shape[1])
+        natives = [cpu_few.backward(*heads, causal, len(strips), THREADED_WORK)]
+    else:
+        rooms = (strips, *(sums or (None,)), product_for(q, k.shape[1], width))
+        arguments = (dq, *found, dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)
+        native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
+        natives = division.calling_blas(native, len(strips))
     for total, part in zip((dk, dv), parts, strict=False):
         rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
         natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *apart(*rows), width))

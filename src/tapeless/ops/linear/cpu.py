@@ -24,11 +24,12 @@ def forward_scratch(call, precision) -> list[Scratch]:
     return product_scratch(call, precision, (count, width, rows))
 
 
-def forward(y, x, weight, bias, scratch=()) -> list[Native]:
+def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
+    """`relu`: of what ReLU leaves of x, by our own products and for several rows."""
     if scratch and scratch[0].ndim == 2:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
     if bias is None or is_narrow(weight) or products() == "own":
-        return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True)
+        return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True, relu=relu)
     return [*bound_products(y, x, weight, scratch=scratch), BIAS_ADD.bind(y.size, y, bias)]
 
 
@@ -38,15 +39,18 @@ def backward_scratch(call, precision) -> list[Scratch]:
     return product_scratch(call, precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
 
 
-def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=()) -> list[Native]:
+def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=(), relu=False, mask=None) -> list[Native]:
+    """`relu` as in the forward; dx is 0 where the `mask` is ≤ 0."""
     natives: list[Native] = []
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
         natives.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
     if dweight is not None:
-        natives += bound_products(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch)
+        natives += bound_products(
+            dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch, relu=relu
+        )
     if dx is not None:
         adds = float("dx" in add)
-        natives += bound_products(dx, dy, weight, transpose_b=True, beta=adds, scratch=scratch, widens=True)
+        natives += bound_products(dx, dy, weight, transpose_b=True, beta=adds, scratch=scratch, widens=True, mask=mask)
     return natives
 
 
