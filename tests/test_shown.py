@@ -51,6 +51,16 @@ SHEET = Sheet(
 )
 
 
+def test_what_frozen_matrices_are_held_in_is_said_with_the_precision():
+    how = {"layers": 1, "channels": 16, "lora": 2, "backend": "reference"}
+    apart = tapeless.Model("ops-102k", **how, frozen_precision="bfloat16")
+    for shown in (repr(apart), repr(apart.plan)):
+        assert "in float64 with frozen matrices in bfloat16" in shown
+    for given in ({}, {"precision": "bfloat16", "frozen_precision": "bfloat16"}):
+        model = tapeless.Model("ops-102k", **how, **given)
+        assert "frozen matrices" not in repr(model) + repr(model.plan)
+
+
 def test_a_sheet_as_text():
     assert as_text(SHEET).splitlines() == [
         "title",

@@ -87,6 +87,7 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(base: Path, tmp_path: 
     assert open_run(tmp_path / "whole").preset().frozen_precision == "bfloat16"
 
     loaded = tapeless.load(tmp_path / "whole", "newest")
+    assert "on cpu in float32 with frozen matrices in bfloat16, batch 1" in repr(loaded)
     exact = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float64")
     for name, values in whole.model.weights().items():
         assert np.array_equal(loaded.model.read(name), values)

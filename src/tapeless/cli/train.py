@@ -150,9 +150,7 @@ def announce(session: Session, told: str) -> None:
     model = session.model
     trained = sum(weight.elements for weight in model.program.trained)
     share = "" if trained == model.parameters else f" ({trained:,} trained)"
-    held = model.precision.frozen
-    apart = "" if held == model.precision.weight else f" with frozen matrices in {held}"
-    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}{apart}"
+    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.described()}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
@@ -289,6 +287,8 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
             {
                 "preset": session.request.preset,
                 "backend": session.model.backend,
+                "precision": session.model.precision.name,
+                "frozen_precision": session.model.preset.frozen_precision,
                 "steps": session.trainer.step,
                 "train_loss": last if found["train_loss"] is None else found["train_loss"],
                 "train_accuracy": found["train_accuracy"],
