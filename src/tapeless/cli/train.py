@@ -45,7 +45,7 @@ from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
-from tapeless.train.settings import read_request
+from tapeless.train.settings import naming_its_file, read_request
 
 T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
@@ -129,15 +129,17 @@ def _assemble(
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
         name = name or "ops-102k"
-        request = read_request(name).override(changes, settings)
+        asked = read_request(name)
         started_from = open_run(base) if base else None
         if started_from is not None and name.endswith(".toml"):
             refuse_other_preset(Path(name), started_from)
-        refuse_idle(settings, request, changes, base=started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
-        with preparing_shown(quiet) as progress, compiling_shown(quiet):
-            session = start_session(request, folder, base=started_from, progress=progress)
+        with naming_its_file(name, {*changes, *settings}):
+            request = asked.override(changes, settings)
+            refuse_idle(settings, request, changes, base=started_from)
+            with preparing_shown(quiet) as progress, compiling_shown(quiet):
+                session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
         if session.trainer.settings.accumulate > 1:
             told += f" × {session.trainer.settings.accumulate}"
