@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,16 @@ SHEET = Sheet(
     [Table(("name", "bytes"), [("a", "1"), ("b", "1,000")], right=(1,)), Table(("x",), [("inside",)], title="more")],
     ["a remark"],
 )
+
+
+def test_what_frozen_matrices_are_held_in_is_said_with_the_precision():
+    how: dict[str, Any] = {"layers": 1, "channels": 16, "lora": 2, "backend": "reference"}
+    apart = tapeless.Model("ops-102k", **how, frozen_precision="bfloat16")
+    for shown in (repr(apart), repr(apart.plan)):
+        assert "in float64 with frozen matrices in bfloat16" in shown
+    for given in ({}, {"precision": "bfloat16", "frozen_precision": "bfloat16"}):
+        model = tapeless.Model("ops-102k", **(how | given))
+        assert "frozen matrices" not in repr(model) + repr(model.plan)
 
 
 def test_a_sheet_as_text():

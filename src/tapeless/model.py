@@ -150,7 +150,7 @@ class Model(Shown):
             ("model", f"{self.config.described()}, context {self.config.context:,}"),
             ("weights", f"{self.parameters:,} parameters; {learns}"),
             ("step", f"batch {self.batch} × time {self.time}, {len(self.program.calls)} calls"),
-            ("runs", f"on {self.backend} in {self.precision.name}, in {size(self.plan.peak_bytes)}"),
+            ("runs", f"on {self.backend} in {self.precision.described()}, in {size(self.plan.peak_bytes)}"),
         ]
         return Sheet(f"Model {self.preset.name}", lines)
 

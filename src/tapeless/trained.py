@@ -245,7 +245,7 @@ class Trained(Shown):
             ("model", f"{config.described()}, {model.parameters:,} parameters"),
             ("weights", f"{which}after update {self.step:,}{self._asked_for()}{self._measured()}"),
             ("reads", f"{self._reads()}, {self.window:,} positions"),
-            ("runs", f"on {model.backend} in {model.precision.name}, batch {model.batch} × time {model.time}"),
+            ("runs", f"on {model.backend} in {model.precision.described()}, batch {model.batch} × time {model.time}"),
         ]
         return Sheet(f"{self.folder}: {self._request.preset}", lines, remarks=self.messages)
 

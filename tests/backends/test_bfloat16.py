@@ -4,6 +4,7 @@ a master copy."""
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.ops import call_alone
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.kernels.cpu import products_bfloat16
+from tapeless.program.call import Weight
 from tapeless.program.precision import PRECISIONS, numpy_type
+from tapeless.train.base import as_held
 
 CHECKED = ("gpt2-4x256", "gpt2-4x256 recomputed", "gpt2-4x256 read at the end", "ops-102k", "cllm", "sunfish")
 BFLOAT16 = PRECISIONS["bfloat16"]
@@ -166,6 +169,25 @@ def test_storing_rounds_once() -> None:
     assert found.astype(float).tolist() == [above, 1.0, 1.0, -above, 0.0, 0.0, np.inf, np.inf]
     store_rounded(found[:1], np.array([np.nan]))
     assert np.isnan(found[0])
+
+
+def test_nan_of_any_bits_is_nan_without_a_warning() -> None:
+    """Signalling ones too, which no processor makes, but a file may hold."""
+    double = np.array([0x7FF0000000000001, 0xFFF0000000000001, 0x7FFFFFFFFFFFFFFF], np.uint64).view(np.float64)
+    single = np.array([0x7F800001, 0xFF80FFFF, 0x7FFFFFFF], np.uint32).view(np.float32)
+    matrix = Weight("a", "frozen", (3,), "frozen")
+    for given in (double, single):
+        for name in ("bfloat16", "float32", "float64"):
+            found = np.zeros(3, numpy_type(name))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                store_rounded(found, given)
+                held = as_held({"a": given}, [matrix], name)["a"]
+            for array in (found, held):
+                assert array.dtype == numpy_type(name)
+                assert np.isnan(array).all(), (given, name)
+    with pytest.warns(RuntimeWarning, match="invalid value"):  # of NaN an index cannot be made
+        store_rounded(np.zeros(3, np.int64), double)
 
 
 ON_CPU = (  # `make bfloat16` takes all

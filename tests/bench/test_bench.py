@@ -10,6 +10,7 @@ import pytest
 
 from tapeless import TapelessError
 from tapeless.bench.race import Contender, Work, contenders, race
+from tests.screens import columns
 
 SMALL = ("--layers", "1", "--channels", "16", "--heads", "2")
 
@@ -97,6 +98,28 @@ def test_the_best_peer_is_the_one_with_the_smallest_ratio():
     found = _result(Work("ops-102k", 1, 8, 2, {}), [ours, *peers, floor])  # type: ignore[list-item]
     assert found["ratios"] == {"torch_eager": 2.0, "torch_compile": 1.9}
     assert found["ratio"] == 1.9
+
+
+@pytest.mark.parametrize(
+    ("precision", "held", "title"),
+    [
+        ("float32", None, "float32, 2 threads"),
+        ("float32", "float32", "float32, 2 threads"),
+        ("float32", "bfloat16", "float32 with our frozen matrices in bfloat16, 2 threads"),
+        ("bfloat16", "bfloat16", "time 8, bfloat16, 2 threads"),
+    ],
+)
+def test_what_our_frozen_matrices_are_held_in_is_told(precision, held, title, capsys):
+    """The title says so where the precision does not."""
+    from tapeless.cli.bench import _print, _result
+
+    work = Work("ops-102k", 1, 8, 2, {"lora": 2, **({"frozen_precision": held} if held else {})}, precision)
+    runners = [Fake("ours", [1.0])]
+    result = _result(work, runners)  # type: ignore[arg-type]
+    assert (result["precision"], result["frozen_precision"]) == (precision, held)
+    with columns(120):
+        _print(work, runners, result)  # type: ignore[arg-type]
+    assert title in capsys.readouterr().out
 
 
 def test_an_unknown_peer():

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from tapeless import PRESETS
 from tapeless.check.tolerances import TOLERANCES
 from tests.cli.typed import typed
+from tests.screens import document
 
 
 def tapeless(*words: str, folder: Path | None = None, columns: int = 120) -> subprocess.CompletedProcess:
@@ -95,6 +96,14 @@ def test_training_says_what_frozen_matrices_are_held_in(tmp_path):
     for held, shown in (("bfloat16", "float32 with frozen matrices in bfloat16;"), ("float32", "backend, float32;")):
         said = tapeless(*words, held, folder=tmp_path)
         assert shown in " ".join((said.stdout + said.stderr).split())
+
+
+def test_training_names_the_precision_to_machines(tmp_path):
+    small = ("train", "ops-102k", "--layers", "1", "--channels", "16", "--steps", "1", "--backend", "reference")
+    held = ("--frozen", "tokens.*", "--frozen-precision", "bfloat16")
+    told = [document(*small, *more, "--out", tmp_path / str(len(more))) for more in ((), held)]
+    assert [each["precision"] for each in told] == ["float64", "float64"]
+    assert [each["frozen_precision"] for each in told] == [None, "bfloat16"]
 
 
 def test_explain_one_layer_with_values():

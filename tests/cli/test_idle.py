@@ -95,6 +95,34 @@ def test_refused(place, monkeypatch, words, said):
     assert not (place / "runs").exists()  # and nothing was begun
 
 
+@pytest.mark.parametrize(
+    ("content", "words", "said"),
+    [
+        ("[model]\nfrozen_precision = 'int8'", (), "unknown frozen_precision 'int8': choose one of bfloat16, float32."),
+        ("[model]\nfrozen = ['blocs.*']", (), "frozen='blocs.*' is the name of no weight"),
+        ("[model]\nfrozen_precision = 'bfloat16'", (), "frozen_precision='bfloat16' is of matrices that are not"),
+        ("[model]\nheads = 7", (), "channels=64 cannot be split over heads=7"),
+        ("beta1 = 2", (), "beta1 must be at least 0 and below 1, not 2."),
+        ("backend = 'cpp'", (), "unknown backend 'cpp'"),
+        ("[model]\nlayers = 2", ("--from", "bytes", "--data", "text.txt"), "layers belongs to the model that bytes"),
+    ],
+)
+def test_a_value_of_a_file_is_refused_with_the_files_name(place, monkeypatch, tmp_path, content, words, said):
+    monkeypatch.chdir(place)
+    path = tmp_path / "mine.toml"
+    path.write_text(content)
+    assert refusal("train", str(path), *words).startswith(f"{path}: {said}")
+
+
+def test_a_value_of_the_command_line_is_not_the_files(place, monkeypatch, tmp_path):
+    monkeypatch.chdir(place)
+    path = tmp_path / "mine.toml"
+    path.write_text("beta1 = 0.8\n[model]\nlayers = 1\nheads = 2\n")
+    assert refusal("train", str(path), "--heads", "7").startswith("channels=64 cannot be split over heads=7")
+    assert refusal("train", str(path), "--beta1", "2").startswith("beta1 must be")
+    assert refusal("train", str(path), "--frozen-precision", "int8").startswith("unknown frozen_precision 'int8'")
+
+
 def test_unknown_names_on_the_command_line(place, monkeypatch):
     monkeypatch.chdir(place)
     assert "choose one of gpt2-4x256, gpt2-124m" in refusal("plan", "gpt2")

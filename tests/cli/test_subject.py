@@ -35,6 +35,15 @@ def test_plan_of_a_run_is_the_plan_of_its_model(run):
     assert on_cpu["peak_bytes"] < planned["peak_bytes"]
 
 
+def test_a_plan_names_what_frozen_matrices_are_held_in(run):
+    words = ("plan", run, "--memory", "300MiB")  # of which nothing is left to look for a batch in
+    assert document(*words)["frozen_precision"] is None
+    held = document(*words, "--frozen-precision", "bfloat16")
+    assert (held["precision"], held["frozen_precision"]) == ("float64", "bfloat16")
+    shown = screen(*words, "--frozen-precision", "bfloat16", width=200)
+    assert "reference backend, float64 with frozen matrices in bfloat16" in shown
+
+
 def test_explain_of_a_run_is_its_own_step(run):
     calls, program = document("explain", run), open_run(run).program()
     assert [call["op"] for call in calls] == [call.op for call in program.calls]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tapeless
+from tapeless.backends.backend import backend_named
 from tapeless.errors import TapelessError
 from tapeless.files.safetensors import read_safetensors
 from tapeless.models.adapters import merged
@@ -62,7 +63,9 @@ def test_an_adapted_run_is_trained_stopped_resumed_moved_and_loaded(base: Path, 
     assert np.array_equal(tapeless.load(tmp_path / "saved").model.logits([[1] * 8]), loaded.model.logits([[1] * 8]))
 
 
-def test_frozen_matrices_are_kept_as_they_were_trained_on(base: Path, tmp_path: Path) -> None:
+def test_frozen_matrices_are_kept_as_they_were_trained_on(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In bfloat16: half the file, and whatever reads the run, in whatever precision, sees the same numbers."""
     theirs = open_run(base)
     wide = walked(start(request(lora=2), tmp_path / "wide", base=theirs))
@@ -87,11 +90,18 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(base: Path, tmp_path: 
     assert open_run(tmp_path / "whole").preset().frozen_precision == "bfloat16"
 
     loaded = tapeless.load(tmp_path / "whole", "newest")
+    assert "on cpu in float32 with frozen matrices in bfloat16, batch 1" in repr(loaded)
     exact = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float64")
     for name, values in whole.model.weights().items():
         assert np.array_equal(loaded.model.read(name), values)
         assert np.array_equal(exact.model.read(name), values)
     assert loaded.generate("Max(1,6,2)") == tapeless.load(tmp_path / "half", "newest").generate("Max(1,6,2)")
+    monkeypatch.setattr(type(backend_named("reference")), "widens", False)  # as cuda's does not
+    elsewhere = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float32").model
+    assert elsewhere.precision.frozen == "float32"
+    assert all(np.array_equal(elsewhere.read(name), values) for name, values in whole.model.weights().items())
+    with pytest.raises(TapelessError, match="take precision bfloat16 there"):  # there it cannot be trained on
+        tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float32", optimizer="adamw")
     loaded.save(tmp_path / "saved")
     saved = tapeless.load(tmp_path / "saved").model
     assert all(np.array_equal(saved.read(name), values) for name, values in whole.model.weights().items())
@@ -104,6 +114,13 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(base: Path, tmp_path: 
     assert all(np.array_equal(second.model.read(name), values) for name, values in folded.items())
     with pytest.raises(TapelessError, match="frozen_precision cannot be changed in the middle of a run"):
         resume(tmp_path / "whole", {"frozen_precision": "float32"}, {"steps": 9})
+
+
+def test_matrices_that_were_float32_can_be_read_in_bfloat16(base: Path, tmp_path: Path) -> None:
+    """Whoever reads a run cannot leave out what its training was given."""
+    start(request(lora=2, frozen_precision="float32"), tmp_path / "run", base=open_run(base)).run.release()
+    loaded = tapeless.load(tmp_path / "run", "newest", backend="reference", precision="bfloat16")
+    assert loaded.model.precision.described() == "bfloat16"
 
 
 def test_a_run_that_starts_from_adapters_starts_from_what_they_make(base: Path, tmp_path: Path) -> None:

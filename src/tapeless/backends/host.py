@@ -16,8 +16,10 @@ from tapeless.program.precision import Precision, numpy_type
 
 
 def store_rounded(out: Array, values: Array) -> None:
-    """Rounded once."""
-    out[...] = to_be_narrowed(values) if out.dtype.kind == "V" else values
+    """Rounded once. NaN stays NaN, also a signalling one, of which NumPy would warn: a file may hold such bits. Of an
+    index, for which there is no NaN, it may."""
+    with np.errstate(invalid=None if out.dtype.kind in "iu" else "ignore"):
+        out[...] = to_be_narrowed(values) if out.dtype.kind == "V" else values
 
 
 def to_be_narrowed(values: Array) -> Array:
@@ -25,7 +27,7 @@ def to_be_narrowed(values: Array) -> Array:
     rounding sees of the digits below is that there are some."""
     if values.dtype != np.float64:
         return values
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         near = values.astype(np.float32)
     bits = near.view(np.uint32)
     exact = near == values

@@ -19,6 +19,7 @@ from tapeless.inputs import check_shape
 from tapeless.kernels.cpu import blas
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
+from tapeless.program.precision import PRECISIONS
 from tapeless.train.machine import has_choice
 
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
@@ -127,6 +128,7 @@ def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
         "time": work.time,
         "threads": work.threads,
         "precision": work.precision,
+        "frozen_precision": work.fields.get("frozen_precision"),
         "backend": work.backend,
         "blas": ours.about["blas"],
         "ours_ms": median(ours.times),
@@ -152,7 +154,7 @@ def _ratio(above: Contender, below: Contender) -> float:
 
 def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None:
     held = work.fields.get("frozen_precision")
-    apart = f" with our frozen matrices in {held}" if held else ""
+    apart = f" with our frozen matrices in {held}" if held and held != PRECISIONS[work.precision].weight else ""
     console.print(
         f"[bold]{work.preset}[/]  batch {work.batch}, time {work.time}, {work.precision}{apart}, "
         f"{work.threads} threads, {result['blas']}; {len(runners[0].times)} turns each, medians"

@@ -58,7 +58,9 @@ def plan(
         fits = None if there is None else needed <= there.free
         memory_there = None if there is None else vars(there)
         answer = {"needed_bytes": needed, "memory": memory_there, "fits": fits, "largest_batch": largest}
-        print_json({"preset": name, "batch": seen.batch, "time": seen.time} | listing.planned(planned) | answer)
+        held = seen.preset.frozen_precision
+        about = {"preset": name, "batch": seen.batch, "time": seen.time, "frozen_precision": held}
+        print_json(about | listing.planned(planned) | answer)
     else:
         _print(seen, planned)
         _print_answer(seen, planned, beside, there, largest, memory)
@@ -66,7 +68,7 @@ def plan(
 
 def _print(seen: Subject, planned: Plan) -> None:
     peak = planned.program.calls[planned.peak_call]
-    about = f"batch {seen.batch}, time {seen.time}, {seen.backend} backend, {planned.precision.name}"
+    about = f"batch {seen.batch}, time {seen.time}, {seen.backend} backend, {planned.precision.described()}"
     console.print(f"[bold]{escape(seen.name)}[/]  {about}")
     summary = Table.grid(padding=(0, 2))
     summary.add_row("parameters", f"{planned.parameters:,}")

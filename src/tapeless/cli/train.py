@@ -45,7 +45,7 @@ from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
-from tapeless.train.settings import read_request
+from tapeless.train.settings import naming_its_file, read_request
 
 T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
@@ -129,15 +129,17 @@ def _assemble(
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
         name = name or "ops-102k"
-        request = read_request(name).override(changes, settings)
+        asked = read_request(name)
         started_from = open_run(base) if base else None
         if started_from is not None and name.endswith(".toml"):
             refuse_other_preset(Path(name), started_from)
-        refuse_idle(settings, request, changes, base=started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
-        with preparing_shown(quiet) as progress, compiling_shown(quiet):
-            session = start_session(request, folder, base=started_from, progress=progress)
+        with naming_its_file(name, {*changes, *settings}):
+            request = asked.override(changes, settings)
+            refuse_idle(settings, request, changes, base=started_from)
+            with preparing_shown(quiet) as progress, compiling_shown(quiet):
+                session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
         if session.trainer.settings.accumulate > 1:
             told += f" × {session.trainer.settings.accumulate}"
@@ -150,9 +152,7 @@ def announce(session: Session, told: str) -> None:
     model = session.model
     trained = sum(weight.elements for weight in model.program.trained)
     share = "" if trained == model.parameters else f" ({trained:,} trained)"
-    held = model.precision.frozen
-    apart = "" if held == model.precision.weight else f" with frozen matrices in {held}"
-    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.name}{apart}"
+    about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.described()}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
     for message in session.messages:
         console.print(f"[yellow]{escape(message)}[/]")
@@ -289,6 +289,8 @@ def _print_end(session: Session, status: Status, seconds: float, json: bool) -> 
             {
                 "preset": session.request.preset,
                 "backend": session.model.backend,
+                "precision": session.model.precision.name,
+                "frozen_precision": session.model.preset.frozen_precision,
                 "steps": session.trainer.step,
                 "train_loss": last if found["train_loss"] is None else found["train_loss"],
                 "train_accuracy": found["train_accuracy"],

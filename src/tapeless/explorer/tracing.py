@@ -168,7 +168,8 @@ class Traced:
         return {
             "step": self.standing.step, "update": update.number, "loss": update.loss, "lr": update.lr,
             "norm": update.norm, "scale": update.scale, "clip": update.clip, "optimizer": optimizer.name,
-            "backend": self.model.backend, "precision": self.model.precision.name, "parameters": self.model.parameters,
+            "backend": self.model.backend, "precision": self.model.precision.described(),
+            "parameters": self.model.parameters,
             "weights": weights, "largest": largest,
             "words": [[self.word(int(token)) for token in row] for row in self.tokens],
             "targets": [

@@ -109,7 +109,7 @@ class Plan(Shown):
         program, peak = self.program, self.program.calls[self.peak_call]
         where = f"{peak.section + ', ' if peak.section else ''}{peak.phase}"
         lines = [
-            ("arena", f"{self.peak_bytes:,} bytes ({size(self.peak_bytes)}), in {self.precision.name}"),
+            ("arena", f"{self.peak_bytes:,} bytes ({size(self.peak_bytes)}), in {self.precision.described()}"),
             ("peak", f"at call {self.peak_call}, {peak.title} ({where})"),
             ("work", f"{flops(self.flops)} in {len(program.calls)} calls, {self.parameters:,} parameters"),
         ]

@@ -43,6 +43,10 @@ class Precision:
     def has_master(self) -> bool:
         return self.master != self.weight
 
+    def described(self) -> str:
+        """Its name, and the type of frozen matrices where other weights have another."""
+        return self.name if self.frozen == self.weight else f"{self.name} with frozen matrices in {self.frozen}"
+
     def freezing(self, dtype: str | None) -> Precision:
         """The same with frozen matrices of this type; of None, as they are."""
         if dtype is None or dtype == self.frozen:
@@ -50,7 +54,7 @@ class Precision:
         if self.frozen == "bfloat16":
             raise TapelessError(
                 f"frozen_precision={dtype!r} is of no use in precision {self.name}, which multiplies bfloat16: there "
-                f"frozen weights are bfloat16; leave it out."
+                f"frozen weights are bfloat16; say that, or leave it out."
             )
         return replace(self, frozen=dtype)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tapeless.backends.host import to_be_narrowed
+from tapeless.backends.host import store_rounded
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError, fsync_folder
 from tapeless.files.plain import open_plain
@@ -26,11 +26,11 @@ def as_held(weights: Mapping[str, Array], declared: Iterable[Weight], dtype: str
     """Where a type was chosen for frozen matrices, those of them that are such in it, each rounded once."""
     if dtype is None:
         return dict(weights)
-    matrices, kind = {each.name for each in declared if each.role == "frozen"}, numpy_type(dtype)
-    narrowed = to_be_narrowed if dtype == "bfloat16" else np.asarray
-    return {
-        name: narrowed(array).astype(kind) if name in matrices else array for name, array in weights.items()
-    }  # fmt: skip
+    held = dict(weights)
+    for name in {each.name for each in declared if each.role == "frozen"} & weights.keys():
+        held[name] = np.empty(weights[name].shape, numpy_type(dtype))
+        store_rounded(held[name], weights[name])
+    return held
 
 
 def write_base(folder: Path, weights: Mapping[str, Array]) -> str:

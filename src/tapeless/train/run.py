@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.backend import planner_named, precision_for
+from tapeless.backends.backend import Backend, backend_named, planner_named, precision_for
 from tapeless.backends.planning import laid_out
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
-from tapeless.model import Model
+from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.learning import check_trained
@@ -146,7 +146,7 @@ class Run:
         request, preset = _read(self.folder)
         trainable = how.get("optimizer") is not None
         model = Model(
-            preset if trainable else _to_read(preset),
+            preset if trainable else _to_read(preset, how.get("backend", DEFAULT_BACKEND), how.get("precision")),
             class_weights=request.class_weights,
             **{"optimizer": None, **how},
         )
@@ -154,12 +154,17 @@ class Run:
         return model, found, messages
 
 
-def _to_read(preset: Preset) -> Preset:
-    """A slip in what is frozen is a training's to refuse: weights that are only read are as they are."""
+def _to_read(preset: Preset, backend: str | Backend, precision: str | None) -> Preset:
+    """A slip in what is frozen is a training's to refuse: weights that are only read are as they are. So is a type of
+    frozen matrices that this backend or precision has no products of: they are read in the one that it has."""
     try:
         check_trained(preset, transformer.evaluation(preset, 1, 1).weights)
     except TapelessError:
         return preset.override(frozen=(), train=(), frozen_precision=None)
+    try:
+        precision_for(backend_named(backend), precision, preset.frozen_precision)
+    except TapelessError:
+        return preset.override(frozen_precision=None)
     return preset
 
 

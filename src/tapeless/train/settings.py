@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
-from tapeless.models.config import RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
+from tapeless.models.config import OVERRIDABLE, RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
 from tapeless.models.presets import PRESETS, preset
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.kinds import KINDS, kind_of
@@ -220,12 +221,37 @@ def read_request(name: str) -> Request:
     return request_from(read_toml(Path(name)), name)
 
 
-def request_from(document: Mapping[str, Any], where: str) -> Request:
-    settings = {key: value for key, value in document.items() if key not in BESIDES}
+@contextmanager
+def naming_its_file(name: str, given: Collection[str]) -> Iterator[None]:
+    """A sentence about a value of a training file begins with the file: some are found wrong only beside others, long
+    after it was read. `given` are names on the command line, whose values count instead of the file's."""
+    document = read_toml(Path(name)) if name.endswith(".toml") else {}
+    values = {*document, *document.get("model", ())} - {*BESIDES, *given}
+    try:
+        yield
+    except TapelessError as error:
+        if any(re.search(rf"^(unknown )?{key}[ =]|\b{key}=|\({key}\)", str(error)) for key in values):
+            error.args = (f"{name}: {error}",)
+        raise
+
+
+def _check_keys(settings: Collection[str], model: Any, where: str) -> None:
+    """A key of the model that stands above [model], or one of the training that stands below it."""
     known = [each.name for each in fields(Settings)]
     for key in settings:
         if key not in known:
-            raise TapelessError(f"{where}: {unknown('key', key, [*known, *BESIDES])}")
+            wrong = unknown("key", key, [*known, *BESIDES])
+            if key in OVERRIDABLE:
+                wrong = TapelessError(f"{key} is a field of the model: write it below [model].")
+            raise TapelessError(f"{where}: {wrong}")
+    for key in model if isinstance(model, dict) else ():
+        if key in known:
+            raise TapelessError(f"{where}: {key} is no field of the model: write it above [model].")
+
+
+def request_from(document: Mapping[str, Any], where: str) -> Request:
+    settings = {key: value for key, value in document.items() if key not in BESIDES}
+    _check_keys(settings, document.get("model"), where)
     name, model, loss = document.get("preset", "ops-102k"), document.get("model", {}), document.get("loss", {})
     if document.get("format", FORMAT) != FORMAT:
         raise TapelessError(
@@ -238,7 +264,8 @@ def request_from(document: Mapping[str, Any], where: str) -> Request:
         raise TapelessError(f"{where}: model must be a table of preset fields, not {model!r}.")
     weights = loss.get("class_weights") if isinstance(loss, dict) else loss
     if not isinstance(loss, dict) or not isinstance(weights, list | None) or loss.keys() - {"class_weights"}:
-        raise TapelessError(f"{where}: loss must be a table with class_weights in it, not {loss!r}.")
+        model_has = "; what a model has as its loss stands below [model]" if isinstance(loss, str) else ""
+        raise TapelessError(f"{where}: loss must be a table with class_weights in it, not {loss!r}{model_has}.")
     try:
         check_fields(model)
         request = Request(name, model, Settings(**settings), None if weights is None else tuple(weights))
