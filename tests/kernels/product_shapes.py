@@ -1,6 +1,7 @@
 """Products of small whole numbers, which are exact in float32 whatever the order of their sums, at every size up to so
 many: `python -m tests.kernels.product_shapes [SIZE]` tries them all, `make product-shapes` on vectors of every width.
-They are exact in bfloat16, too, which either factor may be.
+They are exact in bfloat16, too, which either factor may be. Some products add a bias, multiply what ReLU leaves of a,
+or write 0 where a mask is shut.
 
 The matrices end where a page ends behind which nothing may be read, and the product's own rows have numbers between
 them that must stay.
@@ -45,10 +46,12 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-8, 9, (size, size)).astype(np.float64) for _ in range(3))
     lefts, rights, outs = (Walled(size * (size + 5)) for _ in range(3))
-    rooms, biases = Walled(own.floats(size, size, size, workers) * 2), Walled(size)
+    rooms, biases, masks = Walled(own.floats(size, size, size, workers) * 2), Walled(size), Walled(size * (size + 7))
     for m, n, k in shapes:
-        true = a[:m, :k] @ b[:k, :n]
+        plain, positive = a[:m, :k] @ b[:k, :n], np.maximum(a[:m, :k], 0) @ b[:k, :n]
         for (turn_a, turn_b, add), narrow in product(ways, NARROW):
+            relu = turn_a != turn_b
+            true = positive if relu else plain
             of_a, of_b = (bfloat16 if narrow == factor else np.float32 for factor in "ab")
             left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)), of_a)
             right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)), of_b)
@@ -59,9 +62,14 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
             bias = biases.rows(1, 0, n)[0] if turn_a and not add else None
             if bias is not None:
                 bias[...] = c[0, :n]
-            own.bound(out, left, right, turn_a, turn_b, add, workers, room, bias)()
-            beside = c[:m, :n] if add else 0 if bias is None else bias
-            if not np.array_equal(out, true + beside) or np.any(between != 77):
+            mask = masks.rows(m, n + 7, n) if turn_b and not add else None
+            if mask is not None:
+                mask[...] = c.T[:m, :n]
+            own.bound(out, left, right, turn_a, turn_b, add, workers, room, bias, relu, mask)()
+            found = true + (c[:m, :n] if add else 0 if bias is None else bias)
+            if mask is not None:
+                found = np.where(c.T[:m, :n] <= 0, 0, found)
+            if not np.array_equal(out, found) or np.any(between != 77):
                 way = f"a turned {turn_a}, b turned {turn_b}, added to {add}, {narrow} bfloat16"
                 yield f"{m} × {n} × {k}, {way}, {workers} workers"
 

@@ -89,6 +89,21 @@ def test_bits_depend_on_the_numbers_alone():
         assert np.array_equal(product_of(a[:rows], np.ascontiguousarray(b[:, :columns]), 1), whole[:rows, :columns])
 
 
+def test_relu_and_masks_let_nan_through():
+    """So that it is noticed, as the op does. In the middle of a tile, and at the edge."""
+    a, b = np.full((14, 40), -1, np.float32), np.ones((40, 37), np.float32)
+    mask = np.full((14, 37), -1, np.float32)
+    a[13, 39] = mask[3, 5] = mask[13, 36] = np.nan
+    c, room = np.empty((14, 37), np.float32), np.empty(own.floats(14, 37, 40, 1), np.float32)
+    own.bound(c, a, b, False, False, False, 1, room, relu=True)()
+    assert np.isnan(c[13]).all()
+    assert not c[:13].any()
+    own.bound(c, a, b, False, False, False, 1, room, mask=mask)()
+    assert c[3, 5] == -40
+    assert np.isnan(c[13, 36])
+    assert np.count_nonzero(c) == 2
+
+
 def test_alpha_is_the_same_at_the_edge():
     """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
     a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))

@@ -39,7 +39,16 @@ def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
         same | {"causal": True, "window": 3, "starts": np.array([[0, 0, 2, 2], [0, 1, 1, 3]])},
         own | {"causal": False, "starts": starts},
         _one_key_has_all(),
+        *_few_queries(),
     ]
+
+
+def _few_queries() -> list[Example]:
+    """With heads that are whole vectors, for which kernels may have a way of their own."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=size) for size in ((1, 3, 32), (1, 5, 16), (1, 5, 16)))
+    shared: Example = {"q": q, "k": k, "v": v, "lse": (1, 2, 3), "window": 0}
+    return [shared | {"causal": True}, shared | {"causal": False, "q": 30 * q}]
 
 
 def _one_key_has_all() -> Example:

@@ -76,8 +76,7 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
     width = q.shape[2] // lse.shape[1]
     found = parts or (dk, dv)
     if cpu_few.is_few(q, k, lse.shape[1], starts, causal, window):
-        heads = (dq, *found, dy, q, k, v, lse.shape[1])
-        natives = [cpu_few.backward(*heads, causal, len(strips), THREADED_WORK)]
+        natives = [cpu_few.backward(dq, found, dy, q, k, v, lse.shape[1], causal, len(strips), THREADED_WORK)]
     else:
         rooms = (strips, *(sums or (None,)), product_for(q, k.shape[1], width))
         arguments = (dq, *found, dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)

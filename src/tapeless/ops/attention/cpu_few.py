@@ -36,8 +36,9 @@ def forward(y, lse, q, k, v, causal, workers, threaded_from) -> Native:
     return FEW.bind(q.size * k.shape[1], *arguments, threaded_from=threaded_from)
 
 
-def backward(dq, dk, dv, dy, q, k, v, heads, causal, workers, threaded_from) -> Native:
-    arguments = (dq, dk, dv, dy, q, k, v, heads, _before(q, k, causal), workers)
+def backward(dq, of_keys, dy, q, k, v, heads, causal, workers, threaded_from) -> Native:
+    """`of_keys`: dk and dv, of every head of queries."""
+    arguments = (dq, *of_keys, dy, q, k, v, heads, _before(q, k, causal), workers)
     return FEW_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=threaded_from)
 
 

@@ -1,0 +1,100 @@
+"""ReLU within the products around it: what is computed is what the calls compute singly, to the last bit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.backends.folded import folds
+from tapeless.kernels.cpu import blas
+
+FORWARD, BACKWARD = ["relu.forward", "linear.forward"], ["relu.forward", "linear.backward", "relu.backward"]
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def own_products():
+    before = blas.products()
+    blas.set_products("own")
+    yield
+    blas.set_products(before)
+
+
+def a_model(**fields):
+    return Model("ops-102k", batch=5, time=8, backend="cpu", seed=0, **fields)
+
+
+def titles(calls):
+    return [[call.title for call in fold.calls] for fold in folds(calls)]
+
+
+def batch():
+    return RNG.integers(0, 20, (5, 8)), RNG.integers(0, 20, 5)
+
+
+@pytest.mark.parametrize("fields", [{}, {"placement": "pre"}, {"lean": True}, {"frozen": ["blocks.0.*"]}], ids=str)
+def test_the_same_bits_as_call_by_call(fields):
+    together, singly = a_model(**fields), a_model(**fields)
+    singly.engine.run = lambda *phases: [None for _ in singly.engine.walk(*phases)]
+    assert len(together.plan.together) >= 3
+    for _ in range(3):
+        given = batch()
+        losses = [model.step(*given, lr=1e-2, clip=1.0).loss for model in (together, singly)]
+        assert losses[0] == losses[1]
+    for name, weight in together.params.items():
+        assert np.array_equal(weight, singly.params[name]), name
+
+
+def test_no_relu_is_left():
+    model = a_model()
+    model.step(*batch(), lr=1e-2)
+    assert titles(model.engine.program.calls) == [FORWARD, FORWARD, BACKWARD, BACKWARD]
+    (captured,) = model.engine._captured.values()
+    listed = [native for each in captured[-1]._natives for native in getattr(each, "runs", [each])]
+    singly = [native for _, bound in model.engine.bound for each in bound for native in getattr(each, "runs", [each])]
+    assert len(listed) == len(singly) - 6
+
+
+def test_a_frozen_linear_has_no_gradient_to_make_a_relu_for():
+    assert titles(a_model(frozen=["blocks.0.*"]).engine.program.calls)[-1] == BACKWARD[1:]
+
+
+def test_what_is_read_afterwards_is_written():
+    """A call behind a fold that reads what would lie between, as a model of somebody's own may."""
+    calls = list(a_model().engine.program.calls)
+    (first, *_), residual = folds(calls), next(call for call in calls if call.op == "residual")
+    act = calls[first.first]["y"]
+    at = next(n for n, call in enumerate(calls[first.last :], first.last) if call.op == "residual")
+    reads = tuple(replace(each, view=act) if each.name == "branch" else each for each in residual.arguments)
+    calls.insert(at, replace(residual, arguments=reads))
+    assert titles(calls) == [FORWARD, BACKWARD, BACKWARD]
+    # Once it is written again, whoever reads it reads something else.
+    calls.insert(at, calls[first.first])
+    assert titles(calls)[0] == FORWARD
+
+
+def test_a_gradient_that_is_added_to_is_no_fold():
+    calls = list(a_model().engine.program.calls)
+    number = next(n for n, call in enumerate(calls) if call.title == "relu.backward") - 1
+    linear = calls[number]
+    adding = tuple(replace(each, mode="add") if each.name == "dx" else each for each in linear.arguments)
+    calls[number] = replace(linear, arguments=adding)
+    assert titles(calls) == [FORWARD, FORWARD, BACKWARD[:2], BACKWARD]
+
+
+def test_one_row_is_no_product():
+    assert titles(Model("ops-102k", batch=1, time=8, backend="cpu").engine.program.calls) == [FORWARD, BACKWARD]
+
+
+def test_elsewhere_calls_are_bound_singly():
+    if blas.mkl() is not None:
+        blas.set_products("mkl")
+        assert not a_model().plan.together
+    assert not Model("ops-102k", batch=5, time=8, backend="reference").plan.together
+
+
+def test_nan_passes():
+    model = a_model()
+    model.params["blocks.0.mlp.up.bias"][3] = np.nan
+    assert np.isnan(model.step(*batch(), lr=1e-2).loss)
