@@ -26,7 +26,7 @@ def walled(batch, positions, channels, fill=np.nan):
     return np.lib.stride_tricks.as_strided(rows, (batch, positions, channels), steps)
 
 
-def case(queries, keys, heads, groups, width, size=1.0, batch=3):
+def a_case(queries, keys, heads, groups, width, size=1.0, batch=3):
     sizes = ((queries, heads), (keys, groups), (keys, groups), (queries, heads))
     factors = (size, 1.0, 1.0, 1.0)
     return [
@@ -35,12 +35,13 @@ def case(queries, keys, heads, groups, width, size=1.0, batch=3):
     ]
 
 
-def computed(q, k, v, dy, heads, causal, workers):
+def computed(case, heads, causal, workers):
     """y, lse, dq, dk, dv, as the cpu backend has them."""
-    (batch, queries, channels), keys = q.shape, k.shape[1]
-    given = [walled(*x.shape) for x in (q, k, v, dy)]
-    for to, values in zip(given, (q, k, v, dy), strict=True):
+    given = [walled(*x.shape) for x in case]
+    for to, values in zip(given, case, strict=True):
         to[...] = values
+    q, k, v, _ = given
+    (batch, queries, channels), keys = q.shape, k.shape[1]
     lse = np.full((batch, heads, queries), np.nan, np.float32)
     y, dq, dk, dv = (walled(*x.shape) for x in (q, q, k, v))
     strips = np.empty((workers, 2, 8, 80), np.float32)
@@ -53,8 +54,8 @@ def computed(q, k, v, dy, heads, causal, workers):
     return y, lse, dq, dk, dv
 
 
-def defined(q, k, v, dy, heads, causal):
-    q, k, v, dy = (x.astype(np.float32).astype(np.float64) for x in (q, k, v, dy))
+def defined(case, heads, causal):
+    q, k, v, dy = (x.astype(np.float32).astype(np.float64) for x in case)
     y, lse = np.zeros(q.shape), np.zeros((len(q), heads, q.shape[1]))
     dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
     reference.forward(y, lse, q, k, v, None, causal, 0)
@@ -64,27 +65,27 @@ def defined(q, k, v, dy, heads, causal):
 
 @pytest.mark.parametrize(("queries", "keys", "heads", "groups", "width", "causal"), SHAPES)
 def test_what_the_reference_computes(queries, keys, heads, groups, width, causal):
-    given = case(queries, keys, heads, groups, width)
-    for found, true in zip(computed(*given, heads, causal, 1), defined(*given, heads, causal), strict=True):
+    given = a_case(queries, keys, heads, groups, width)
+    for found, true in zip(computed(given, heads, causal, 1), defined(given, heads, causal), strict=True):
         assert np.abs(found - true).max() <= 2e-6 * max(1.0, np.abs(true).max())
 
 
 def test_bits_do_not_depend_on_threads():
-    given = case(8, 8, 4, 4, 16)
+    given = a_case(8, 8, 4, 4, 16)
     before = blas.threads()
-    alone = computed(*given, 4, True, 1)
+    alone = computed(given, 4, True, 1)
     try:
         blas.set_threads(2)
         for _ in range(20):
             for workers in (2, 3):
-                assert all(map(np.array_equal, computed(*given, 4, True, workers), alone))
+                assert all(map(np.array_equal, computed(given, 4, True, workers), alone))
     finally:
         blas.set_threads(before)
 
 
 def test_a_key_that_has_all_the_weight_leaves_no_slope():
-    given = case(8, 8, 2, 2, 16, size=4000.0)
-    _, _, dq, dk, _ = computed(*given, 2, False, 1)
+    given = a_case(8, 8, 2, 2, 16, size=4000.0)
+    _, _, dq, dk, _ = computed(given, 2, False, 1)
     q, k = (x.reshape(3, 8, 2, 16) for x in given[:2])
     two = np.sort(np.einsum("bihd,bjhd->bhij", q, k) / 4)[..., -2:]
     alone = (two[..., 1] - two[..., 0] > 200).all(-1)  # of a head's queries, each
@@ -97,9 +98,9 @@ def test_a_key_that_has_all_the_weight_leaves_no_slope():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("number", range(4), ids=["q", "k", "v", "dy"])
 def test_what_is_not_finite_is_seen_and_stays_in_its_sequence(number, bad):
-    given = case(8, 8, 2, 2, 16)
+    given = a_case(8, 8, 2, 2, 16)
     given[number][1, 5] = bad
-    y, lse, *gradients = computed(*given, 2, True, 1)
+    y, lse, *gradients = computed(given, 2, True, 1)
     assert np.isfinite(y[1, 5]).any() == (number == 3)
     assert np.isfinite(lse[1, :, 5]).all() == (number >= 2)
     assert np.isfinite(lse[1, :, :5]).all()
@@ -124,7 +125,7 @@ def test_others_are_left_to_the_strips():
 def test_logarithms_and_exponentials():
     """lse of one key is its score, of several what the reference has, over all that a float32 may be asked for."""
     for size, keys in product((1e-30, 1e-3, 1.0, 80.0, 1e4, 1e18), (1, 2, 8, 64)):
-        given = case(8, keys, 2, 2, 16, size=size)
-        found, true = computed(*given, 2, False, 1)[1], defined(*given, 2, False)[1]
+        given = a_case(8, keys, 2, 2, 16, size=size)
+        found, true = computed(given, 2, False, 1)[1], defined(given, 2, False)[1]
         scale = np.maximum(1e-30, np.abs(np.einsum("bik,bjk->bij", np.abs(given[0]), np.abs(given[1]))).max())
         assert np.abs(found - true).max() <= 3e-7 * max(scale / 4, np.log(keys) + 1)
