@@ -40,15 +40,15 @@ def computed(case, heads, causal, workers):
     given = [walled(*x.shape) for x in case]
     for to, values in zip(given, case, strict=True):
         to[...] = values
-    q, k, v, _ = given
+    q, k, v, dy = given
     (batch, queries, channels), keys = q.shape, k.shape[1]
     lse = np.full((batch, heads, queries), np.nan, np.float32)
     y, dq, dk, dv = (walled(*x.shape) for x in (q, q, k, v))
     strips = np.empty((workers, 2, 8, 80), np.float32)
     parts = [np.full((batch, keys, channels), np.nan, np.float32) for _ in "kv"] if k.shape[2] < channels else []
-    assert cpu_few.is_few(given[0], given[1], heads, None, causal, 0)
-    forward = cpu.forward(y, lse, *given[:3], None, causal, 0, [strips[:, 0]])
-    backward = cpu.backward(dq, dk, dv, given[3], *given[:3], y, lse, None, causal, 0, [strips, *parts])
+    assert cpu_few.is_few(q, k, heads, None, causal, 0)
+    forward = cpu.forward(y, lse, q, k, v, None, causal, 0, [strips[:, 0]])
+    backward = cpu.backward(dq, dk, dv, dy, q, k, v, y, lse, None, causal, 0, [strips, *parts])
     for run in [*forward, *backward]:
         run()
     return y, lse, dq, dk, dv
