@@ -53,6 +53,18 @@ def test_a_straight_line_takes_four_plans():
     assert len(asked) == 4
 
 
+def test_needs_that_bend_take_few_plans_too():
+    """Weights and their gradients first, then activations, which only the line above them tells of."""
+    asked: list[int] = []
+
+    def needs(batch):
+        asked.append(batch)
+        return 10**6 + max(10**5 + 10 * batch, 1000 * batch)
+
+    assert largest_batch(needs, 10**7) == 9000
+    assert len(asked) <= 8
+
+
 def test_needs_that_do_not_grow_end():
     assert largest_batch(lambda batch: 5, 10) == memory.MOST_BATCH
 

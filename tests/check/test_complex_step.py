@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import cache
 from math import isfinite, nan, sqrt
 from typing import Any
 
@@ -39,6 +40,12 @@ def named(name: str) -> Configuration:
     return next(configuration for configuration in CONFIGURATIONS if configuration.name == name)
 
 
+@cache
+def built(name: str) -> Model:
+    """One of each for all that only ask what it is like: to build it takes longer than any of them."""
+    return named(name).model("float64")
+
+
 # It holds
 
 
@@ -69,7 +76,7 @@ def trained_by(model: Model) -> list[str]:
 def test_every_configuration_is_proven(configuration: Configuration) -> None:
     """Every element of every trained weight, to twelve digits."""
     errors = list(check_model(configuration))
-    model = configuration.model("float64")
+    model = built(configuration.name)
     assert {error.tensor: error.elements for error in errors} == {n: model.params[n].size for n in trained_by(model)}
     for error in errors:
         assert error.ok, error
@@ -79,7 +86,7 @@ def test_every_configuration_is_proven(configuration: Configuration) -> None:
 @by_name
 def test_directions_agree(configuration: Configuration) -> None:
     errors = list(check_directions(configuration))
-    model = configuration.model("float64")
+    model = built(configuration.name)
     assert [error.tensor for error in errors] == list(model.grads)
     assert set(model.grads) == set(trained_by(model))
     for error in errors:
@@ -114,7 +121,7 @@ def test_there_are_enough_configurations() -> None:
 
 def test_every_choice_is_checked() -> None:
     """Each value of each field that changes the mathematics, and both of each switch."""
-    made = [configuration.model("float64").preset.values() for configuration in CONFIGURATIONS]
+    made = [built(configuration.name).preset.values() for configuration in CONFIGURATIONS]
     for field in ("placement", "activation", "positions", "readout", "loss"):
         assert {values[field] for values in made} == set(CHOICES[field])
     for switch in ("causal", "tied", "recompute", "attention_bias"):
@@ -126,7 +133,7 @@ def test_every_choice_is_checked() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_small_preset_stays_of_its_kind(name: str) -> None:
     """What is made small is sizes; a different mask or norm would prove another model."""
-    full, little = PRESETS[name].values(), configurations_of(name)[0].model("float64").preset.values()
+    full, little = PRESETS[name].values(), built(configurations_of(name)[0].name).preset.values()
     for field in ("placement", "activation", "positions", "causal", "tied", "recompute", "attention_bias", "readout"):
         assert little[field] == full[field]
     for field in ("loss", "initialisation"):
@@ -136,7 +143,7 @@ def test_a_small_preset_stays_of_its_kind(name: str) -> None:
 
 @by_name
 def test_sizes_above_one(configuration: Configuration) -> None:
-    model = configuration.model("float64")
+    model = built(configuration.name)
     c = model.config
     assert min(model.batch, model.time, c.heads, c.channels // c.heads, c.width, c.vocab) > 1
     # Axes of one tensor differ, so that none can be taken for the other without an error.
@@ -145,13 +152,13 @@ def test_sizes_above_one(configuration: Configuration) -> None:
 
 
 def test_positions_beyond_the_sequence_are_checked() -> None:
-    learned = [m for m in (c.model("float64") for c in CONFIGURATIONS) if m.config.positions == "learned"]
+    learned = [m for m in (built(c.name) for c in CONFIGURATIONS) if m.config.positions == "learned"]
     assert any(model.config.context > model.time for model in learned)
 
 
 @by_name
 def test_batches_with_repeated_tokens_and_ignored_targets(configuration: Configuration) -> None:
-    model = configuration.model("float64")
+    model = built(configuration.name)
     inputs, targets = configuration.batch_of(np.random.default_rng(configuration.seed), model)
     inputs, segments = unpacked(inputs)
     assert (segments is not None) == bool(configuration.documents)
@@ -168,7 +175,7 @@ def test_batches_with_repeated_tokens_and_ignored_targets(configuration: Configu
 
 @by_name
 def test_weights_away_from_one_and_zero(configuration: Configuration) -> None:
-    model = configuration.model("float64")
+    model = built(configuration.name)
     configuration.scramble(np.random.default_rng(configuration.seed), model)
     for name, weight in model.params.items():
         assert weight.std() > 0.05, name
@@ -180,7 +187,7 @@ def test_weights_away_from_one_and_zero(configuration: Configuration) -> None:
 
 def test_chunks_do_not_divide_the_rows() -> None:
     """A loss that forgets the last, shorter chunk must not get through because there is none."""
-    models = [configuration.model("float64") for configuration in CONFIGURATIONS]
+    models = [built(configuration.name) for configuration in CONFIGURATIONS]
     chunked = [m for m in models if m.config.loss == "cross_entropy"]
     ragged = 0
     for model in chunked:
@@ -429,7 +436,7 @@ def test_an_op_whose_backward_yields_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def relu_model() -> tuple[Configuration, Model, Array, Array]:
     configuration = named("ops-102k")
     rng = np.random.default_rng(0)
-    model = configuration.model("float64")
+    model = built(configuration.name)
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
     return configuration, model, inputs, targets
@@ -457,7 +464,7 @@ def test_a_unit_on_the_kink_is_reported() -> None:
 
 def test_other_activations_have_no_kink() -> None:
     configuration = named("gpt2-4x256")
-    model = configuration.model("float64")
+    model = built(configuration.name)
     inputs, targets = configuration.batch_of(np.random.default_rng(0), model)
     assert complex_step._distance_to_kink(model, inputs, targets) == np.inf
 

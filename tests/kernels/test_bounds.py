@@ -17,8 +17,8 @@ from tests.random_cases import SOAK
 
 ROOT = Path(__file__).parents[2]
 KERNELS = "tests/properties/test_cpu_kernels.py"
-PARTS = 12
-TRIED = range(PARTS) if SOAK > 1 else range(1)  # each compiles its kernels anew, which takes most of a minute
+PARTS = 24
+TRIED = range(PARTS) if SOAK > 1 else range(1)  # each compiles its kernels anew, which takes many seconds
 
 
 def python(*words: str, checked: bool, cache: Path) -> subprocess.CompletedProcess[str]:

@@ -114,10 +114,12 @@ def assert_sound(plan: Plan) -> None:
         assert placement.offset >= 0
         assert placement.offset + placement.bytes <= plan.peak_bytes
         assert placement.bytes == placement.buffer.elements * np.dtype(placement.dtype).itemsize
-    rivals = [(one, two) for one, two in combinations(leaves(plan), 2) if share_bytes(one, two)]
-    for one, two in rivals:
-        for call in range(len(plan.program.calls)):
-            assert not (live_at(one, call) and live_at(two, call)), f"{one.buffer.name}, {two.buffer.name}, {call}"
+    placed, calls = leaves(plan), range(len(plan.program.calls))
+    live = {each.buffer.name: {call for call in calls if live_at(each, call)} for each in placed}
+    for one, two in combinations(placed, 2):
+        if share_bytes(one, two):
+            both = live[one.buffer.name] & live[two.buffer.name]
+            assert not both, f"{one.buffer.name}, {two.buffer.name}, {both}"
     assert_ranges_cover_all_uses(plan)
 
 
@@ -323,6 +325,14 @@ def test_sharing_saves_memory(name: str) -> None:
     assert shared.workspace_offset == unshared.workspace_offset
     workspace = [plan.peak_bytes - plan.workspace_offset for plan in (shared, unshared)]
     assert workspace[0] < 0.75 * workspace[1]
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_few_are_placed_as_many_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = training(SMALL_MODELS[name].override(layers=4))
+    few = make_plan(program, PRECISIONS["float32"])
+    monkeypatch.setattr("tapeless.program.arena.FEW", 0)
+    assert make_plan(program, PRECISIONS["float32"]).placements == few.placements
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -46,30 +46,30 @@ def parsed_memory(text: str) -> int:
 def largest_batch(needs: Callable[[int], int], room: int) -> int:
     """The largest batch whose need, which `needs` tells, is at most `room`; 0 where not even one sequence fits.
 
-    Needs grow nearly in a straight line, so a line through what is known guesses well. Where it does not, the middle
-    is tried in turn, so that it ends.
+    Needs grow nearly in a straight line, so the line through what is known on both sides guesses well, and as long as
+    nothing is known above, the one through the last two below. Every third time the middle is tried, so that it ends.
     """
-    fits, above = (
-        (1, needs(1)),
-        (MOST_BATCH + 1, 0),
-    )  # the largest known to fit, the smallest known not to: batch, bytes
+    fits: tuple[int, int] = (1, needs(1))  # the largest known to fit: batch, bytes
     if fits[1] > room:
         return 0
-    slope, in_the_middle = needs(2) - fits[1], False
-    while above[0] - fits[0] > 1:
-        guess = fits[0] + ((room - fits[1]) // slope if slope > 0 else above[0])
-        if in_the_middle:
-            guess = (fits[0] + above[0]) // 2
-        guess = min(max(guess, fits[0] + 1), above[0] - 1)
+    above, highest = MOST_BATCH + 1, None  # the smallest known not to fit, and its bytes
+    slope, rounds = needs(2) - fits[1], 0
+    while above - fits[0] > 1:
+        rounds += 1
+        if highest is not None:
+            slope = (highest - fits[1]) // (above - fits[0])
+        guess = fits[0] + ((room - fits[1]) // slope if slope > 0 else above)
+        if rounds % 3 == 0:
+            guess = (fits[0] + above) // 2
+        guess = min(max(guess, fits[0] + 1), above - 1)
         for batch in (guess, guess + 1):  # on both sides of the line: mostly that is the end of it
-            if fits[0] < batch < above[0]:
+            if fits[0] < batch < above:
                 found = needs(batch)
                 if found <= room:
                     slope = max((found - fits[1]) // (batch - fits[0]), 1)
                     fits = (batch, found)
                 else:
-                    above = (batch, found)
-        in_the_middle = not in_the_middle
+                    above, highest = batch, found
     return fits[0]
 
 

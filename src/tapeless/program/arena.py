@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole 
 KERNEL_SCRATCH = "kernel scratch"
 MOST_SHOWN = 200  # buffers in a notebook
 TRIES = 24  # orders in which buffers are placed, of each kind
+FEW = 300  # ranges: see _Few
 Range = tuple[int, int]  # first and last call, both included
 
 
@@ -51,6 +54,11 @@ class Placement:
     @property
     def last_call(self) -> int:
         return self.ranges[-1][1]
+
+    @cached_property
+    def calls(self) -> int:
+        """The same, as the bits of a number."""
+        return reduce(or_, ((1 << last + 1) - (1 << first) for first, last in self.ranges))
 
 
 @dataclass(frozen=True, repr=False)
@@ -404,12 +412,13 @@ def _packed(
     for key in (lambda each: (-each.bytes,), lambda each: (-_calls(each), -each.bytes)):
         order = sorted(movable, key=key)
         for _ in range(TRIES):
-            occupied, offsets, end, last = _Occupied(base, rows), dict[str, int](), top, 0
+            occupied = _Few(base) if rows <= FEW else _Many(base, rows)
+            offsets, end, last = dict[str, int](), top, 0
             for each in fixed:
-                occupied.add(each)
+                occupied.add(each.offset, each)
             for number, each in enumerate(order):
-                offset = offsets[each.buffer.name] = occupied.lowest_gap(each.bytes, each.ranges)
-                occupied.add(replace(each, offset=offset))
+                offset = offsets[each.buffer.name] = occupied.lowest_gap(each)
+                occupied.add(offset, each)
                 if _aligned(offset + each.bytes) > end:
                     end, last = _aligned(offset + each.bytes), number
             if best is None or end < best[1]:
@@ -435,27 +444,48 @@ def _most_in_use(placements: Sequence[Placement]) -> int:
     return int(np.cumsum(change).max())
 
 
-class _Occupied:
-    """What lies where during which calls, a row for each range; in arrays, as deep models have many thousands."""
+class _Few:
+    """What lies where during which calls, from below. Up to some hundred that are looked at one after the other take
+    less than as many in arrays; the calls are the bits of a number, so what two have in common is one `&`."""
+
+    def __init__(self, base: int) -> None:
+        self._base = base
+        self._rows: list[tuple[int, int, int]] = []  # where it begins, where it ends, when it lives
+
+    def add(self, offset: int, placement: Placement) -> None:
+        insort(self._rows, (offset, _aligned(offset + placement.bytes), placement.calls))
+
+    def lowest_gap(self, placement: Placement) -> int:
+        """The lowest offset at which nothing that lives at the same time is in the way."""
+        reached, size, calls = self._base, placement.bytes, placement.calls
+        for offset, end, others in self._rows:
+            if others & calls:
+                if reached + size <= offset:
+                    break
+                reached = max(reached, end)
+        return reached
+
+
+class _Many:
+    """The same with a row for each range, in arrays, as deep models have many thousands."""
 
     def __init__(self, base: int, most: int) -> None:
         self._base, self._count = base, 0
         self._first, self._last, self._offset, self._end = np.zeros((4, most), np.int64)
 
-    def add(self, placement: Placement) -> None:
+    def add(self, offset: int, placement: Placement) -> None:
         for first, last in placement.ranges:
             row, self._count = self._count, self._count + 1
             self._first[row], self._last[row] = first, last
-            self._offset[row], self._end[row] = placement.offset, _aligned(placement.offset + placement.bytes)
+            self._offset[row], self._end[row] = offset, _aligned(offset + placement.bytes)
 
-    def lowest_gap(self, size: int, live: tuple[Range, ...]) -> int:
-        """The lowest offset at which nothing that lives at the same time is in the way."""
+    def lowest_gap(self, placement: Placement) -> int:
         firsts, lasts = self._first[: self._count], self._last[: self._count]
         rivals = np.zeros(self._count, bool)
-        for first, last in live:
+        for first, last in placement.ranges:
             rivals |= (firsts <= last) & (first <= lasts)
         offsets, ends = self._offset[: self._count][rivals], self._end[: self._count][rivals]
         order = np.argsort(offsets, kind="stable")
         reached = np.maximum.accumulate(np.concatenate([[self._base], ends[order]]))  # by all that lies below
-        free = np.flatnonzero(reached[:-1] + size <= offsets[order])
+        free = np.flatnonzero(reached[:-1] + placement.bytes <= offsets[order])
         return int(reached[free[0]] if len(free) else reached[-1])

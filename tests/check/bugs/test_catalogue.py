@@ -170,7 +170,10 @@ def test_two_plants_on_one_thing_both_hold():
 
 
 def test_the_healthy_program_passes_everything():
-    assert list(check_everything()) == []
+    """On threads a third of the ops, and all of them in `make soak`: each is compiled twice more for it, which takes
+    longer than all the rest. What the others compute on threads is held to the reference in whole models."""
+    shared = some(list(OPS), 3, 2)
+    assert list(check_everything(trusted_on_threads=[name for name in OPS if name not in shared])) == []
 
 
 @pytest.mark.parametrize("configuration", some(CONFIGURATIONS, 3, 1), ids=lambda configuration: configuration.name)
