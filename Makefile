@@ -70,7 +70,7 @@ test: browser
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
-# Our own products at every size up to 70 × 70 × 70, on vectors of every width: about an hour of one core.
+# Our own products at every size up to 70 × 70 × 70, on vectors of every width: an hour, divided by the cores.
 product-shapes: .venv/.test
 	$(BIN)/python -m tests.kernels.product_shapes
 	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.product_shapes

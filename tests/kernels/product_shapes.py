@@ -9,8 +9,12 @@ them that must stay.
 
 import ctypes
 import mmap
+import multiprocessing
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -74,13 +78,28 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
                 yield f"{m} × {n} × {k}, {way}, {workers} workers"
 
 
-if __name__ == "__main__":
-    most = int(sys.argv[1]) if len(sys.argv) > 1 else 70
-    blas.set_threads(None)
+def with_rows(most: int, m: int) -> list[str]:
+    blas.set_threads(1)
     sizes = range(1, most + 1)
-    found = list(faults(most, product(sizes, sizes, sizes)))
+    return list(faults(most, product([m], sizes, sizes)))
+
+
+def everywhere(part: Callable[[int, int], list[str]], most: int) -> list[str]:
+    """What `part` finds for every number of rows, in as many processes as there are cores."""
+    found: list[str] = []
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        for m, wrong in enumerate(pool.map(partial(part, most), range(1, most + 1)), 1):
+            found += wrong
+            print(f"\r{m} of {most} rows, {len(found)} wrong", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     for line in found[:10]:
         print(line)
+    return found
+
+
+if __name__ == "__main__":
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else 70
+    found = everywhere(with_rows, most)
     count = most**3 * len(WAYS) * len(NARROW)
     print(f"{packing.TILES}: {count:,} products of up to {most} × {most} × {most}, {len(found)} wrong")
     raise SystemExit(bool(found))
