@@ -162,7 +162,9 @@ class Model(Shown):
         return Explanation(self.preset.name, self.program, layer)
 
     def read(self, name: str) -> Array:
-        """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that."""
+        """The values of a buffer, to be looked at before the next step. Of a weight that has a master copy, that. What
+        a step needs only on its way lies where there was room, and between calls that run as one it is not written:
+        `trace` shows everything."""
         self._check_known(name)
         master = self._masters.get(name)
         return self.engine.read(name) if master is None else self.engine.read(master).reshape(self.params[name].shape)

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from tapeless import Model
+from tapeless.backends.cpu import CPU
 from tapeless.backends.folded import folds
 from tapeless.kernels.cpu import blas
+from tapeless.ops.linear import cpu as linear
 
 FORWARD, BACKWARD = ["relu.forward", "linear.forward"], ["relu.forward", "linear.backward", "relu.backward"]
 RNG = np.random.default_rng(0)
@@ -42,6 +45,12 @@ def test_the_same_bits_as_call_by_call(fields):
         given = batch()
         losses = [model.step(*given, lr=1e-2, clip=1.0).loss for model in (together, singly)]
         assert losses[0] == losses[1]
+    for accumulate in (False,) if "lean" in fields else (False, True, True):
+        given = batch()
+        losses = [model.forward_backward(*given, accumulate=accumulate) for model in (together, singly)]
+        assert losses[0] == losses[1]
+    for name, gradient in together.grads.items():
+        assert np.array_equal(gradient, singly.grads[name]), name
     for name, weight in together.params.items():
         assert np.array_equal(weight, singly.params[name]), name
 
@@ -74,12 +83,41 @@ def test_what_is_read_afterwards_is_written():
     assert titles(calls)[0] == FORWARD
 
 
+def test_neither_is_a_gradient_that_somebody_reads():
+    calls = list(a_model().engine.program.calls)
+    at = next(n for n, call in enumerate(calls) if call.title == "relu.backward")
+    residual = next(call for call in calls if call.op == "residual")
+    reads = tuple(replace(each, view=calls[at]["dy"]) if each.name == "branch" else each for each in residual.arguments)
+    calls.insert(at + 1, replace(residual, arguments=reads))
+    assert titles(calls) == [FORWARD, FORWARD, BACKWARD[:2], BACKWARD]
+
+
+def test_what_others_may_look_at_is_written():
+    calls = list(a_model().engine.program.calls)
+    (first, *_) = folds(calls)
+    act = calls[first.first]["y"]
+    kept = replace(act, buffer=replace(act.buffer, kind="output"))
+    for number in range(first.first, first.last + 1):
+        moved = tuple(replace(each, view=kept) if each.view == act else each for each in calls[number].arguments)
+        calls[number] = replace(calls[number], arguments=moved)
+    assert titles(calls) == [FORWARD, BACKWARD, BACKWARD]
+
+
+def test_a_linear_of_something_else_is_no_fold():
+    calls = list(a_model().engine.program.calls)
+    (first, *_) = folds(calls)
+    below, up = calls[first.last], calls[first.first]["x"]
+    other = tuple(replace(each, view=up) if each.name == "x" else each for each in below.arguments)
+    calls[first.last] = replace(below, arguments=other)
+    assert titles(calls) == [FORWARD, BACKWARD, BACKWARD]
+
+
 def test_a_gradient_that_is_added_to_is_no_fold():
     calls = list(a_model().engine.program.calls)
     number = next(n for n, call in enumerate(calls) if call.title == "relu.backward") - 1
-    linear = calls[number]
-    adding = tuple(replace(each, mode="add") if each.name == "dx" else each for each in linear.arguments)
-    calls[number] = replace(linear, arguments=adding)
+    below = calls[number]
+    adding = tuple(replace(each, mode="add") if each.name == "dx" else each for each in below.arguments)
+    calls[number] = replace(below, arguments=adding)
     assert titles(calls) == [FORWARD, FORWARD, BACKWARD[:2], BACKWARD]
 
 
@@ -88,10 +126,48 @@ def test_one_row_is_no_product():
 
 
 def test_elsewhere_calls_are_bound_singly():
+    if "bfloat16" in CPU.precisions:
+        assert not a_model(precision="bfloat16").plan.together
+    assert not Model("ops-102k", batch=5, time=8, backend="reference").plan.together
     if blas.mkl() is not None:
         blas.set_products("mkl")
         assert not a_model().plan.together
-    assert not Model("ops-102k", batch=5, time=8, backend="reference").plan.together
+
+
+def test_a_model_keeps_the_products_and_threads_it_is_made_with():
+    """Also where a list runs for the first time later on."""
+    given, before = batch(), blas.threads()
+    alone = a_model().loss(*given)
+    try:
+        for threads, later in ((1, 2), (2, 1)):
+            blas.set_threads(threads)
+            model = a_model()
+            blas.set_threads(later)
+            if blas.mkl() is not None:
+                blas.set_products("mkl")
+            assert model.loss(*given) == alone
+            assert model.step(*given, lr=0.0).loss == alone
+            assert model.forward_backward(*given) == alone
+            blas.set_products("own")
+    finally:
+        blas.set_threads(before)
+
+
+def test_a_product_that_knows_of_no_relu_says_so():
+    y, x, weight, bias = (np.zeros(size, np.float32) for size in ((4, 8), (4, 6), (6, 8), 8))
+    if blas.mkl() is not None:
+        blas.set_products("mkl")
+        with pytest.raises(ValueError, match="no ReLU"):
+            linear.forward(y, x, weight, bias, relu=True)
+    if "bfloat16" in CPU.precisions:
+        narrow = [each.astype(bfloat16) for each in (y, x, weight, bias)]
+        with pytest.raises(ValueError, match="no ReLU"):
+            linear.forward(*narrow, relu=True)
+
+
+def test_other_threads_of_python_wait_where_they_must(monkeypatch):
+    monkeypatch.setattr(blas, "alone", lambda runs: [blas.Alone(runs)])
+    assert all(isinstance(each, blas.Alone) for natives in a_model().engine._together.values() for each in natives)
 
 
 def test_nan_passes():

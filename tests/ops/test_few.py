@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,15 +14,16 @@ from tests.kernels.product_shapes import Walled
 SHAPES = [
     (8, 8, 4, 4, 16, False), (8, 8, 4, 4, 16, True), (1, 8, 4, 4, 16, True), (5, 7, 4, 2, 32, True),
     (3, 13, 2, 1, 64, True), (8, 64, 2, 2, 128, False), (7, 5, 2, 2, 16, False), (1, 1, 2, 2, 16, True),
-    (2, 9, 4, 4, 48, True), (4, 16, 2, 2, 16, False),
+    (2, 9, 4, 4, 48, True), (4, 16, 2, 2, 16, False), (6, 11, 2, 2, 112, True),
 ]  # fmt: skip
 RNG = np.random.default_rng(3)
 
 
-def walled(batch, positions, channels, fill=np.nan):
-    """Sequence behind sequence, with three numbers between the rows."""
-    rows = Walled(batch * positions * (channels + 3)).rows(batch * positions, channels + 3, channels)
-    rows[...] = fill
+def walled(batch, positions, channels, between):
+    """Sequence behind sequence, with so many numbers between the rows."""
+    step = channels + between
+    rows = Walled(batch * positions * step).rows(batch * positions, step, channels)
+    rows[...] = np.nan
     steps = (positions * rows.strides[0], *rows.strides)
     return np.lib.stride_tricks.as_strided(rows, (batch, positions, channels), steps)
 
@@ -37,13 +39,13 @@ def a_case(queries, keys, heads, groups, width, size=1.0, batch=3):
 
 def computed(case, heads, causal, workers):
     """y, lse, dq, dk, dv, as the cpu backend has them."""
-    given = [walled(*x.shape) for x in case]
+    given = [walled(*x.shape, between) for between, x in enumerate(case, 1)]
     for to, values in zip(given, case, strict=True):
         to[...] = values
     q, k, v, dy = given
     (batch, queries, channels), keys = q.shape, k.shape[1]
     lse = np.full((batch, heads, queries), np.nan, np.float32)
-    y, dq, dk, dv = (walled(*x.shape) for x in (q, q, k, v))
+    y, dq, dk, dv = (walled(*x.shape, between) for between, x in enumerate((q, q, k, v), 5))
     strips = np.empty((workers, 2, 8, 80), np.float32)
     parts = [np.full((batch, keys, channels), np.nan, np.float32) for _ in "kv"] if k.shape[2] < channels else []
     assert cpu_few.is_few(q, k, heads, None, causal, 0)
@@ -107,6 +109,16 @@ def test_what_is_not_finite_is_seen_and_stays_in_its_sequence(number, bad):
     assert not all(np.isfinite(each[1]).all() for each in gradients)
     for whole in (y, lse, *gradients):
         assert np.isfinite(whole[[0, 2]]).all()
+    if number == 2:  # values that earlier queries do not see have no slope
+        assert np.isfinite(gradients[0][1, :5]).all()
+
+
+def test_an_infinite_score_has_no_logarithm():
+    given = a_case(8, 8, 2, 2, 16)
+    given[0][...], given[1][1, 5] = np.abs(given[0]), np.inf
+    lse = computed(given, 2, True, 1)[1]
+    assert np.isnan(lse[1, :, 5:]).all()
+    assert np.isfinite(lse[1, :, :5]).all()
 
 
 def test_others_are_left_to_the_strips():
@@ -115,8 +127,10 @@ def test_others_are_left_to_the_strips():
     starts = np.zeros((2, 8), np.int64)
     more, most = (np.empty((2, count, 64), np.float32) for count in (9, 65))
     others = [
-        (more, more, 4, None, True, 0), (q, most, 4, None, True, 0),
-        (q, k, 8, None, True, 0), (q, k, 4, starts, True, 0), (q, k, 4, None, True, 3), (q, k[:, :7], 4, None, True, 0),
+        (more, more, 4, None, True, 0), (q, most, 4, None, True, 0), (q, k, 16, None, True, 0),
+        (q, k, 4, starts, True, 0), (q, k, 4, None, True, 3), (q, k[:, :7], 4, None, True, 0),
+        (*(np.empty((2, 8, 2 * 144), np.float32) for _ in "qk"), 2, None, True, 0),
+        (*(np.empty((2, 8, 64), ml_dtypes.bfloat16) for _ in "qk"), 4, None, True, 0),
     ]  # fmt: skip
     assert not any(cpu_few.is_few(*each) for each in others)
     assert cpu_few.is_few(q, k[:, :7], 4, None, False, 0)

@@ -10,7 +10,7 @@ from tapeless.backends.backend import Backend, bind_call
 from tapeless.errors import ProgramError
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
-from tapeless.program.arena import LENT, Plan, gaps
+from tapeless.program.arena import LENT, Placement, Plan, gaps
 from tapeless.program.call import Argument, Buffer, Call, Program, View, member_offsets
 
 Target = str | Buffer | View
@@ -100,12 +100,21 @@ class Engine(Arena):
         self.bound: list[tuple[Call, list[Native]]] = [
             (call, self._bound(number, call)) for number, call in enumerate(self.program.calls)
         ]
+        # Where lists run as they are, groups are bound now, too: a model keeps threads and products it is made with.
+        self._together: dict[int, list[Native]] = {}
+        if not backend.rewrites:
+            for (first, last), scratch in plan.together.items():
+                self._together[first] = self._bound_together(self.program.calls[first : last + 1], scratch)
         self._captured: dict[tuple[tuple[str, ...], frozenset[str]], list[Native]] = {}
         self.silent: frozenset[str] = frozenset()  # inputs that say nothing this time: all documents begin at 0, say
 
     def _bound(self, number: int, call: Call) -> list[Native]:
         scratch = [self.backend.view(self.memory, each) for each in self.plan.scratch[number]]
         return bind_call(call, self.arguments(call), self.backend, scratch)
+
+    def _bound_together(self, calls: Sequence[Call], scratch: Sequence[Placement]) -> list[Native]:
+        given = [self.backend.view(self.memory, each) for each in scratch]
+        return self.backend.bind_together(calls, [self.arguments(call) for call in calls], given)
 
     def run(self, *phases: str) -> None:
         """All calls of these phases, or of the whole program, with nothing between them: here those that the backend
@@ -127,9 +136,8 @@ class Engine(Arena):
             last, scratch = groups.get(number, (number, ()))
             calls = [call for call in listed[number : last + 1] if call and _is_in(call, phases)]
             if last > number and len(calls) > last - number:
-                arrays = [self.arguments(call) for call in calls]
-                given = [self.backend.view(self.memory, each) for each in scratch]
-                natives += self.backend.bind_together(calls, arrays, given)
+                ready = self._together.get(number)
+                natives += self._bound_together(calls, scratch) if ready is None else ready
                 number = last + 1
                 continue
             call, (own, bound) = listed[number], self.bound[number]

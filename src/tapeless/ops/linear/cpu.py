@@ -30,7 +30,7 @@ def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
     if bias is None or is_narrow(weight) or products() == "own":
         return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True, relu=relu)
-    return [*bound_products(y, x, weight, scratch=scratch), BIAS_ADD.bind(y.size, y, bias)]
+    return [*bound_products(y, x, weight, scratch=scratch, relu=relu), BIAS_ADD.bind(y.size, y, bias)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
