@@ -120,12 +120,12 @@ def test_explain_survives_a_narrow_terminal():
 
 
 def test_check_proves_and_reports_worst_first():
-    report = result_of("check", "ops-102k", "cllm")
+    report = result_of("check", "cllm", "smollm2-135m")
     assert report["ok"] is True
     assert report["worst"] <= TOLERANCES["complex step"]
     assert report["configs"] == report["ops"]["ops"] + report["models"]["models"]
-    assert report["models"]["models"] == 16
-    assert [wiring["preset"] for wiring in report["wiring"]] == ["ops-102k", "cllm"]
+    assert report["models"]["models"] == 6
+    assert [wiring["preset"] for wiring in report["wiring"]] == ["cllm", "smollm2-135m"]
     assert not any(wiring["refusal"] for wiring in report["wiring"])
     assert report["ops"]["ops"] == len({op for wiring in report["wiring"] for op in wiring["ops"]})
     assert report["tensors"] == report["ops"]["gradients"] + report["models"]["gradients"]
