@@ -31,8 +31,10 @@ def compile_share(share: int, of: int) -> None:
 
     from tapeless.backends.cpu import CPU
     from tapeless.check.configurations import CONFIGURATIONS, LARGER
+    from tapeless.check.ops import check_backend_alone
     from tapeless.kernels.cpu import blas
     from tapeless.kernels.cpu.compile import Kernel
+    from tapeless.ops import OPS
 
     bind = Kernel.bind
 
@@ -48,6 +50,8 @@ def compile_share(share: int, of: int) -> None:
         bind_all(configuration, "float32")
         if configuration.name in (*ON_CPU, "gpt2-4x256") and "bfloat16" in CPU.precisions:
             bind_all(configuration, "bfloat16")
+    for name in OPS:  # the longest tests, which begin at the same time, all have each op by itself
+        list(check_backend_alone(name, CPU))
     for configuration in LARGER:
         blas.set_threads(2)
         bind_all(configuration, "float32")

@@ -550,6 +550,9 @@ def test_heads_are_seen_beside_their_gradients_over_training(server, runs, visit
     page.fill("#attention-text", "Max(1,6,2)")
     page.keyboard.press("Enter")
     page.locator("#attention-answer", has_text="Max(1,6,2)").wait_for()
+    page.locator("#attention-step").focus()
+    for _ in steps[:-2]:  # each step that is played takes its time
+        page.keyboard.press("ArrowRight")
     page.click("#attention-play")
     page.locator("#attention-at", has_text=f"{steps[-1]}, this example’s loss").wait_for()
     page.locator("summary", has_text="this head as a table").click()
@@ -668,7 +671,7 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
             await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))));
         }"""
         frames = []
-        for row in np.linspace(0, 9_999, 40).astype(int).tolist():
+        for row in np.linspace(0, 9_999, 20).astype(int).tolist():
             page.evaluate(scrub, row)  # the rows around it are there now
             tries = []
             for other in (row ^ 1, row, row ^ 1):  # a neighbour on the machine only ever adds to what a frame takes
@@ -677,5 +680,5 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
                 tries.append(spent() - before)
             frames.append(min(tries))
         begins(page.locator("#flow-at"), f"{(9_999 ^ 1) + 1:,}, its batch’s loss")
-        assert np.quantile(frames, 0.95) <= FRAME, sorted(frames)[::-4]
+        assert np.quantile(frames, 0.95) <= FRAME, sorted(frames)[::-2]
         page.context.close()

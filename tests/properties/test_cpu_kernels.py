@@ -23,7 +23,7 @@ from tapeless.ops.contract import NONE, Array
 from tapeless.program.builder import Builder
 from tapeless.program.call import Call, add, update, write
 from tests.properties.random_ops import EDGES, LARGE, SMALL, Inputs, forward, random_dys, random_inputs
-from tests.random_cases import cases
+from tests.random_cases import SOAK, cases
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
@@ -41,7 +41,7 @@ def test_kernels_at_small_shapes(name: str, direction: str, seed: int, adding: b
 
 
 @every_kernel
-@cases(8)
+@cases(8 if SOAK > 1 else 4)
 @given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
 def test_kernels_at_large_shapes(name: str, direction: str, seed: int, adding: bool) -> None:
     judge(name, direction, seed, adding, LARGE)
