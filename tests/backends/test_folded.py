@@ -160,9 +160,9 @@ def test_a_product_that_knows_of_no_relu_says_so():
         with pytest.raises(ValueError, match="no ReLU"):
             linear.forward(y, x, weight, bias, relu=True)
     if "bfloat16" in CPU.precisions:
-        narrow = [each.astype(bfloat16) for each in (y, x, weight, bias)]
+        y, x, weight, bias = (each.astype(bfloat16) for each in (y, x, weight, bias))
         with pytest.raises(ValueError, match="no ReLU"):
-            linear.forward(*narrow, relu=True)
+            linear.forward(y, x, weight, bias, relu=True)
 
 
 def test_other_threads_of_python_wait_where_they_must(monkeypatch):

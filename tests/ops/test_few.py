@@ -19,8 +19,9 @@ SHAPES = [
 RNG = np.random.default_rng(3)
 
 
-def walled(batch, positions, channels, between):
+def walled(shape, between):
     """Sequence behind sequence, with so many numbers between the rows."""
+    batch, positions, channels = shape
     step = channels + between
     rows = Walled(batch * positions * step).rows(batch * positions, step, channels)
     rows[...] = np.nan
@@ -39,13 +40,13 @@ def a_case(queries, keys, heads, groups, width, size=1.0, batch=3):
 
 def computed(case, heads, causal, workers):
     """y, lse, dq, dk, dv, as the cpu backend has them."""
-    given = [walled(*x.shape, between) for between, x in enumerate(case, 1)]
+    given = [walled(x.shape, between) for between, x in enumerate(case, 1)]
     for to, values in zip(given, case, strict=True):
         to[...] = values
     q, k, v, dy = given
     (batch, queries, channels), keys = q.shape, k.shape[1]
     lse = np.full((batch, heads, queries), np.nan, np.float32)
-    y, dq, dk, dv = (walled(*x.shape, between) for between, x in enumerate((q, q, k, v), 5))
+    y, dq, dk, dv = (walled(x.shape, between) for between, x in enumerate((q, q, k, v), 5))
     strips = np.empty((workers, 2, 8, 80), np.float32)
     parts = [np.full((batch, keys, channels), np.nan, np.float32) for _ in "kv"] if k.shape[2] < channels else []
     assert cpu_few.is_few(q, k, heads, None, causal, 0)
