@@ -52,7 +52,9 @@ def assert_same_bits(precision, **fields):
             pass
     (listed,) = [each for runs in one.engine._captured.values() for each in runs if isinstance(each, Listed)]
     assert len(listed._runs) < len(listed._natives) / 10
-    assert one.engine.memory.tobytes() == walked.engine.memory.tobytes()
+    # Where calls are bound together, what lies between them in the workspace is not written.
+    end = one.plan.workspace_offset if one.plan.together else one.plan.peak_bytes
+    assert np.array_equal(one.engine.memory[:end], walked.engine.memory[:end])
 
 
 def take(out, values, index, factor, times, add):
