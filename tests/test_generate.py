@@ -40,7 +40,7 @@ def without_cache(model, prompt, count, seed=0, **options):
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 3.0, "seed": 5}], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("name", some(list(CONFIGURATIONS), 2))
+@pytest.mark.parametrize("name", some(list(CONFIGURATIONS), 3, 2))
 def test_the_tokens_are_those_without_a_cache(name, backend, options):
     """Prompts shorter and longer than a chunk and than the context, each past the window at least twice."""
     model = small_model(name, backend)

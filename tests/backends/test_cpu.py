@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("two_threads")
 cpu = backend_named("cpu")
 
 
-@pytest.mark.parametrize("configuration", [*some(CONFIGURATIONS, 2, 1), *LARGER], ids=lambda c: c.name)
+@pytest.mark.parametrize("configuration", [*some(CONFIGURATIONS, 3), *LARGER], ids=lambda c: c.name)
 def test_every_call_of_a_step_is_within_the_table(configuration):
     wrong = [str(difference) for difference in lockstep(*pair(configuration, "cpu")) if not difference.ok]
     assert not wrong, wrong[0]
