@@ -122,7 +122,7 @@ def test_what_is_read_later_is_what_was_there_and_a_limit_is_shut_by_what_is_not
         assert device.read(views["limit"]).tolist() == [left]
 
 
-@pytest.mark.parametrize("part", some(["differences", "together", "ahead"], 2))
+@pytest.mark.parametrize("part", some(["differences", "together", "ahead"], 3))
 def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly(part):
     done = python("-m", "tests.backends.interpreted_model", part)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -19,7 +19,7 @@ cpu = backend_named("cpu")
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core: nothing runs on threads")
 
 
-@pytest.mark.parametrize("bug", some(BUGS, 2), ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", some(BUGS, 3), ids=lambda bug: bug.name)
 def test_a_race_is_found_where_small_calls_are_right(bug):
     op = bug.where.removesuffix(" on cpu")
     with bug.plant():

@@ -208,7 +208,7 @@ LONG_WORDS = """() => {
 KINDS = [("gpt2", 390), ("llama", 1280), ("chat", 1280), ("labels", 1280)]
 
 
-@pytest.mark.parametrize(("kind", "width"), some(KINDS, 2))
+@pytest.mark.parametrize(("kind", "width"), some(KINDS, 3))
 def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
     words = kind != "labels"
     with served(kinds[kind]) as server:
