@@ -602,4 +602,11 @@ def test_the_stream_tells_what_is_new(tmp_path):
         while state["metrics"][1] < 4 or state["record"] is None:
             state = next_state()
         writer.join()
+        for file in sorted(run.rglob("*"), reverse=True):  # as it is removed: the folder itself goes last
+            file.rmdir() if file.is_dir() else file.unlink()
+        while state["metrics"][1] or state["record"]:
+            state = next_state()
+        assert state["there"]
+        run.rmdir()
+        assert not next_state()["there"]
         connection.close()

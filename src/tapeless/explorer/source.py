@@ -121,6 +121,7 @@ class RunSource:
                 "metrics": [self._metrics.generation, len(self._metrics)],
                 "record": signature(self.folder / RECORD),
                 "trains": held(self.folder),
+                "there": self.folder.is_dir(),  # while it is being removed, what else is told is gone before it is
             }
 
     def record(self) -> tuple[int, Record]:

@@ -126,8 +126,9 @@ export class Model {
     run.about.trains = state.trains;
     const training = this.runs.filter((each) => each.about.trains).length;
     said(training ? `live: ${training} ${training === 1 ? "run trains" : "runs train"} now` : "nothing trains now");
-    if (!before || String(before.metrics) !== String(state.metrics)) await run.readCurves().catch(() => {});
-    if (before && String(before.record) !== String(state.record)) await run.readRecord();
+    const left = Boolean(before) && before.there !== state.there;
+    if (!before || left || String(before.metrics) !== String(state.metrics)) await run.readCurves().catch(() => {});
+    if (before && (left || String(before.record) !== String(state.record))) await run.readRecord();
     if (before && before.trains && !state.trains) await run.readDoctor();
     if (before) this.tell("news");
   }
