@@ -50,3 +50,14 @@ def two_threads():
     blas.set_threads(min(2, len(os.sched_getaffinity(0))))
     yield
     blas.set_threads(None)
+
+
+@pytest.fixture
+def own_products():
+    """Whatever is faster on this machine."""
+    from tapeless.kernels.cpu import blas
+
+    before = blas.products()
+    blas.set_products("own")
+    yield
+    blas.set_products(before)

@@ -13,15 +13,9 @@ from tapeless.kernels.cpu import blas
 from tapeless.ops.linear import cpu as linear
 
 FORWARD, BACKWARD = ["relu.forward", "linear.forward"], ["relu.forward", "linear.backward", "relu.backward"]
+pytestmark = pytest.mark.usefixtures("own_products")
+
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def own_products():
-    before = blas.products()
-    blas.set_products("own")
-    yield
-    blas.set_products(before)
 
 
 def a_model(**fields):
@@ -155,6 +149,8 @@ def test_a_model_keeps_the_products_and_threads_it_is_made_with():
 
 def test_a_product_that_knows_of_no_relu_says_so():
     y, x, weight, bias = (np.zeros(size, np.float32) for size in ((4, 8), (4, 6), (6, 8), 8))
+    with pytest.raises(ValueError, match="no ReLU"):
+        linear.forward(y[:1], x[:1], weight, bias, scratch=[np.zeros((1, 8), np.float32)], relu=True)
     if blas.mkl() is not None:
         blas.set_products("mkl")
         with pytest.raises(ValueError, match="no ReLU"):

@@ -16,15 +16,9 @@ from tapeless.kernels.cpu.tiles import Tiles, tiles_for
 from tests.kernels.product_shapes import WAYS, Walled, faults
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("own_products")
+
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def own_products():
-    before = blas.products()
-    blas.set_products("own")
-    yield
-    blas.set_products(before)
 
 
 def a_sample(count, most=70):

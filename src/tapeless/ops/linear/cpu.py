@@ -27,6 +27,8 @@ def forward_scratch(call, precision) -> list[Scratch]:
 def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
     """`relu`: of what ReLU leaves of x, by our own products and for several rows."""
     if scratch and scratch[0].ndim == 2:
+        if relu:
+            raise ValueError("one row is multiplied as it is: fold no ReLU into it")
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
     if bias is None or is_narrow(weight) or products() == "own":
         return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True, relu=relu)
