@@ -6,6 +6,7 @@ row of b times one number of a. Of every element the sum has the same order, wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,16 +208,22 @@ def spread(builder: Any, number: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, vector.count), None))
 
 
+def _side_by_side(builder: Any, lanes: int, vectors: int, arguments: Any) -> Iterator[tuple[Any, Any]]:
+    """Of the last two arguments, which are addresses: places from the first on, and the vectors from the second."""
+    to, source = (builder.inttoptr(each, POINTER) for each in arguments[-2:])
+    for j in range(vectors):
+        offset = constant(lanes * j)
+        loaded = vector_at(builder, place_of(builder, source, offset), ir.VectorType(FLOAT, lanes))
+        yield place_of(builder, to, offset), loaded
+
+
 @intrinsic(prefer_literal=True)
 def copy_vectors(typing, lanes, vectors, to, source):
     lanes, vectors = lanes.literal_value, vectors.literal_value
 
     def generate(context, builder, signature, arguments):
-        vector = ir.VectorType(FLOAT, lanes)
-        to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
-        for j in range(vectors):
-            loaded = vector_at(builder, place_of(builder, source, constant(lanes * j)), vector)
-            builder.store(loaded, place_of(builder, to, constant(lanes * j)), align=4)
+        for place, loaded in _side_by_side(builder, lanes, vectors, arguments):
+            builder.store(loaded, place, align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, vectors), uintp, uintp), generate
@@ -227,12 +234,8 @@ def add_vectors(typing, lanes, vectors, to, source):
     lanes, vectors = lanes.literal_value, vectors.literal_value
 
     def generate(context, builder, signature, arguments):
-        vector = ir.VectorType(FLOAT, lanes)
-        to, source = (builder.inttoptr(each, POINTER) for each in arguments[2:])
-        for j in range(vectors):
-            place = place_of(builder, to, constant(lanes * j))
-            loaded = vector_at(builder, place_of(builder, source, constant(lanes * j)), vector)
-            builder.store(builder.fadd(vector_at(builder, place, vector), loaded), place, align=4)
+        for place, loaded in _side_by_side(builder, lanes, vectors, arguments):
+            builder.store(builder.fadd(vector_at(builder, place, loaded.type), loaded), place, align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, vectors), uintp, uintp), generate
@@ -244,14 +247,10 @@ def keep_positive(typing, lanes, vectors, to, mask):
     lanes, vectors = lanes.literal_value, vectors.literal_value
 
     def generate(context, builder, signature, arguments):
-        vector = ir.VectorType(FLOAT, lanes)
-        to, mask = (builder.inttoptr(each, POINTER) for each in arguments[2:])
-        nothing = ir.Constant(vector, [0.0] * lanes)
-        for j in range(vectors):
-            place = place_of(builder, to, constant(lanes * j))
-            above = vector_at(builder, place_of(builder, mask, constant(lanes * j)), vector)
+        for place, above in _side_by_side(builder, lanes, vectors, arguments):
+            nothing = ir.Constant(above.type, [0.0] * lanes)
             shut = builder.fcmp_ordered("<=", above, nothing)
-            builder.store(builder.select(shut, nothing, vector_at(builder, place, vector)), place, align=4)
+            builder.store(builder.select(shut, nothing, vector_at(builder, place, above.type)), place, align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, vectors), uintp, uintp), generate
