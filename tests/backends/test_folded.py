@@ -161,11 +161,6 @@ def test_a_product_that_knows_of_no_relu_says_so():
             linear.forward(y, x, weight, bias, relu=True)
 
 
-def test_other_threads_of_python_wait_where_they_must(monkeypatch):
-    monkeypatch.setattr(blas, "alone", lambda runs: [blas.Alone(runs)])
-    assert all(isinstance(each, blas.Alone) for natives in a_model().engine._together.values() for each in natives)
-
-
 def test_nan_passes():
     model = a_model()
     model.params["blocks.0.mlp.up.bias"][3] = np.nan

@@ -9,7 +9,7 @@ from tapeless.backends.backend import backend_named, bind_call
 from tapeless.check import parallel_order as order
 from tapeless.check.bugs.races import BUGS
 from tapeless.check.ops import call_alone, check_backend_alone, narrowed
-from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads, single
+from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
 from tests.random_cases import some
@@ -75,7 +75,7 @@ def test_some_parts_alone_write_their_own_places():
     call, arrays = call_alone("residual", "forward", grown("residual", SIZES[0]))
     arrays = narrowed(call, arrays, "float32")
     with on_threads(2):
-        order.run_in(order.even, single(bind_call(call, arrays, cpu)))
+        order.run_in(order.even, bind_call(call, arrays, cpu))
     blocks = [np.isnan(arrays["y"].reshape(-1)[at : at + 16384]) for at in range(0, arrays["y"].size, 16384)]
     assert len(blocks) > 3
     assert [block.all() for block in blocks] == [number % 2 == 1 for number in range(len(blocks))]
@@ -92,7 +92,7 @@ def test_every_op_is_in_the_same_bits_on_one_thread_and_on_several():
             for count in (1, 2):
                 arrays = narrowed(call, true, "float32")
                 with on_threads(count):
-                    for run in single(bind_call(call, arrays, cpu)):
+                    for run in bind_call(call, arrays, cpu):
                         for part in blas.on_one_thread([run]) if isinstance(run, blas.Product) else [run]:
                             part()
                 results.append(b"".join(arrays[each.name].tobytes() for each in call.writes if each.name != "logits"))

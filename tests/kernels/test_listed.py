@@ -84,16 +84,6 @@ def test_what_cannot_be_called_so_keeps_its_place():
     assert out[0] == 4.0
 
 
-def test_where_calls_run_alone_so_does_the_list():
-    out, values = np.zeros(2), np.ones(1, np.float32)
-    one = TAKE.bind(0, out, values, 0, 1.0, 1, True)
-    (alone,) = as_one([blas.Alone([one, one]), one])
-    assert isinstance(alone, blas.Alone)
-    assert len(alone.runs) == 1
-    alone()
-    assert out[0] == 3.0
-
-
 def test_of_c_functions():
     root = ctypes.CDLL(None).memcpy
     root.restype = None

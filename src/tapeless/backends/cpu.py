@@ -64,7 +64,7 @@ class Cpu(Host):
             )
         products = [native for native in natives if isinstance(native, blas.Product)]
         small = products and all(product.flops < blas.THREADED for product in products)
-        return blas.alone(blas.on_one_thread(natives) if small else natives)
+        return blas.on_one_thread(natives) if small else natives
 
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
@@ -78,9 +78,7 @@ class Cpu(Host):
     def bind_together(
         self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
     ) -> list[Native]:
-        from tapeless.kernels.cpu import blas
-
-        return blas.alone(bind(Fold(0, tuple(calls)), arrays, scratch))
+        return bind(Fold(0, tuple(calls)), arrays, scratch)
 
     def _function(self, call: Call, suffix: str = "") -> Any:
         from tapeless.kernels.cpu import blas
@@ -93,7 +91,7 @@ class Cpu(Host):
     def begin(self) -> list[Native]:
         from tapeless.kernels.cpu import blas
 
-        return [partial(blas.refuse_after_fork, blas.threads())]
+        return [partial(blas.be_ready, blas.threads())]
 
     def capture(self, natives: list[Native]) -> list[Native]:
         from tapeless.kernels.cpu.listed import Listed

@@ -19,7 +19,7 @@ import numpy as np
 from numba import types
 
 from tapeless.kernels.cpu.cache import keep_on_disk
-from tapeless.kernels.cpu.compile import OPTIONS
+from tapeless.kernels.cpu.functions import OPTIONS
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
 

@@ -107,7 +107,7 @@ def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -
         differences = list(compare(call, arrays, true, CPU))
     yield from (f"on one thread: {each}" for each in differences if not each.ok)
     with on_threads(count):
-        runs = single(bind_call(call, arrays, CPU))
+        runs = bind_call(call, arrays, CPU)
         threaded = False
         forms: list[Any] = [run.func for run in runs if isinstance(run, partial) and is_parallel(run)]
         for form in forms:
@@ -160,12 +160,6 @@ def _meetings(call: Call, arrays: Arrays, before: Arrays, runs: list[Native]) ->
 def _reset(arrays: Arrays, before: Arrays) -> None:
     for key, array in before.items():
         arrays[key][...] = array
-
-
-def single(runs: list[Native]) -> list[Native]:
-    """The native calls themselves, also where they are kept from running beside others."""
-    kept = [run.runs if isinstance(run, blas.Alone) else [run] for run in runs]
-    return [run for each in kept for run in each]
 
 
 def _far_off(alone: Difference, found: Array, true: Array, count: int) -> Iterator[str]:

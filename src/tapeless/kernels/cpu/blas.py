@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -101,6 +100,8 @@ def set_products(name: str | None) -> str:
     if name == "mkl" and mkl() is None:
         raise TapelessError("the products cannot be MKL's: it is not installed. pip install 'tapeless[mkl]'.")
     _chosen = name
+    if _threads:
+        _settle_loops()
     return products()
 
 
@@ -146,6 +147,8 @@ def set_threads(count: int | None) -> int:
     global _threads
     import numba
 
+    from tapeless.kernels.cpu import pool
+
     count = checked_threads(count)
     refuse_after_fork(count)
     library = mkl()
@@ -153,25 +156,47 @@ def set_threads(count: int | None) -> int:
         numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
         library.MKL_Set_Num_Threads(count)
     else:
-        numba.config.THREADING_LAYER = "workqueue"  # comes with Numba, and does not spin
+        numba.config.THREADING_LAYER = "workqueue" if pool.THERE else "omp"
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     _threads = count
+    _settle_loops()
     return count
 
 
-_forked = False
-_one_at_a_time = threading.Lock()
+def _settle_loops() -> None:
+    """Parallel loops run on MKL's threads where its products do, else on our own; so they do where somebody has started
+    another layer of Numba's before us."""
+    global _on_openmp
+    import numba
+
+    from tapeless.kernels.cpu import pool
+
+    shared = products() == "mkl" and numba.threading_layer() == "omp"
+    pool.hand_on(shared)
+    _on_openmp = _on_openmp or shared
+    if not shared:
+        pool.start(_threads)
+
+
+_on_openmp = _forked = False  # whether loops ever ran on its threads; whether this is the child of such a process
 
 
 def _after_fork() -> None:
-    """In the child: threads that were running are not there, and a lock that one of them held is never let go."""
-    global _forked, _one_at_a_time
-    _forked = _threads > 0 and mkl() is not None  # the other layer starts its threads again by itself
-    _one_at_a_time = threading.Lock()
+    global _forked
+    _forked = _on_openmp
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def be_ready(count: int) -> None:
+    """For loops on so many threads, also in a process that was forked: there our own threads are started again."""
+    refuse_after_fork(count)
+    if not _on_openmp:
+        from tapeless.kernels.cpu import pool
+
+        pool.start(count)
 
 
 def refuse_after_fork(count: int) -> None:
@@ -181,26 +206,6 @@ def refuse_after_fork(count: int) -> None:
             "this process was forked from one that had used the cpu backend, whose threads do not survive a fork: "
             "start processes by multiprocessing.get_context('spawn'), or fork before the first model is made."
         )
-
-
-def alone(runs: list[Native]) -> list[Native]:
-    """Native calls as whoever else is in the process allows. Numba's `workqueue` ends a process in which two threads
-    call it at once: there, one call runs at a time."""
-    import numba
-
-    if threads() == 1 or numba.threading_layer() != "workqueue":
-        return runs
-    return [Alone(runs)]
-
-
-class Alone:
-    def __init__(self, runs: list[Native]) -> None:
-        self.runs = runs
-
-    def __call__(self) -> None:
-        with _one_at_a_time:
-            for run in self.runs:
-                run()
 
 
 class Product(partial[None]):

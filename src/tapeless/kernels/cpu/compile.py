@@ -12,13 +12,12 @@ from typing import Any
 import numba
 from numpy.lib.stride_tricks import as_strided
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import blas, pool
 from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.functions import OPTIONS
 from tapeless.kernels.cpu.narrow import is_narrow, type_of
-from tapeless.kernels.cpu.vector import EXACT
 from tapeless.kernels.native import Native
 
-OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
 THREADED = 16384  # elements; below, waking the other threads costs more than they save
 
 
@@ -78,7 +77,8 @@ class Kernel:
             for listener in listeners:
                 listener(name)
             begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
-            form.compile(types)
+            with pool.ours():
+                form.compile(types)
             cached = sum(form.stats.cache_hits.values()) > hits
             compiled.append(Compiled(name, time.perf_counter() - begin, cached))
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.

@@ -58,16 +58,10 @@ class Listed:
 
 
 def _flops(native: Native) -> int:
-    if isinstance(native, blas.Alone):
-        return sum(map(_flops, native.runs))
     return native.flops if isinstance(native, blas.Product) else 0
 
 
 def as_one(natives: list[Native]) -> list[Native]:
-    """Where one of them must not run beside other threads of Python, neither must all."""
-    if any(isinstance(native, blas.Alone) for native in natives):
-        each = [native.runs if isinstance(native, blas.Alone) else [native] for native in natives]
-        return [blas.Alone(as_one([native for runs in each for native in runs]))]
     found: list[Native] = []
     waiting: list[tuple[Native, Entry]] = []
     for native in natives:

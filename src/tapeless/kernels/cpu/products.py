@@ -17,12 +17,10 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numba import float32, intp, prange, types, uintp
-from numba.core import sigutils
-from numba.core.ccallback import CFunc
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.cache import keep_on_disk
-from tapeless.kernels.cpu.compile import OPTIONS, THREADED, Kernel, apart
+from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
+from tapeless.kernels.cpu.functions import compiled_function
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.packing import (
     FLOAT,
@@ -238,13 +236,6 @@ def sgemm_function() -> Any:
 
 def sgemm_address() -> int:
     return ctypes.cast(sgemm_function(), ctypes.c_void_p).value or 0
-
-
-def compiled_function(signature: Any, function: Any) -> Any:
-    form = CFunc(function, sigutils.normalize_signature(signature), {}, OPTIONS)
-    keep_on_disk(form, function)
-    form.compile()
-    return form
 
 
 def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, TRANSPOSED
 from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
+from tapeless.kernels.cpu.functions import compiled_function
 from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.products import FAR, SGEMM, compiled_function, cut, division_of
+from tapeless.kernels.cpu.products import FAR, SGEMM, cut, division_of
 from tapeless.kernels.cpu.tiles import LINE, features_of, fetch_tile, on_the_stack
 from tapeless.kernels.cpu.tiles_bfloat16 import (
     AT_ONCE,
