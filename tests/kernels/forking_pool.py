@@ -14,10 +14,12 @@ CHILDREN = 20
 
 def fill(out, times):
     for i in prange(out.size):
-        value = 1.0
+        value = i + times
         for _ in range(times):
-            value = value * 0.5 + 0.5
-        out[i] += value
+            value ^= value << 13
+            value ^= value >> 7
+            value ^= value << 17
+        out[i] += 1 if value != 0 else 0
 
 
 def main(busy):

@@ -10,24 +10,32 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
-from numba import prange
+from numba import prange, types, uintp
 
+from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, pool
 from tapeless.kernels.cpu.compile import THREADED, Kernel
 
 needs_two = pytest.mark.skipif(blas.cores() < 2, reason="one core: nothing is shared out")
 
 
-def count_parts(counts, works, times):
-    """Adds one to its own number, after as much work as that number asks for."""
+thread_number = types.ExternalFunction("pthread_self", uintp())
+
+
+def count_parts(counts, threads, times):
+    """Adds one to its own number, after work that no compiler does beforehand, and says who did it."""
     for i in prange(counts.size):
-        value = 1.0
-        for _ in range(works[i] * times):
-            value = value * 0.5 + 0.5
-        counts[i] += int(value)
+        value = counts[i] + i + 1
+        for _ in range(times):
+            value ^= value << 13
+            value ^= value >> 7
+            value ^= value << 17
+        counts[i] += 1 if value != 0 else 0
+        threads[i] = thread_number()
 
 
 COUNT = Kernel(count_parts)
+LONG = 2_000_000  # times: milliseconds
 
 
 @pytest.fixture
@@ -45,90 +53,194 @@ def rounds():
     return int(pool._words[pool.ROUND])
 
 
-def bound(size, most=0, times=1):
-    counts = np.zeros(size, np.int64)
-    works = np.random.default_rng(size).integers(0, most + 1, size)
-    return counts, COUNT.bind(THREADED, counts, works, times)
+def of_thread(number):
+    return pool._words[pool.FIRST + number * pool.OF_EACH :][: pool.OF_EACH]
+
+
+def bound(size, times=1):
+    counts, threads = np.zeros(size, np.int64), np.zeros(size, np.uint64)
+    return counts, threads, COUNT.bind(THREADED, counts, threads, times)
 
 
 @needs_two
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
 def test_every_part_is_done_once(own_threads, size):
-    counts, run = bound(size, 50)
+    counts, _, run = bound(size, 20)
     before = rounds()
     for _ in range(500):
         run()
     assert counts.tolist() == [500] * size
     assert rounds() == before + 500, "the loops were not ours"
+    assert pool._words[pool.BUSY] == 0
 
 
 @needs_two
-def test_after_sleep(own_threads):
-    """A thread that has fallen asleep is woken: the loop is too long for the caller to have it all."""
-    counts = np.zeros(2, np.int64)
-    long = COUNT.bind(THREADED, counts, np.ones(2, np.int64), 3_000_000)
-    own = pool._words[pool.FIRST + pool.OF_EACH :]
+def test_each_takes_its_share(own_threads):
+    """Every second part of eight, also after it has slept; and the others are as many as were asked for."""
+    counts, threads, run = bound(8, LONG)
+    numba.set_num_threads(2)
+    assert pool._words[pool.OTHERS] >= pool._words[pool.WANTED] == 1
     for _ in range(5):
+        slept = False
         deadline = time.monotonic() + 20
-        while not own[pool.ASLEEP]:
+        while not slept:
             assert time.monotonic() < deadline, "it never sleeps"
             time.sleep(0.001)
-        begun = int(own[pool.DONE])
-        long()
-        assert int(own[pool.DONE]) > begun
-    assert counts.tolist() == [5, 5]
+            slept = bool(of_thread(1)[pool.ASLEEP])
+        run()
+        assert len(set(threads.tolist())) == 2
+    assert counts.tolist() == [5] * 8
+
+
+def called_with(parts, part, others, arguments=2, sizes=3):
+    """`parallel_for` as Numba calls it: each part is told of by its first argument, its sizes and what else it got."""
+    given = np.array([1000 * (i + 1) for i in range(arguments)], np.int64)
+    steps = np.array([7 * (i + 1) for i in range(arguments)], np.int64)
+    dims = np.array([parts, *range(11, 11 + sizes)], np.int64)
+    seen = []
+
+    def do(own_arguments, own_sizes, own_steps, data):
+        numbers = (ctypes.c_int64 * arguments).from_address(own_arguments)[:]
+        seen.append((threading.get_ident(), numbers, (ctypes.c_int64 * (sizes + 1)).from_address(own_sizes)[:]))
+        part(*seen[-1])
+        assert own_steps == steps.ctypes.data
+        assert data == 5
+
+    called = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(do)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 8)(pool._functions()[0].address)
+    before, pool._words[pool.WANTED] = int(pool._words[pool.WANTED]), others
+    places = given.ctypes.data, dims.ctypes.data, steps.ctypes.data
+    try:
+        function(ctypes.cast(called, ctypes.c_void_p).value, *places, 5, sizes, arguments, 2)
+    finally:
+        pool._words[pool.WANTED] = before
+    return seen
+
+
+@needs_two
+@pytest.mark.parametrize("parts", [2, 3, 8, 300])
+def test_what_a_part_is_given(own_threads, parts):
+    seen = called_with(parts, lambda *_: None, others=1)
+    assert sorted(numbers for _, numbers, _ in seen) == [[1000 + 7 * i, 2000 + 14 * i] for i in range(parts)]
+    assert all(sizes == [1, 11, 12, 13] for _, _, sizes in seen)
+    assert len({thread for thread, _, _ in called_with(parts, lambda *_: time.sleep(0.01), others=1)}) == 2
+
+
+@needs_two
+def test_more_arguments_than_room(own_threads):
+    before = rounds()
+    assert [sizes[0] for _, _, sizes in called_with(8, lambda *_: None, 1, arguments=pool.SPACE + 1)] == [8]
+    assert [sizes[0] for _, _, sizes in called_with(8, lambda *_: None, 1, sizes=pool.SPACE)] == [8]
+    assert rounds() == before, "all of it by the caller, as it was given"
+    assert len(called_with(8, lambda *_: None, 1, arguments=pool.SPACE, sizes=pool.SPACE - 1)) == 8
+    assert rounds() == before + 1
 
 
 @needs_two
 def test_a_thread_that_does_not_come_delays_nobody(own_threads):
-    """Threads that are said to be there and are not: the caller does their parts."""
-    counts, run = bound(64, 5)
+    """One that is said to be there and is not: the caller does its parts."""
     others = int(pool._words[pool.OTHERS])
-    if others == pool.MOST - 1:
-        pytest.skip("as many cores as threads can be")
-    pool._words[pool.FIRST + (others + 1) * pool.OF_EACH :][: pool.OF_EACH] = 0
+    of_thread(others + 1)[:] = 0
     pool._words[pool.OTHERS] = others + 1
-    numba.set_num_threads(min(numba.config.NUMBA_NUM_THREADS, others + 2))
     try:
-        for _ in range(100):
-            run()
+        seen = called_with(3 * (others + 2), lambda *_: None, others=others + 1)
     finally:
         pool._words[pool.OTHERS] = others
-    assert counts.tolist() == [100] * 64
+    assert len({numbers[0] for _, numbers, _ in seen}) == len(seen) == 3 * (others + 2)
+
+
+@needs_two
+def test_one_that_works_is_not_woken_and_one_that_sleeps_is(own_threads):
+    """And who waits long for another lets go of the core meanwhile."""
+    called = {pool.WAKE: 0, pool.YIELD: 0}
+    kept = []
+    for word in called:
+        address = int(pool._words[word])
+
+        def counted(first, second, word=word, address=address):
+            called[word] += 1
+            return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)(address)(first, second)
+
+        kept.append((word, address, ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)(counted)))
+    _, _, run = bound(8, 20_000)
+    try:
+        for word, _, function in kept:
+            pool._words[word] = ctypes.cast(function, ctypes.c_void_p).value
+        deadline = time.monotonic() + 20
+        while not of_thread(1)[pool.ASLEEP] and time.monotonic() < deadline:
+            time.sleep(0.001)
+        run()
+        assert called[pool.WAKE] == 1
+        for _ in range(500):
+            run()
+        assert called[pool.WAKE] < 250, "it slept between loops that follow each other"
+        main = threading.get_ident()
+        called_with(2, lambda thread, *_: time.sleep(0.0 if thread == main else 0.2), others=1)
+        deadline = time.monotonic() + 20
+        while not called[pool.YIELD] and time.monotonic() < deadline:
+            called_with(2, lambda thread, *_: time.sleep(0.02 if thread == main else 0.2), others=1)
+        assert called[pool.YIELD] > 0
+    finally:
+        for word, address, _ in kept:
+            pool._words[word] = address
 
 
 @needs_two
 def test_callers_at_once(own_threads):
     """As many as there are cores, and more: whoever finds the threads taken does everything alone."""
-    many = [bound(8, 200) for _ in range(5)]
+    many = [bound(8, 2000) for _ in range(5)]
 
     def often(run):
-        numba.set_num_threads(2)  # of this thread of Python's
-        for _ in range(2000):
+        for _ in range(1000):
             run()
 
-    threads = [threading.Thread(target=often, args=(run,)) for _, run in many]
+    threads = [threading.Thread(target=often, args=(run,)) for _, _, run in many]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for counts, _ in many:
-        assert counts.tolist() == [2000] * 8
+    for counts, _, _ in many:
+        assert counts.tolist() == [1000] * 8
     assert pool._words[pool.BUSY] == 0
 
 
 @needs_two
-def test_more_arguments_than_room(own_threads):
-    words = np.array([8, 0], np.int64)
-    seen = []
-    called = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(lambda *given: seen.append(given))
-    address = ctypes.cast(called, ctypes.c_void_p).value
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 8)(pool._functions()[0].address)
-    before = rounds()
-    function(address, 1, words.ctypes.data, 2, 3, 1, pool.SPACE + 1, 2)
-    function(address, 1, words.ctypes.data, 2, 3, pool.SPACE, 1, 2)
-    assert seen == [(1, words.ctypes.data, 2, 3)] * 2, "all of it by the caller, as it was given"
-    assert rounds() == before
+def test_starting_is_interrupted(own_threads, monkeypatch):
+    """After a thread has begun: another start does not begin it once more, whose lock it would make anew."""
+    begin, begun = threading.Thread.start, []
+
+    def interrupted(thread):
+        begin(thread)
+        begun.append(thread.name)
+        raise KeyboardInterrupt
+
+    others = int(pool._words[pool.OTHERS])
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.start(others + 2)
+    pool.start(others + 2)
+    assert begun == [f"tapeless-{others + 1}"]
+    assert len(called_with(3 * (others + 2), lambda *_: None, others=others + 1)) == 3 * (others + 2)
+
+
+@needs_two
+def test_started_by_several_at_once(own_threads, monkeypatch):
+    begin, begun = threading.Thread.start, []
+
+    def slowly(thread):
+        if thread.name.startswith("tapeless"):
+            time.sleep(0.01)
+            begun.append(thread.name)
+        begin(thread)
+
+    others = int(pool._words[pool.OTHERS])
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    starters = [threading.Thread(target=pool.start, args=(others + 3,)) for _ in range(4)]
+    for each in starters:
+        each.start()
+    for each in starters:
+        each.join()
+    assert begun == [f"tapeless-{others + 1}", f"tapeless-{others + 2}"]
 
 
 @needs_two
@@ -140,14 +252,14 @@ def test_the_system_gives_no_threads(own_threads, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     pool.start(others + 3)
     assert pool._words[pool.OTHERS] == others
-    counts, run = bound(8)
+    counts, _, run = bound(8)
     run()
     assert counts.tolist() == [1] * 8
 
 
 @needs_two
 def test_loops_of_others_stay_with_their_layer(own_threads):
-    bound(8)[1]()
+    bound(8)[2]()
     numbas = llvm.address_of_symbol(pool.PARALLEL_FOR)
     assert numbas != pool._functions()[0].address
 
@@ -176,10 +288,57 @@ def test_a_failure_to_compile_leaves_numba_as_it_was(own_threads):
 
 
 @needs_two
+def test_while_we_compile_others_are_not_us(own_threads):
+    """Neither a stranger that compiles in another thread, nor whoever settles meanwhile who does our loops."""
+    out, before, done = np.zeros(1000), rounds(), threading.Event()
+
+    @numba.njit(parallel=True)
+    def stranger(out):
+        for i in prange(out.size):
+            out[i] += i
+
+    def elsewhere():
+        blas.set_products(None)  # MKL's, where it is there
+        blas.set_products("own")
+        done.set()
+        stranger(out)
+
+    thread = threading.Thread(target=elsewhere)
+    with pool.ours():
+        assert llvm.address_of_symbol(pool.PARALLEL_FOR) == pool._functions()[0].address
+        pool.share_among(2, numbas=True)
+        assert pool._words[pool.DELEGATE] != pool._functions()[0].address
+        thread.start()
+        assert done.wait(20), "settling waits for a compiler"
+        time.sleep(0.05)
+    thread.join()
+    assert out.tolist() == list(range(1000))
+    assert rounds() == before
+    assert llvm.address_of_symbol(pool.PARALLEL_FOR) != pool._functions()[0].address
+
+
+def total(x, out):
+    found = 0.0
+    for i in prange(x.size):
+        found += x[i]
+    out[0] = found
+
+
+@needs_two
+def test_a_sum_over_parts_is_refused(own_threads):
+    x, out = np.ones(1000), np.zeros(1)
+    for _ in range(2):
+        with pytest.raises(TapelessError, match="sums over the parts of its prange"):
+            Kernel(total).bind(THREADED, x, out)
+    Kernel(total).bind(0, x, out)()
+    assert out[0] == 1000
+
+
+@needs_two
 def test_where_mkl_serves_the_loops_are_on_its_threads(own_threads):
     if blas.mkl() is None:
         pytest.skip("no MKL here")
-    counts, run = bound(8)
+    counts, _, run = bound(8)
     run()
     blas.set_products("mkl")
     before = rounds()

@@ -147,16 +147,12 @@ def set_threads(count: int | None) -> int:
     global _threads
     import numba
 
-    from tapeless.kernels.cpu import pool
-
     count = checked_threads(count)
     refuse_after_fork(count)
     library = mkl()
     if library is not None:
         numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
         library.MKL_Set_Num_Threads(count)
-    else:
-        numba.config.THREADING_LAYER = "workqueue" if pool.THERE else "omp"
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     _threads = count
     _settle_loops()
@@ -172,10 +168,8 @@ def _settle_loops() -> None:
     from tapeless.kernels.cpu import pool
 
     shared = products() == "mkl" and numba.threading_layer() == "omp"
-    pool.hand_on(shared)
     _on_openmp = _on_openmp or shared
-    if not shared:
-        pool.start(_threads)
+    pool.share_among(_threads, numbas=shared)
 
 
 _on_openmp = _forked = False  # whether loops ever ran on its threads; whether this is the child of such a process

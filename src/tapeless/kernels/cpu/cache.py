@@ -42,6 +42,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        if sums_over_parts(result):  # which is refused, now and the next time
+            return
         try:
             super().save_overload(signature, result)
         except OSError as error:
@@ -54,6 +56,15 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             Path(self._cache_file._index_path).unlink(missing_ok=True)
         except OSError:  # then it could not be written either
             return
+
+
+def sums_over_parts(result: Any) -> bool:
+    """Whether what was just compiled has a parallel loop that sums, takes a maximum or the like over all its parts."""
+    try:
+        result.library.get_function("get_thread_id")
+    except NameError:
+        return False
+    return True
 
 
 @cache

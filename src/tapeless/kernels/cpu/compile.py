@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FunctionType
@@ -12,8 +13,9 @@ from typing import Any
 import numba
 from numpy.lib.stride_tricks import as_strided
 
+from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, pool
-from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.cache import keep_on_disk, sums_over_parts
 from tapeless.kernels.cpu.functions import OPTIONS
 from tapeless.kernels.cpu.narrow import is_narrow, type_of
 from tapeless.kernels.native import Native
@@ -70,15 +72,21 @@ class Kernel:
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Native:
         """Compiled for these arguments (or read from the cache), ready to be called with none."""
-        form = self._threaded if size >= threaded_from and blas.threads() > 1 else self._serial
+        threaded = size >= threaded_from and blas.threads() > 1
+        form = self._threaded if threaded else self._serial
         types = tuple(type_of(argument) for argument in arguments)
         if types not in form.overloads:
             name = f"{self._function.__module__.split('.')[-2]}.{self._function.__name__}"
             for listener in listeners:
                 listener(name)
             begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
-            with pool.ours():
+            with pool.ours() if threaded else nullcontext():
                 form.compile(types)
+            if sums_over_parts(form.overloads[types]):
+                raise TapelessError(
+                    f"{name} sums over the parts of its prange, and in which order would depend on the threads: let "
+                    f"each part write its own sum, and add those up behind the loop."
+                )
             cached = sum(form.stats.cache_hits.values()) > hits
             compiled.append(Compiled(name, time.perf_counter() - begin, cached))
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.

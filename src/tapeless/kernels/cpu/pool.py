@@ -3,9 +3,10 @@
 Numba hands a loop that is divided into parts to whoever is called `numba_parallel_for`. The layers that come with it
 are no good fit: OpenMP's is not there on every machine, dies in a forked child, and is one of several in a process with
 PyTorch; `workqueue` ends a process in which two threads call it at once, and lets threads fall asleep between any two
-loops. Here the thread that calls takes the first part, each of the others the one with its number, and what another has
-not begun yet the caller takes as well, so that a thread that is slow to wake delays nobody. Which thread takes a part
-changes no bit of it. Two callers at once: the second does all of its parts by itself.
+loops. Here the thread that calls is number 0; of n threads, each takes every nth part from its number on, and what
+another has not begun yet the caller takes as well, so that a thread that is slow to wake delays nobody. Two callers at
+once: the second does all of its parts by itself. Which thread takes a part changes no bit of it; a loop that sums over
+its parts, which Numba would do by the numbers of its own layer's threads, is refused (`compile.py`).
 
 A thread looks out for work for about a millisecond and then sleeps. Where MKL's products serve, the loops go on the
 threads of its OpenMP, because two pools that look out for work take the cores from each other.
@@ -46,8 +47,8 @@ WORD, STATUS = ir.IntType(64), ir.IntType(32)
 # read; the loop that is being done; and for each thread what it is told and tells, its lock and what it sleeps on.
 LINE = 16
 BUSY, ROUND = 0, 1
-OTHERS, DELEGATE, LOCK, UNLOCK, WAIT, WAKE, YIELD = range(LINE, LINE + 7)
-FUNCTION, ARGUMENTS, SIZES, STEPS, DATA, SIZE_COUNT, ARGUMENT_COUNT = range(2 * LINE, 2 * LINE + 7)
+OTHERS, WANTED, DELEGATE, LOCK, UNLOCK, WAIT, WAKE, YIELD = range(LINE, LINE + 8)
+FUNCTION, ARGUMENTS, SIZES, STEPS, DATA, SIZE_COUNT, ARGUMENT_COUNT, SHARERS = range(2 * LINE, 2 * LINE + 8)
 FIRST = 3 * LINE
 TOLD, BEGUN, DONE, ASLEEP, MUTEX, SLEEP, OF_EACH = 0, 1, 2, 3, LINE, 2 * LINE, 3 * LINE
 
@@ -172,16 +173,17 @@ def _space(typing):
 
 
 @inlined
-def _do_part(pool, number, arguments, sizes):
-    """Of every argument the part with this number lies so many steps further; it is one part."""
+def _do_parts(pool, first, arguments, sizes):
+    """Every so-manieth from the first on, one at a time. Of its arguments each lies so many steps further."""
     given, steps = uintp(_read(pool, intp(ARGUMENTS))), uintp(_read(pool, intp(STEPS)))
-    for i in range(_read(pool, intp(ARGUMENT_COUNT))):
-        _write(arguments, intp(i), intp(_read(given, intp(i)) + number * _read(steps, intp(i))))
-    given = uintp(_read(pool, intp(SIZES)))
+    given_sizes = uintp(_read(pool, intp(SIZES)))
     _write(sizes, intp(0), intp(1))
     for i in range(1, _read(pool, intp(SIZE_COUNT)) + 1):
-        _write(sizes, intp(i), _read(given, intp(i)))
-    _do(uintp(_read(pool, intp(FUNCTION))), arguments, sizes, steps, uintp(_read(pool, intp(DATA))))
+        _write(sizes, intp(i), _read(given_sizes, intp(i)))
+    for part in range(first, _read(given_sizes, intp(0)), _read(pool, intp(SHARERS))):
+        for i in range(_read(pool, intp(ARGUMENT_COUNT))):
+            _write(arguments, intp(i), intp(_read(given, intp(i)) + part * _read(steps, intp(i))))
+        _do(uintp(_read(pool, intp(FUNCTION))), arguments, sizes, steps, uintp(_read(pool, intp(DATA))))
 
 
 @inlined
@@ -221,7 +223,7 @@ def work(number):
         if told != heard:
             heard, looks = told, 0
             if _took(own, told):
-                _do_part(pool, number, arguments, sizes)
+                _do_parts(pool, number, arguments, sizes)
                 _tell(own, intp(DONE), told)
         elif looks < LOOKING:
             looks += 1
@@ -238,9 +240,9 @@ def parallel_for(function, arguments, sizes, steps, data, size_count, argument_c
     if delegate:
         _hand_on(delegate, function, arguments, sizes, steps, data, size_count, argument_count, threads)
         return
-    parts, others = _read(sizes, intp(0)), _seen(pool, intp(OTHERS))
+    parts, others = _read(sizes, intp(0)), min(_seen(pool, intp(OTHERS)), _seen(pool, intp(WANTED)))
     fits = size_count < SPACE and argument_count <= SPACE
-    if parts < 2 or others == 0 or not fits or not _taken(pool, intp(BUSY), intp(0), intp(1)):
+    if parts < 2 or others < 1 or not fits or not _taken(pool, intp(BUSY), intp(0), intp(1)):
         _do(function, arguments, sizes, steps, data)
         return
     told, others = _read(pool, intp(ROUND)) + 1, min(others, parts - 1)
@@ -252,19 +254,19 @@ def parallel_for(function, arguments, sizes, steps, data, size_count, argument_c
     _write(pool, intp(DATA), intp(data))
     _write(pool, intp(SIZE_COUNT), size_count)
     _write(pool, intp(ARGUMENT_COUNT), argument_count)
+    _write(pool, intp(SHARERS), intp(others + 1))
     for number in range(1, others + 1):
         own = pool + uintp(8 * (FIRST + number * OF_EACH))
         _tell(own, intp(TOLD), intp(told))
         if _seen(own, intp(ASLEEP)):
             _wake(pool, own)
     own_arguments, own_sizes = _space(), _space()
-    for number in range(parts):
+    _do_parts(pool, 0, own_arguments, own_sizes)
+    for number in range(1, others + 1):
         own = pool + uintp(8 * (FIRST + number * OF_EACH))
-        shared = 0 < number <= others
-        if not shared or _took(own, intp(told)):
-            _do_part(pool, number, own_arguments, own_sizes)
-            if shared:
-                _tell(own, intp(DONE), intp(told))
+        if _took(own, intp(told)):
+            _do_parts(pool, number, own_arguments, own_sizes)
+            _tell(own, intp(DONE), intp(told))
     for number in range(1, others + 1):
         own, looks = pool + uintp(8 * (FIRST + number * OF_EACH)), 0
         while _seen(own, intp(DONE)) != told:
@@ -283,6 +285,7 @@ SYSTEM = {
 THERE = sys.platform != "win32"
 _made = np.zeros(FIRST + MOST * OF_EACH + LINE, np.int64)
 _words = _made[-_made.ctypes.data % (8 * LINE) // 8 :]
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_made))  # the threads look at it for as long as there is a process
 _starting = threading.Lock()
 
 
@@ -297,6 +300,19 @@ def _functions() -> tuple[Any, Any]:
     return called, compiled_function(types.void(intp), work)
 
 
+_numbas_own = 0
+
+
+def _numbas() -> int:
+    """Who does the loops of others: asked once, before the name first means us."""
+    global _numbas_own
+    with _starting:
+        if not _numbas_own:
+            _launch_threads()  # which settles it, where nobody has yet
+            _numbas_own = llvm.address_of_symbol(PARALLEL_FOR)
+        return _numbas_own
+
+
 @contextmanager
 def ours() -> Iterator[None]:
     """Parallel loops that are compiled meanwhile, or read from disk, are done by us; everybody else's as before."""
@@ -305,17 +321,16 @@ def ours() -> Iterator[None]:
         return
     with global_compiler_lock:
         called, _ = _functions()
-        _launch_threads()  # which says who does parallel loops, where nobody has said it yet
-        others = llvm.address_of_symbol(PARALLEL_FOR)
-        llvm.add_symbol(PARALLEL_FOR, called.address)
+        others = _numbas()
         try:
+            llvm.add_symbol(PARALLEL_FOR, called.address)
             yield
         finally:
             llvm.add_symbol(PARALLEL_FOR, others)
 
 
 def start(count: int) -> None:
-    """As many threads as loops have parts, the caller's among them. Where the system gives us fewer, those do them."""
+    """As many threads as are wanted, the caller's among them. Where the system gives us fewer, those do the loops."""
     if not THERE or _words[OTHERS] >= count - 1:
         return
     _, worker = _functions()
@@ -326,18 +341,22 @@ def start(count: int) -> None:
             own[:] = 0
             system.pthread_mutex_init(ctypes.c_void_p(own[MUTEX:].ctypes.data), None)
             system.pthread_cond_init(ctypes.c_void_p(own[SLEEP:].ctypes.data), None)
+            # Counted first: an interrupt can come after it has begun, and it must not be begun twice. One that is
+            # counted and not there delays nobody.
+            _words[OTHERS] = number
             try:
                 threading.Thread(target=worker.ctypes, args=(number,), name=f"tapeless-{number}", daemon=True).start()
             except RuntimeError:
+                _words[OTHERS] = number - 1
                 return
-            _words[OTHERS] = number
 
 
-def hand_on(to_numbas: bool) -> None:
-    """From here on loops are done by the layer that Numba has, or again by our threads."""
-    with global_compiler_lock:  # while something is compiled, the symbol is ours
-        _launch_threads()
-        _words[DELEGATE] = llvm.address_of_symbol(PARALLEL_FOR) if to_numbas else 0
+def share_among(count: int, numbas: bool) -> None:
+    """From here on loops are shared by so many threads, of the layer that Numba has or of ours."""
+    _words[WANTED] = count - 1
+    _words[DELEGATE] = _numbas() if numbas else 0
+    if not numbas:
+        start(count)
 
 
 def _after_fork() -> None:
