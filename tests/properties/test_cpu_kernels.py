@@ -41,7 +41,7 @@ def test_kernels_at_small_shapes(name: str, direction: str, seed: int, adding: b
 
 
 @every_kernel
-@cases(8 if SOAK > 1 else 4)
+@cases(8 if SOAK > 1 else 2)
 @given(seed=st.integers(0, 2**32 - 1), adding=st.booleans())
 def test_kernels_at_large_shapes(name: str, direction: str, seed: int, adding: bool) -> None:
     judge(name, direction, seed, adding, LARGE)
