@@ -10,8 +10,6 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from numba.np.ufunc import omppool, workqueue  # type: ignore[attr-defined]
-
 from tapeless.bench.ours import prepare
 from tapeless.bench.race import TURN_SECONDS, Work
 from tapeless.kernels.cpu import blas, pool
@@ -27,7 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=7)
     turns = parser.parse_args().turns
-    threads = blas.set_threads(None)
+    threads = blas.set_threads(None)  # which loads Intel's OpenMP: asked for before that, the layer would load GNU's
+    from numba.np.ufunc import omppool, workqueue  # type: ignore[attr-defined]
+
     ctypes.CFUNCTYPE(None, ctypes.c_int)(workqueue.launch_threads)(threads)
     ways = {"ours": 0, "OpenMP": omppool.parallel_for, "workqueue": workqueue.parallel_for}
     print(f"a step's time over that on our own threads, {threads} threads, medians of {turns} turns")

@@ -1,7 +1,7 @@
 """The matrix products: MKL's where it is installed, our own elsewhere and where they are chosen, one interface above
 both.
 
-One thread pool for the whole process. MKL's libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
+Where MKL serves, one thread pool for all: its libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
 that Numba's parallel loops and MKL's products run on the same threads. Whoever else is in the process (PyTorch,
 SciPy, the user's own NumPy) keeps what it had: MKL's interface stays at 32-bit integers and we call the functions that
 take 64 by name.

@@ -83,6 +83,7 @@ class Kernel:
             with pool.ours() if threaded else nullcontext():
                 form.compile(types)
             if sums_over_parts(form.overloads[types]):
+                del form.overloads[types]  # or it would be handed out the next time it is asked for
                 raise TapelessError(
                     f"{name} sums over the parts of its prange, and in which order would depend on the threads: let "
                     f"each part write its own sum, and add those up behind the loop."
