@@ -1,7 +1,8 @@
 """bfloat16 on the CPU beside PyTorch's autocast: `python benchmarks/bfloat16.py gradients` and `… training`.
 
-Gradients of the same weights and batches (source of Python's standard library) against float64, by tensor; and the loss
-after the same 300 updates in float32 and in bfloat16. Where oneDNN dies of AMX: ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
+`gradients` compares those of the same weights and batches (source of Python's standard library) with float64, by
+tensor. `training` compares the validation loss after the same 300 steps in float32 and in bfloat16, of ten seeds each
+of a GPT-2 and a Llama. If oneDNN dies of AMX, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
 """
 
 from __future__ import annotations
@@ -14,29 +15,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 
 import tapeless
 from tapeless.bench.torch_peer import transformer
 
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 128, "heads": 4, "hidden": 512, "vocab": 256, "context": 256}
 BATCH, TIME, UPDATES, HELD_OUT = 4, 256, 300, 20
+FAMILIES = {"GPT-2": "gpt2-4x256", "Llama": "smollm2-135m"}
+SEEDS = 10
 WARM_UP, TRIED = 30, 12  # batches: one alone says little of a tensor
 
 
-def batches(count: int) -> list[tuple[Any, Any]]:
+def batches(count: int, seed: int = 0) -> list[tuple[Any, Any]]:
     """Bytes of the standard library's own source, the same in every run on the same Python."""
     folder = Path(statistics.__file__).parent
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     bytes_of = np.frombuffer(text, np.uint8).astype(np.int64)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     places = rng.integers(0, len(bytes_of) - TIME - 1, (count, BATCH))
     cut = bytes_of[places[:, :, None] + np.arange(TIME + 1)]
     return [(each[:, :-1], each[:, 1:]) for each in cut]
 
 
-def made(precision: str, backend: str = "cpu") -> tapeless.Model:
+def made(precision: str, preset: str = "gpt2-4x256", seed: int = 0) -> tapeless.Model:
+    fields = FIELDS | ({} if preset == "gpt2-4x256" else {"kv_heads": 2, "hidden": 352})
     return tapeless.Model(
-        "gpt2-4x256", batch=BATCH, time=TIME, backend=backend, precision=precision, optimizer="adamw", **FIELDS
+        preset, batch=BATCH, time=TIME, backend="cpu", precision=precision, optimizer="adamw", seed=seed, **fields
     )
 
 
@@ -105,15 +110,31 @@ def gradients() -> None:
 
 
 def training() -> None:
-    given = batches(UPDATES + HELD_OUT)
-    found = {}
-    for precision in ("float32", "bfloat16"):
-        model = made(precision)
-        for batch in given[:UPDATES]:
-            model.step(*batch, lr=1e-3, clip=1.0)
-        found[precision] = statistics.mean(model.loss(*batch) for batch in given[UPDATES:])
-        print(f"{precision}: held-out loss {found[precision]:.5f} after {UPDATES} updates", flush=True)
-    print(f"bfloat16 is {found['bfloat16'] / found['float32'] - 1:+.3%} off")
+    """The validation loss after the same updates, by seed (of the weights and of the batches), in both dtypes."""
+    for family, preset in FAMILIES.items():
+        losses: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+        for seed in range(SEEDS):
+            given = batches(UPDATES + HELD_OUT, seed)
+            for dtype, found in losses.items():
+                model = made(dtype, preset=preset, seed=seed)
+                for batch in given[:UPDATES]:
+                    model.step(*batch, lr=1e-3, clip=1.0)
+                found.append(statistics.mean(model.loss(*batch) for batch in given[UPDATES:]))
+            print(f"{family}, seed {seed}: " + ", ".join(f"{dtype} {found[-1]:.5f}" for dtype, found in losses.items()))
+        pairs = zip(losses["float32"], losses["bfloat16"], strict=True)
+        mean, half = interval([100 * (narrow / wide - 1) for wide, narrow in pairs])
+        of_seeds = 100 * statistics.stdev(losses["float32"]) / statistics.mean(losses["float32"])
+        print(
+            f"{family}: bfloat16's validation loss is {mean:+.3f} % ± {half:.3f} % off float32's (mean of {SEEDS} "
+            f"pairs of the same seed, 95 % interval); float32's standard deviation over the seeds is {of_seeds:.2f} %",
+            flush=True,
+        )
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The mean, and half the width of Student's 95 % interval around it."""
+    quantile = float(student.ppf(0.975, len(values) - 1))
+    return statistics.mean(values), quantile * statistics.stdev(values) / len(values) ** 0.5
 
 
 if __name__ == "__main__":

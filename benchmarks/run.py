@@ -49,9 +49,11 @@ def command(name: str, batch: int, time: int, steps: int) -> list[str]:
 
 
 def processor() -> str:
+    """Its name; with the family if the name does not tell generations apart, as on a virtual AMD EPYC."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return name if any(map(str.isdigit, name)) or "cpu family" not in told else f"{name} (family {told['cpu family']})"
 
 
 def measured(*words: str) -> Result:
