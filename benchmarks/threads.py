@@ -413,8 +413,8 @@ def chapter(found: dict[str, Any]) -> str:
         f"## Threads: {about['processor']}, {about['cores']} cores",
         "",
         f"On {about['date']}, {about['system']}, {about['python']}, {versions}: `python benchmarks/threads.py`. "
-        f"Matmuls are our own; times are medians of turns, every contender in a process of its own with the others stopped. "
-        f"The peers' compiled models were compiled once, for all numbers of threads.",
+        f"Matmuls are our own; times are medians of turns, every contender in a process of its own with the others "
+        f"stopped. The peers' compiled models were compiled once, for all numbers of threads.",
         "",
         f"AMX in the processor: {_yes(about['amx_in_cpuinfo'])}; used by our bfloat16 matmuls, all of them: "
         f"{_yes(about.get('amx'))}; torch.mm in bfloat16: {about.get('torch_mm', 'not asked')}.",
