@@ -7,6 +7,7 @@ made anew. It is written so that an old Python can read it up to the sentence th
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,11 +15,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST = (3, 11)
@@ -45,8 +41,6 @@ class Alone:
         os.set_inheritable(self._held, True)
 
     def __enter__(self) -> None:
-        if fcntl is None:
-            return
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,8 +9,10 @@ import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from itertools import cycle
+from typing import Any
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapeless.explorer import connections, turns
 from tapeless.explorer.server import open_socket
@@ -59,7 +61,7 @@ def test_half_sent_requests_are_in_nobodys_way(server, count):
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nX-Slow: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"])
 def test_a_request_must_come_to_its_end(server, monkeypatch, begun):
     monkeypatch.setattr(connections, "PATIENCE", 0.1)
-    monkeypatch.setattr(connections.H11Protocol, "timeout_keep_alive_handler", lambda self: None)
+    monkeypatch.setattr(H11Protocol, "timeout_keep_alive_handler", lambda self: None)
     with opened(server, begun) as connection:
         said = everything(connection)
     assert said.endswith(b"The request did not come to an end.\n") == bool(begun)
@@ -114,7 +116,7 @@ def test_of_streams_that_come_at_once_so_many_are_served_and_no_more(server, mon
         serving[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # without a farewell
         serving[1].close()
         serving[2].shutdown(socket.SHUT_WR)
-        again = []
+        again: list[socket.socket] = []
         began = time.monotonic()
         while len(again) < 3:
             assert time.monotonic() - began < SOON
@@ -155,8 +157,13 @@ def sending(size):
 def test_an_answer_that_nobody_takes_is_ended(monkeypatch, header):
     monkeypatch.setattr(connections, "STUCK", 0.1)
     ended = threading.Event()
-    lost = connections.H11Protocol.connection_lost
-    monkeypatch.setattr(connections.H11Protocol, "connection_lost", lambda self, exc: (lost(self, exc), ended.set()))
+    lost = H11Protocol.connection_lost
+
+    def noted(self, exc):
+        lost(self, exc)
+        ended.set()
+
+    monkeypatch.setattr(H11Protocol, "connection_lost", noted)
     with sending(50 << 20) as server, opened(server, asked(server, "/", header)):
         assert ended.wait(SOON)
 
@@ -180,17 +187,20 @@ def test_more_requests_than_can_be_in_hand_are_refused(monkeypatch):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def main():
-        said = []
+        said: list[int | None] = []
 
         async def send(message):
             said.append(message.get("status"))
 
-        app = connections.at_most(slow, 2)
-        asks = [asyncio.create_task(app({}, None, send)) for _ in range(3)]
+        async def receive():
+            return {"type": "http.disconnect"}
+
+        app: Any = connections.at_most(slow, 2)
+        asks: list[asyncio.Task[None]] = [asyncio.create_task(app({}, receive, send)) for _ in range(3)]
         await asks[2]
         go.set()
         await asyncio.gather(*asks)
-        await app({}, None, send)
+        await app({}, receive, send)
         return said
 
     assert asyncio.run(main()) == [503, None, 200, 200, 200]

@@ -626,7 +626,12 @@ def test_each_line_of_metrics_is_read_once_whatever_is_looked_at(tmp_path, monke
     lines.append({"kind": "evaluation", "step": 10_000, "loss": 2.0})
     read = []
     parsed = metrics.parsed
-    monkeypatch.setattr(metrics, "parsed", lambda row: (read.append(row), parsed(row))[1])
+
+    def counted(row):
+        read.append(row)
+        return parsed(row)
+
+    monkeypatch.setattr(metrics, "parsed", counted)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = RunSource(run)
     for _ in range(3):

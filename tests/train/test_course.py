@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
+from tapeless.files.plain import parse_json
 from tapeless.train.believed import is_line
 from tapeless.train.course import MOST_LAYOUTS, Course
 from tapeless.train.doctor import diagnose
-from tapeless.train.metrics import FILE, each_line, last_step, parse_json, parsed, read_metrics
+from tapeless.train.metrics import FILE, each_line, last_step, parsed, read_metrics
 
 STEP = {"kind": "step", "step": 3, "loss": 0.5, "lr": 0.1, "gradient_norm": 1.5, "tokens_per_second": 100.0}
 ROWS = [

@@ -56,7 +56,7 @@ class Course:
         at = len(self._steps)
         get = line.get
         try:
-            self._values.extend((get("loss"), get("lr"), get("gradient_norm"), get("tokens_per_second")))
+            self._values.extend([get("loss"), get("lr"), get("gradient_norm"), get("tokens_per_second")])  # type: ignore[list-item]
         except (TypeError, OverflowError):
             del self._values[at * len(FIELDS) :]
             self._values.extend([_or_nan(line, name) for name in FIELDS])

@@ -150,7 +150,7 @@ def gather(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Evid
     # Adapters start from nothing, so that every update is large beside them, and small beside what they adapt.
     sizes = np.empty(0) if setup.adapters else course.ratios.middle(len(course))[first]
     chosen = np.zeros(len(course), bool)
-    chosen[late(first, 2)] = True
+    chosen[first[-max(1, len(first) // 2) :]] = True  # late in the run
     return Evidence(
         setup=setup,
         first=int(steps[0]) if len(steps) else 0,
@@ -240,9 +240,9 @@ def _dead(evaluations: Sequence[Line]) -> dict[str, float]:
     return {layer: min(shares[layer] for shares in counted) for layer in sorted(layers)}
 
 
-def late(values: Sequence[T], part: int = 4) -> Sequence[T]:
-    """The last quarter, or another part."""
-    return values[-max(1, len(values) // part) :]
+def late(values: Sequence[T]) -> Sequence[T]:
+    """The last quarter."""
+    return values[-max(1, len(values) // 4) :]
 
 
 def numbers(line: Line, name: str) -> dict[str, float]:
