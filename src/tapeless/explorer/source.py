@@ -164,7 +164,7 @@ def thinned(record: Record, most: int | None) -> Record:
 
 def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dict[str, Any]:
     """The listing that a record belongs to, and where in its rows is what. `whole`: steps whose tensors are kept."""
-    header = record.header
+    header, whole = record.header, set(whole)
     return {
         "generation": generation,
         "rows": len(record.rows),
@@ -176,7 +176,7 @@ def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dic
         "flow": flow(header),
         "weights": weight_gradients(header),
         "sections": sections(header),
-        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in {*whole}],
+        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in whole],
     }
 
 
