@@ -15,6 +15,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapeless.explorer import connections, turns
+from tapeless.explorer.guard import HEADERS
 from tapeless.explorer.server import open_socket
 from tapeless.explorer.source import RunSource
 from tapeless.explorer.tracing import Tracer
@@ -64,7 +65,10 @@ def test_a_request_must_come_to_its_end(server, monkeypatch, begun):
     monkeypatch.setattr(H11Protocol, "timeout_keep_alive_handler", lambda self: None)
     with opened(server, begun) as connection:
         said = everything(connection)
-    assert said.endswith(b"The request did not come to an end.\n") == bool(begun)
+    late = said.rpartition(b"HTTP/1.1 ")[2]
+    assert late.startswith(b"408 Request Timeout\r\n") == bool(begun)
+    assert late.endswith(b"\r\n\r\nThe request did not come to an end.\n") == bool(begun)
+    assert all(b"%s: %s" % each in late for each in HEADERS) or not begun
 
 
 @pytest.mark.parametrize("length", [None, 100_000])
@@ -247,6 +251,11 @@ def test_a_source_that_fails_frees_the_place(server, monkeypatch):
     monkeypatch.setattr(RunSource, "state", state)
     with opened(server, asked(server, "/api/live")) as connection:
         assert status(connection)[0] == 200
+
+
+def test_who_waits_leaves_room_for_pages():
+    """Computations of two kinds and streams may wait; whatever else is asked must not be refused for them."""
+    assert connections.MOST_AT_ONCE - 2 * turns.MOST_TURNS - turns.MOST_STREAMS >= 16
 
 
 def test_streams_that_begin_in_the_same_moment_are_counted():

@@ -15,17 +15,15 @@ import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tapeless.explorer.guard import App
+from tapeless.explorer.guard import HEADERS, App
 
 PATIENCE = 10.0  # seconds for a whole request; a browser sends its own at once
 STUCK = 20.0  # seconds in which a reader must take something of an answer
 BACKLOG = 128  # connections that are taken at once
 MOST_WAITING = 160  # more than those, so that none is ended before it was read from
-MOST_AT_ONCE = 64  # requests in hand
-LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 36\r\n"
-    b"connection: close\r\n\r\nThe request did not come to an end.\n"
-)
+MOST_AT_ONCE = 64  # requests in hand: more than may wait for a turn or a stream
+LATE = b"The request did not come to an end.\n"
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
 BUSY = b"Too much is asked for at once: ask again in a moment.\n"
 
 
@@ -50,7 +48,7 @@ def at_most(app: App, most: int) -> App:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         nonlocal in_hand
         if in_hand >= most:
-            head = [(b"content-type", b"text/plain; charset=utf-8"), (b"retry-after", b"1")]
+            head = [TEXT, (b"retry-after", b"1"), *HEADERS]
             await send({"type": "http.response.start", "status": 503, "headers": head})
             await send({"type": "http.response.body", "body": BUSY})
             return
@@ -110,7 +108,9 @@ class _Connection(H11Protocol):
         self._heed()
         if not self.transport.is_closing():
             if said:
-                self.transport.write(LATE)
+                head = [TEXT, (b"content-length", b"%d" % len(LATE)), (b"connection", b"close"), *HEADERS]
+                lines = [b"HTTP/1.1 408 Request Timeout", *(b"%s: %s" % each for each in head), b"", LATE]
+                self.transport.write(b"\r\n".join(lines))
             self.transport.close()
             self._watch()
 

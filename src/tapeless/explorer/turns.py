@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from tapeless.explorer.source import RunSource
 
-MOST_TURNS = 24  # that wait for one kind of computation
+MOST_TURNS = 12  # that wait for one kind of computation
 MOST_STREAMS = 16
 LOOK = 0.5  # seconds between two looks at the runs
 LONGEST_STREAM = 600.0  # seconds, after which a page asks anew: so the place of one that is no more comes free
