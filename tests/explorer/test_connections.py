@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapeless.explorer import connections, turns
 from tapeless.explorer.guard import HEADERS
-from tapeless.explorer.server import open_socket
+from tapeless.explorer.server import make_app, open_socket
 from tapeless.explorer.source import RunSource
 from tapeless.explorer.tracing import Tracer
 from tapeless.explorer.turns import Streams
@@ -251,6 +251,29 @@ def test_a_source_that_fails_frees_the_place(server, monkeypatch):
     monkeypatch.setattr(RunSource, "state", state)
     with opened(server, asked(server, "/api/live")) as connection:
         assert status(connection)[0] == 200
+
+
+def test_ctrl_c_ends_streams_and_computations_without_a_word(tmp_path, monkeypatch, capfd):
+    """Each open page once made sixty lines of traceback of it."""
+    go, began = threading.Event(), threading.Event()
+
+    def slow(self, step):
+        began.set()
+        assert go.wait(SOON)
+        return {}
+
+    monkeypatch.setattr(Tracer, "overview", slow)
+    listening = open_socket(0)
+    port = listening.getsockname()[1]
+    app = make_app([tmp_path / "run"], TOKEN, port)
+    with ExitStack() as stack, running(connections.make_server(app), listening):
+        server = Server(port)
+        live = [stack.enter_context(opened(server, asked(server, "/api/live"))) for _ in range(3)]
+        assert [status(each)[0] for each in live] == [200] * 3
+        stack.enter_context(opened(server, asked(server, "/api/runs/0/trace?step=1")))
+        assert began.wait(SOON)
+        go.set()
+    assert capfd.readouterr().err == ""
 
 
 def test_who_waits_leaves_room_for_pages():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ from tapeless.train.settings import Settings
 from tests.labelling.signal.made import bursts
 
 WAVELETS = Features(scales=(3, 10))
-TINY = {"layers": 1, "channels": 8, "heads": 2}
+TINY: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2}
 
 
 def source_of(**given):

@@ -55,6 +55,8 @@ def at_most(app: App, most: int) -> App:
         in_hand += 1
         try:
             await app(scope, receive, send)
+        except asyncio.CancelledError:  # the server ends, and with it whoever waited: nothing to be told of
+            return
         finally:
             in_hand -= 1
 
@@ -85,6 +87,11 @@ class _Connection(H11Protocol):
         if self._stuck is not None:
             self._stuck.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The command was ended: so are streams, which have no end of their own, and whoever waits for numbers."""
+        super().shutdown()
+        self.transport.close()
 
     def _look(self) -> None:
         """Start the clock where a request is waited for, and stop it where one is whole."""
