@@ -1,29 +1,17 @@
 # Everything is installed into .venv; nothing is needed but Python 3.11 or later.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune
 .DEFAULT_GOAL := train
 
-.venv/.run: pyproject.toml
-	@echo "setting up .venv (NumPy, Numba and, on x86-64, MKL: about half a minute)"
-	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable ".[mkl,explore]"
-	@touch $@
+# .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
+.venv/.%: FORCE
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 7))" 2>/dev/null || { \
+		echo "$(PYTHON) is no Python of at least 3.11: name one, as in make PYTHON=python3.12." >&2; exit 1; }
+	@"$(PYTHON)" tools/setup.py $*
 
-.venv/.test: .venv/.run
-	@echo "installing what the tests need (PyTorch and transformers among it: a minute or two)"
-	@$(PIP) --editable ".[mkl,test]"
-	@touch $@
-
-.venv/.chat: .venv/.run
-	@$(PIP) --editable ".[mkl,explore,chat]"
-	@touch $@
-
-.venv/.docs: .venv/.run
-	@$(PIP) --editable ".[mkl,docs]"
-	@touch $@
+FORCE:
 
 # It ends with a link: the run's pages as one file, which opens without a server.
 train: .venv/.run

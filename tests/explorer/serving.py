@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvicorn
 
+from tapeless.explorer.connections import make_server
 from tapeless.explorer.server import make_app, open_socket
 from tapeless.train.records import FILE, read_record
 from tapeless.train.session import start
@@ -72,19 +72,20 @@ class Server:
 
 
 @contextmanager
-def served(*folders: Path, port: int = 0, token: str = TOKEN):
-    listening = open_socket(port)
-    port = listening.getsockname()[1]
-    config = uvicorn.Config(
-        make_app(list(folders), token, port), http="h11", ws="none", lifespan="off", log_level="critical",
-        h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
+def running(server: Any, listening: socket.socket):
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        yield Server(port)
+        yield
     finally:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def served(*folders: Path, port: int = 0, token: str = TOKEN):
+    listening = open_socket(port)
+    port = listening.getsockname()[1]
+    with running(make_server(make_app(list(folders), token, port), log_level="critical"), listening):
+        yield Server(port)

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from tapeless.explorer import server as explorer
 from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
 from tapeless.explorer.guard import HEADERS, refusal
+from tapeless.explorer.source import RunSource
 from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
+from tapeless.train import metrics
+from tapeless.train.doctor import diagnose
 from tapeless.train.metrics import read_metrics
 from tapeless.train.moments import read_moments
 from tapeless.train.records import flow, read_record
@@ -610,3 +614,42 @@ def test_the_stream_tells_what_is_new(tmp_path):
         run.rmdir()
         assert not next_state()["there"]
         connection.close()
+
+
+def test_each_line_of_metrics_is_read_once_whatever_is_looked_at(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [
+        {"kind": "step", "step": step, "loss": 1.0 + step % 7, "update_ratios": {"a": 1e-3, "b": 3e-3}}
+        for step in range(1, 10_001)
+    ]
+    lines.append({"kind": "evaluation", "step": 10_000, "loss": 2.0})
+    read = []
+    parsed = metrics.parsed
+
+    def counted(row):
+        read.append(row)
+        return parsed(row)
+
+    monkeypatch.setattr(metrics, "parsed", counted)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = RunSource(run)
+    for _ in range(3):
+        found = source.curves(0, 0)
+        source.state()
+        said = source.doctor()
+    assert len(read) == len(lines)
+    assert [said["diagnosis"], *said["findings"]] == [asdict(each) for each in diagnose(lines)]
+    assert set(found["steps"]["update_ratio"]) == {2e-3}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "step", "step": 10_001, "loss": 0.5, "lr": None}) + "\n")
+    more = source.curves(found["generation"], found["cursor"])
+    assert (more["steps"]["loss"], more["steps"]["lr"], more["fresh"]) == ([0.5], [None], False)
+    assert len(read) == len(lines) + 1
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "evaluation", "step": 10_001, "loss": 0.1}) + "\n")
+    assert source.doctor() != said
+    assert len(read) == len(lines) + 2
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(TapelessError, match="there are no metrics"):
+        source.doctor()

@@ -3,17 +3,22 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numba import get_num_threads
 
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas
 from tapeless.labelling import scores as labelled_scores
 from tapeless.labelling import source as labelled
 from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
-from tapeless.labelling.genome.output import Cut
+from tapeless.labelling.genome.fasta import read_lengths
+from tapeless.labelling.genome.output import Cut, output_paths
 from tapeless.labelling.genome.scores import Matched
+from tapeless.labelling.output import label_genome
 from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
 from tapeless.labelling.run import resume as resume_labelling
 from tapeless.labelling.scores import (
@@ -50,7 +55,7 @@ from tapeless.train.settings import Settings
 from tests.labelling.signal.made import bursts
 
 WAVELETS = Features(scales=(3, 10))
-TINY = {"layers": 1, "channels": 8, "heads": 2}
+TINY: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2}
 
 
 def source_of(**given):
@@ -498,3 +503,24 @@ def test_what_a_labelling_run_says_at_the_end_is_its_report(tmp_path, tones):
     assert said.next == (
         ("tapeless label predict run --signal other.npy -o probabilities.npy", "label something with it"),
     )
+
+
+def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, genome, monkeypatch):
+    """The model is what labelling takes its time for, and its loops are shared: who does a part changes no bit."""
+    source, before, found = genome[1], blas.threads(), []
+    lengths = read_lengths(Path(source.fasta or ""))
+    try:
+        for count in range(1, min(2, blas.cores()) + 1):
+            blas.set_threads(count)
+            model = Model(
+                "sunfish", batch=2, backend="cpu", optimizer=None, features=source.features.width, vocab=2, context=64,
+                time=64, **TINY,
+            )  # fmt: skip
+            out = tmp_path / f"on {count}"
+            label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Cut(), lambda *_: None)
+            assert get_num_threads() == count
+            found.append([path.read_bytes() for path in output_paths(out)])
+    finally:
+        blas.set_threads(before)
+    assert all(each == found[0] for each in found)
+    assert len(found[0][1]) > 1000

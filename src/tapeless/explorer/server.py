@@ -6,26 +6,25 @@ request ever reaches the file system.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tapeless.backends.backend import BACKENDS
 from tapeless.errors import TapelessError, unknown
 from tapeless.explorer.attention import Attending
 from tapeless.explorer.batch import batch_of
+from tapeless.explorer.connections import make_server
 from tapeless.explorer.guard import App, guarded
 from tapeless.explorer.memory import Switches, memory
 from tapeless.explorer.pupil import story as told_by
@@ -33,12 +32,11 @@ from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
+from tapeless.explorer.turns import Streams, Turns
 from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-MOST_STREAMS = 16
-LOOK = 0.5  # seconds between two looks at the runs
 MOST_ROWS_BYTES = 4 << 20  # of a record, sent at once
 MOST_BINS = 4096
 MAXIMUM = 1 << 31
@@ -100,17 +98,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
     school = School(folders)
     tracers = [Tracer(folder) for folder in folders]
     attending = [Attending(folder) for folder in folders]
-    computing = Lock()
-    streams = 0
-
-    def alone(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Numbers are computed for one request at a time: models are used by one, and kernels are compiled by one."""
-
-        def locked(request: Request) -> Response:
-            with computing:
-                return answer(request)
-
-        return locked
+    streams, computing, apart = Streams(sources), Turns(), Turns()
 
     def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -243,29 +231,8 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         return Answer(_or_why_not(answer))
 
     async def live(request: Request) -> Response:
-        """Server-sent events: the state of a run, each time it is another one. A page then asks for what is new."""
-        nonlocal streams
         Query(request)
-        if streams >= MOST_STREAMS:
-            return PlainTextResponse("Too many pages look already.\n", 503)
-
-        async def events() -> AsyncIterator[str]:
-            nonlocal streams
-            streams += 1
-            try:
-                before: list[Any] = [None] * len(sources)
-                while True:
-                    for number, source in enumerate(sources):
-                        state = await asyncio.to_thread(source.state)
-                        if state != before[number]:
-                            before[number] = state
-                            yield f"data: {json.dumps({'run': number, **state})}\n\n"
-                    yield ": still here\n\n"
-                    await asyncio.sleep(LOOK)
-            finally:
-                streams -= 1
-
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return streams.answer()
 
     routes = [
         Route("/api/runs", runs),
@@ -277,17 +244,17 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             }.items()
         ),
         *(
-            Route(f"/api/runs/{{run:int}}/{name}", alone(endpoint))
+            Route(f"/api/runs/{{run:int}}/{name}", computing(endpoint))
             for name, endpoint in {
                 "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
                 "picture": picture, "examples": examples, "attention": attention, "calls": calls, "call": call,
             }.items()
         ),
-        Route("/api/learn/lesson", alone(lesson)),
-        Route("/api/learn/planted", planted),
+        Route("/api/learn/lesson", computing(lesson)),
+        Route("/api/learn/planted", apart(planted)),
         Route("/api/learn/exercises", taught(school.exercises)),
-        Route("/api/learn/landscape", taught(school.landscape)),
-        Route("/api/learn/pathologies", taught(school.pathologies)),
+        Route("/api/learn/landscape", apart(taught(school.landscape))),
+        Route("/api/learn/pathologies", apart(taught(school.pathologies))),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
     ]  # fmt: skip
     said = {TapelessError: _sentence, Exception: _mistake, 404: _missing, 405: _missing}
@@ -363,14 +330,7 @@ def new_token() -> str:
 
 def serve(folders: list[Path], listening: socket.socket, token: str) -> None:
     """Until it is interrupted."""
-    import uvicorn
-
-    app = make_app(folders, token, listening.getsockname()[1])
-    config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False,
-        proxy_headers=False, limit_concurrency=64, h11_max_incomplete_event_size=16_384, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+    make_server(make_app(folders, token, listening.getsockname()[1])).run(sockets=[listening])
 
 
 def address(listening: socket.socket, token: str) -> str:

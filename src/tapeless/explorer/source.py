@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from statistics import median
 from threading import Lock
 from typing import Any
 
@@ -22,11 +21,11 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.explorer.numbers import told
 from tapeless.files.lock import held
-from tapeless.files.plain import open_plain, parse_json
+from tapeless.files.plain import open_plain
 from tapeless.ops.contract import Array
 from tapeless.train import metrics
-from tapeless.train.believed import is_line
-from tapeless.train.doctor import diagnose, read_setup
+from tapeless.train.course import Course, Line
+from tapeless.train.doctor import Diagnosis, diagnose, read_setup
 from tapeless.train.records import FILE as RECORD
 from tapeless.train.records import LEAD, PHASES, Header, Record, flow, min_max, read_record, together, weight_gradients
 from tapeless.train.run import CONFIGURATION, open_run
@@ -34,6 +33,7 @@ from tapeless.train.tensors import FOLDER as TENSORS
 from tapeless.train.tensors import found_in, kept_arguments
 
 CURVES = ("step", "loss", "lr", "gradient_norm", "update_ratio", "tokens_per_second")
+EVALUATED = ("step", "loss", "accuracy", "train_loss", "train_accuracy", "best")
 MOST_POINTS = 4000  # of a curve sent at once; more are drawn together
 MOST_LINES = 2_000_000
 MOST_EVENTS = 1000
@@ -51,6 +51,7 @@ class RunSource:
         self._lock = Lock()  # requests come on several threads
         self._metrics = _Metrics(folder / metrics.FILE)
         self._record: tuple[Signature, Record] | None = None
+        self._diagnosis: tuple[Any, Diagnosis] | None = None
         self._generation = 0  # of the record: it is another file once it was thinned or replaced
 
     @property
@@ -110,7 +111,18 @@ class RunSource:
         """The doctor's diagnosis and findings."""
         check_no_link(self.folder / metrics.FILE)
         check_no_link(self.folder / CONFIGURATION)
-        diagnosis, *evidence = diagnose(metrics.read_metrics(self.folder), read_setup(self.folder))
+        setup = read_setup(self.folder)
+        with self._lock:
+            found = self._metrics
+            found.read()
+            if signature(found.path) is None:
+                raise TapelessError(f"there are no metrics in {self.folder}: give the folder of a run.")
+            if found.error is not None:
+                raise TapelessError(found.error)
+            state = found.generation, found.lines, setup
+            if self._diagnosis is None or self._diagnosis[0] != state:
+                self._diagnosis = state, diagnose(found.course, setup)
+            diagnosis, *evidence = self._diagnosis[1]
         return {"diagnosis": asdict(diagnosis), "findings": [asdict(each) for each in evidence]}
 
     def state(self) -> dict[str, Any]:
@@ -152,7 +164,7 @@ def thinned(record: Record, most: int | None) -> Record:
 
 def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dict[str, Any]:
     """The listing that a record belongs to, and where in its rows is what. `whole`: steps whose tensors are kept."""
-    header = record.header
+    header, whole = record.header, set(whole)
     return {
         "generation": generation,
         "rows": len(record.rows),
@@ -164,7 +176,7 @@ def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dic
         "flow": flow(header),
         "weights": weight_gradients(header),
         "sections": sections(header),
-        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in {*whole}],
+        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in whole],
     }
 
 
@@ -220,12 +232,11 @@ class _Metrics:
         self._begin(None)
 
     def __len__(self) -> int:
-        return len(self._steps) + len(self._evaluations) + len(self._events)
+        return self.lines
 
     def _begin(self, file: int | None) -> None:
-        self._file, self._offset, self._rest, self._lines, self.error = file, 0, b"", 0, None
-        self._steps: list[tuple[float, ...]] = []
-        self._evaluations: list[dict[str, Any]] = []
+        self._file, self._offset, self._rest, self.lines, self.error = file, 0, b"", 0, None
+        self.course = Course()
         self._events: list[dict[str, Any]] = []
         self.generation += 1
 
@@ -253,60 +264,56 @@ class _Metrics:
 
     def _take(self, piece: bytes) -> None:
         *rows, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > PIECE or len(self._steps) > MOST_LINES:
+        if self._offset > metrics.LARGEST or self.lines > MOST_LINES:
             raise TapelessError(f"{self.path.name} is too long to be the metrics of a run.")
         for row in rows:
-            self._lines += 1  # of every kind, those too that are not shown
-            try:
-                line = parse_json(row)
-            except ValueError:
-                line = None
-            if not is_line(line):
+            line = metrics.parsed(row)
+            if line is None:
                 raise TapelessError(
-                    f"line {self._lines:,} of {self.path.name} is not a line of metrics; what stands before it is "
+                    f"line {self.lines + 1:,} of {self.path.name} is not a line of metrics; what stands before it is "
                     f"shown."
                 )
-            self._add(line)
-
-    def _add(self, line: dict[str, Any]) -> None:
-        kind = line["kind"]
-        if kind == "step":
-            ratios = [each for each in line.get("update_ratios", {}).values() if each is not None]
-            line = {**line, "update_ratio": median(ratios) if ratios else None}
-            self._steps.append(tuple(_number(line.get(name)) for name in CURVES))
-        elif kind == "evaluation":
-            wanted = ("step", "loss", "accuracy", "train_loss", "train_accuracy", "best")
-            self._evaluations.append({name: _finite(line.get(name)) for name in wanted})
-        elif kind in ("spike", "stop", "start"):
-            said = line.get("message") or line.get("reason") or ""
-            self._events.append({"kind": kind, "step": line["step"], "text": said[:2000]})
+            self.lines += 1  # of every kind, those too that are not shown
+            self.course.add(line)
+            if line["kind"] in ("spike", "stop", "start"):
+                said = line.get("message") or line.get("reason") or ""
+                self._events = self._events[1 - MOST_EVENTS :]
+                self._events.append({"kind": line["kind"], "step": line["step"], "text": str(said)[:2000]})
 
     def since(self, generation: int, cursor: int) -> dict[str, Any]:
         self.read()
-        fresh = generation != self.generation or not 0 <= cursor <= len(self._steps)
-        rows = np.array(self._steps[0 if fresh else cursor :], np.float64).reshape(-1, len(CURVES))
+        count = len(self.course)
+        fresh = generation != self.generation or not 0 <= cursor <= count
+        first = 0 if fresh else cursor
+        if count - first > MOST_POINTS:
+            fresh, first = True, 0
+        rows = self._rows(first)
         if len(rows) > MOST_POINTS:
-            fresh = True
-            _, low, high = min_max(np.array(self._steps, np.float64), MOST_POINTS // 2)
+            _, low, high = min_max(rows, MOST_POINTS // 2)
             rows = np.stack([low, high], axis=1).reshape(-1, len(CURVES))
         return {
             "generation": self.generation,
-            "cursor": len(self._steps),
+            "cursor": count,
             "fresh": fresh,
             "error": self.error,
             "steps": {name: [_finite(each) for each in rows[:, n].tolist()] for n, name in enumerate(CURVES)},
-            "evaluations": _thinned(self._evaluations),
-            "events": self._events[-MOST_EVENTS:],
+            "evaluations": [
+                {name: _finite(line.get(name)) for name in EVALUATED} for line in _thinned(self.course.evaluations)
+            ],
+            "events": self._events,
         }
 
+    def _rows(self, first: int) -> Array:
+        """(lines, CURVES), from a line on."""
+        course = self.course
+        ratios = course.ratios.middle(len(course))[first:]
+        loss, lr, norm, speed = course.columns(first).T
+        return np.stack([course.steps[first:], loss, lr, norm, ratios, speed], axis=1)
 
-def _thinned(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+
+def _thinned(lines: list[Line]) -> list[Line]:
     stride = -(-len(lines) // MOST_POINTS) or 1
     return lines[::stride] if stride == 1 else [*lines[:-1:stride], lines[-1]]
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def _finite(value: Any) -> Any:

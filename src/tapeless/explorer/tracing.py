@@ -299,7 +299,7 @@ def drawn_together(values: Array, lines: int, columns: int) -> tuple[Array, tupl
 
 def _check_began_so(run: Run, loss: float) -> None:
     """Whether the weights that the seed gives are those the run began with: its first loss tells."""
-    first = next((line for line in metrics.read_metrics(run.folder) if line["kind"] == "step"), None)
+    first = next((line for line in metrics.each_line(run.folder) if line["kind"] == "step"), None)
     said = None if first is None or first["step"] != 1 else first.get("loss")
     if said is not None and not abs(said - loss) <= SAME_LOSS * max(abs(said), abs(loss)):
         raise TapelessError(

@@ -20,13 +20,13 @@ def _finite(value: Any) -> bool:
     return _count(value) or (type(value) is float and isfinite(value))
 
 
-def _number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """JSON knows no NaN, so null stands for it; that a number is finite is for the reader to ask."""
     return value is None or type(value) in (int, float)
 
 
 def _numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_number, value.values()))
+    return isinstance(value, dict) and all(map(is_number, value.values()))
 
 
 def _text(value: Any) -> bool:
@@ -48,12 +48,12 @@ STATE: dict[str, Callable[[Any], bool]] = {
 LATER = {"draws": 0, "base": None}  # what earlier versions did not keep, and what it was then
 LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     "step": {
-        **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), _number),
+        **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), is_number),
         **dict.fromkeys(("gradient_norms", "update_ratios", "phases"), _numbers),
     },
     "evaluation": {
-        **dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy", "cross_entropy"), _number),
-        **dict.fromkeys(("epoch", "spread"), _number),
+        **dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy", "cross_entropy"), is_number),
+        **dict.fromkeys(("epoch", "spread"), is_number),
         "dead_units": _numbers,
         "best": lambda value: isinstance(value, bool),
     },

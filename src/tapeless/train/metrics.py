@@ -6,9 +6,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tapeless.inputs import Packed, rows_of, unpacked
 from tapeless.model import Model, Stepped
 from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
-from tapeless.train.believed import is_line
+from tapeless.train.believed import LINES, is_line, is_number
 
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model
@@ -172,35 +173,86 @@ def twice(lines: Iterable[Mapping[str, Any]]) -> list[int]:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics. A last line that was torn by a kill is left out; any other damage is an error."""
-    path = folder / FILE
-    try:
-        if path.stat().st_size > LARGEST:
-            raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
-        content = read_plain(path)
-    except FileNotFoundError:
-        raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    rows = content.split(b"\n")
-    last = rows.pop()  # empty where the file ends as it should
-    lines = []
-    for number, row in enumerate(rows, 1):
-        line = _parsed(row)
+    return [*each_line(folder)]
+
+
+def each_line(folder: Path) -> Iterator[dict[str, Any]]:
+    """The same one by one, for who needs no more than the first."""
+    path, content = folder / FILE, _content(folder)
+    start = number = 0
+    while (end := content.find(b"\n", start)) >= 0:
+        row, start, number = content[start:end], end + 1, number + 1
+        line = parsed(row)
         if line is None:
             raise TapelessError(
                 f"line {number} of {path} is not a line of metrics: {_start_of(row)}; repair or remove that line."
             )
-        lines.append(line)
-    whole = _parsed(last)  # a line that lacks nothing but its end
-    return lines if whole is None else [*lines, whole]
+        yield line
+    whole = parsed(content[start:])  # empty where the file ends as it should, or a line that lacks nothing but its end
+    if whole is not None:
+        yield whole
 
 
-def _parsed(row: bytes) -> dict[str, Any] | None:
+def last_step(folder: Path) -> int | None:
+    """The last update that was measured, read from the end; None where none was."""
+    content = _content(folder)
+    end = len(content)
+    while end > 0:
+        start = content.rfind(b"\n", 0, end) + 1
+        line = parsed(content[start:end])
+        if line is not None and line["kind"] == "step":
+            return int(line["step"])
+        end = start - 1
+    return None
+
+
+def _content(folder: Path) -> bytes:
+    path = folder / FILE
+    try:
+        if path.stat().st_size > LARGEST:
+            raise TapelessError(f"{path} is longer than {LARGEST:,} bytes, too long to be the metrics of a run.")
+        return read_plain(path)
+    except FileNotFoundError:
+        raise TapelessError(f"there are no metrics in {folder}: give the folder of a run.") from None
+    except OSError as error:
+        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
+
+
+_decoder = json.JSONDecoder()
+_NUMBERS = {name for name, fits in LINES["step"].items() if fits is is_number}
+_PLAIN = {float, NoneType}
+
+
+def parsed(row: bytes) -> dict[str, Any] | None:
+    """The line of metrics that a row is; None where it is none."""
+    if b"\\" not in row:  # no escape, so no half of a surrogate pair
+        with suppress(ValueError, RecursionError):
+            text = row.decode()
+            line, end = _decoder.raw_decode(text)
+            if end == len(text) and _is_usual(line):
+                return line  # type: ignore[no-any-return]
     try:
         line = parse_json(row)
     except ValueError:
         return None
     return line if is_line(line) else None
+
+
+def _is_usual(line: Any) -> bool:
+    """Whether it surely is a line of metrics, found faster than by looking at every number: a run has one an update."""
+    if not isinstance(line, dict) or line.get("kind") != "step":
+        return False
+    for name, value in line.items():
+        kind = type(value)
+        if kind is dict:
+            if name in _NUMBERS or not _PLAIN.issuperset(map(type, value.values())):
+                return False
+        elif name == "step":
+            if kind is not int or not 0 <= value < 1 << 63:
+                return False
+        elif name != "kind" and (kind not in _PLAIN or name not in _NUMBERS):
+            return False
+    return "step" in line
 
 
 def _start_of(row: bytes) -> str:

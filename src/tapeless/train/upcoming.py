@@ -45,8 +45,8 @@ def kept_steps(opened: Run) -> list[int]:
 def last_update(opened: Run) -> int:
     """As far as is known: the last that it kept weights of, or has measured."""
     made = kept_steps(opened)
-    with suppress(TapelessError):  # of metrics that are damaged, or not there, nothing is known
-        made += [line["step"] for line in metrics.read_metrics(opened.folder) if line["kind"] == "step"][-1:]
+    with suppress(TapelessError):  # of metrics that are not there nothing is known
+        made.append(metrics.last_step(opened.folder) or 0)
     return max(made, default=0)
 
 

@@ -13,7 +13,7 @@ async function ask(path, signal) {
   const said = await answer.text();
   let sentence = said;
   try { sentence = JSON.parse(said).error ?? said; } catch { /* it is plain text */ }
-  throw Object.assign(new Error(sentence.trim()), { refused: answer.status === 403 });
+  throw Object.assign(new Error(sentence.trim()), { status: answer.status, refused: answer.status === 403 });
 }
 
 export const json = async (path, signal) => (await ask(path, signal)).json();

@@ -110,8 +110,9 @@ export class Model {
       stop = new AbortController();
       const mine = stop, error = await listen((state) => this.hear(state, said), mine.signal).catch((each) => each);
       if (mine.signal.aborted) return;
-      refused = Boolean(error?.refused);
-      said(refused ? error.message : "the server does not answer; trying again", true);
+      if (!error) return begin(); // after a while the server ends every stream
+      refused = Boolean(error.refused);
+      said(refused || error.status ? error.message : "the server does not answer; trying again", true);
       if (!refused) setTimeout(() => mine === stop && begin(), 2000);
     };
     document.addEventListener("visibilitychange", begin);

@@ -7,10 +7,10 @@ the inputs, comes last. One cause is named and one advice is given, so no two ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable
 
-from tapeless.train.doctor.evidence import Evaluation, Evidence, Line, Setup, gather, number
+from tapeless.train.course import Course, Line, median
+from tapeless.train.doctor.evidence import Evaluation, Evidence, Setup, gather
 from tapeless.train.doctor.findings import (
     COLLAPSED,
     DEAD,
@@ -40,7 +40,7 @@ FACTORS = (3, 10, 30, 100, 300, 1000)
 Cause = Callable[[Evidence], Observation | None]
 
 
-def diagnose(metrics: Sequence[Line], setup: Setup | None = None) -> Diagnosis:
+def diagnose(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Diagnosis:
     """The diagnosis first, the only one with advice; then what it rests on."""
     evidence = gather(metrics, setup)
     diagnosis = next(found for cause in CAUSES if (found := cause(evidence)) is not None)
@@ -74,7 +74,7 @@ def _collapse(evidence: Evidence) -> Observation | None:
 
 def _exploding(evidence: Evidence) -> Observation | None:
     """Before the first update, no learning rate has done anything yet."""
-    if not evidence.norms or evidence.steps[0]["step"] != 1 or evidence.norms[0] < HUGE or evidence.gain > SOLVED:
+    if not evidence.norms or evidence.first != 1 or evidence.norms[0] < HUGE or evidence.gain > SOLVED:
         return None
     return Observation(
         "exploding gradients",
@@ -383,7 +383,7 @@ def _higher(evidence: Evidence, size: float) -> str:
 
 
 def _rate(evidence: Evidence, by: float) -> str:
-    lr = evidence.setup.lr or max((number(line, "lr") or 0.0 for line in evidence.steps), default=0.0)
+    lr = evidence.setup.lr or evidence.highest_rate
     return f": --lr {_round(lr * by)}" if lr else ""
 
 

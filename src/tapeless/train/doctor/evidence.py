@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from functools import cached_property
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import numpy as np
+
+from tapeless.ops.contract import Array
+from tapeless.train.course import Course, Line, median, number
 from tapeless.train.run import CONFIGURATION, open_run
 
-Line = Mapping[str, Any]
 T = TypeVar("T")
 
 NOT_FINITE = re.compile(r"\b(nan|inf|not finite|weights were not changed)\b", re.IGNORECASE)
@@ -61,7 +63,8 @@ class Evaluation:
 @dataclass(frozen=True)
 class Evidence:
     setup: Setup
-    steps: tuple[Line, ...]  # each update once
+    first: int  # update that was recorded
+    highest_rate: float
     updates: int  # made in all
     repeated: int  # lines of updates that were recorded before: two processes wrote
     stop: Stop | None  # where a number that is not finite ended it for good
@@ -78,12 +81,12 @@ class Evidence:
     spread: tuple[int, float] | None
     spikes: tuple[int, ...]
 
-    @property
+    @cached_property
     def size(self) -> float | None:
         """The largest updates."""
         return max(self.sizes, default=None)
 
-    @property
+    @cached_property
     def reached(self) -> float | None:
         """The loss in the end: of the last evaluation where there was one, else of the last updates."""
         if self.evaluations:
@@ -95,7 +98,7 @@ class Evidence:
         """What a loss is held against: chance, or in runs that did not record it, the loss they began with."""
         return self.chance if self.chance is not None else self.losses[0] if self.losses else None
 
-    @property
+    @cached_property
     def gain(self) -> float:
         """How far below the mark the loss came, as a share of it: 0 for nothing learned, 1 for all there is."""
         return self.below(self.reached)
@@ -105,7 +108,7 @@ class Evidence:
             return 0.0
         return 1 - loss / self.mark
 
-    @property
+    @cached_property
     def fall(self) -> float:
         """How far the loss fell in the last quarter of the run, as a share of the mark."""
         before = [each for each in self.evaluations if 4 * each.step <= 3 * self.updates]
@@ -116,7 +119,7 @@ class Evidence:
             return 0.0
         return self.below(median(self.losses[-quarter:])) - self.below(median(self.losses[-2 * quarter : -quarter]))
 
-    @property
+    @cached_property
     def fall_since_half(self) -> float:
         """How far below the best of its first half the loss ended, as a share of the mark."""
         before = [each.loss for each in self.evaluations if 2 * each.step <= self.updates]
@@ -130,66 +133,78 @@ class Evidence:
         return self.below(ended[3 * len(ended) // 4]) - self.below(median(self.losses[quarter : 2 * quarter]))
 
 
-def gather(metrics: Sequence[Line], setup: Setup | None = None) -> Evidence:
-    steps, repeated = _once([line for line in metrics if line["kind"] == "step"])
-    evaluations, _ = _once([line for line in metrics if line["kind"] == "evaluation"])
-    start: Line = next((line for line in metrics if line["kind"] == "start"), {})
-    losses = tuple(loss for line in steps if (loss := number(line, "loss")) is not None)
-    stop, overcome = _stops(metrics, steps, evaluations)
+def gather(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Evidence:
+    course = metrics if isinstance(metrics, Course) else _course(metrics)
+    steps, first = np.unique(course.steps, return_index=True)  # a resumed run cuts what it repeats
+    evaluations = _once(course.evaluations)
+    columns = course.columns()[first]
+    losses, rates, norms, _ = columns.T
+    stop, overcome = _stops(course, steps, steps[course.lost()[first]], evaluations)
     spread = next(
         ((line["step"], value) for line in reversed(evaluations) if (value := number(line, "spread")) is not None), None
     )
-    chance = number(start, "chance_loss")
+    chance = number(course.start, "chance_loss")
     if chance is not None and spread is not None:
         chance *= spread[1] * spread[1]  # a distance grows with what it is a distance between
-    examples, setup = number(start, "examples"), setup or Setup()
+    examples, setup = number(course.start, "examples"), setup or Setup()
     # Adapters start from nothing, so that every update is large beside them, and small beside what they adapt.
-    sized = () if setup.adapters else steps
+    sizes = np.empty(0) if setup.adapters else course.ratios.middle(len(course))[first]
+    chosen = np.zeros(len(course), bool)
+    chosen[first[-max(1, len(first) // 2) :]] = True  # late in the run
     return Evidence(
         setup=setup,
-        steps=tuple(steps),
-        updates=max((line["step"] for line in (*steps, *evaluations)), default=0),
-        repeated=repeated,
+        first=int(steps[0]) if len(steps) else 0,
+        highest_rate=max(_finite(rates), default=0.0),
+        updates=max([*steps[-1:].tolist(), *(line["step"] for line in evaluations[-1:])], default=0),
+        repeated=len(course) - len(steps),
         stop=stop,
         overcome=overcome,
-        losses=losses,
-        evaluations=tuple(_evaluations(evaluations, steps)),
+        losses=_finite(losses),
+        evaluations=tuple(_evaluations(evaluations, steps, losses)),
         chance=chance,
-        commonest=number(start, "chance_accuracy"),
+        commonest=number(course.start, "chance_accuracy"),
         examples=None if examples is None else int(examples),
-        sizes=tuple(median(each.values()) for line in sized if (each := numbers(line, "update_ratios"))),
-        norms=tuple(norm for line in steps if (norm := number(line, "gradient_norm")) is not None),
-        profile=_profile(steps),
+        sizes=_finite(sizes),
+        norms=_finite(norms),
+        profile=course.norms.shares(chosen, "blocks."),
         dead=_dead(evaluations),
         spread=spread,
-        spikes=tuple(line["step"] for line in metrics if line["kind"] == "spike"),
+        spikes=tuple(course.spikes),
     )
 
 
-def _once(lines: Sequence[Line]) -> tuple[list[Line], int]:
-    """Each step's first line, in their order, and how many more there were. A resumed run cuts what it repeats."""
+def _course(metrics: Iterable[Line]) -> Course:
+    course = Course()
+    for line in metrics:
+        course.add(line)
+    return course
+
+
+def _finite(values: Array) -> tuple[float, ...]:
+    return tuple(values[np.isfinite(values)].tolist())
+
+
+def _once(lines: Sequence[Line]) -> list[Line]:
+    """Each step's first line, in their order."""
     found: dict[int, Line] = {}
     for line in lines:
         found.setdefault(line["step"], line)
-    return [found[step] for step in sorted(found)], len(lines) - len(found)
+    return [found[step] for step in sorted(found)]
 
 
-def _stops(
-    metrics: Sequence[Line], steps: Sequence[Line], evaluations: Sequence[Line]
-) -> tuple[Stop | None, Stop | None]:
+def _stops(course: Course, steps: Array, lost: Array, evaluations: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
     """The last end that a number which is not finite made: for good, or overcome."""
-    ends = [_told(line) for line in metrics if line["kind"] == "stop"]
-    broken = [end for end in ends if NOT_FINITE.search(end.reason)]
-    lost = [line["step"] for line in steps if "loss" in line and number(line, "loss") is None]
-    if lost:
-        return Stop(lost[0], f"The loss of update {lost[0]} was not finite", "the loss was not finite"), None
+    broken = [end for end in map(_told, course.stops) if NOT_FINITE.search(end.reason)]
+    if len(lost):
+        at = int(lost[0])
+        return Stop(at, f"The loss of update {at} was not finite", "the loss was not finite"), None
     last = evaluations[-1] if evaluations else {}
     if not broken and "loss" in last and number(last, "loss") is None:
         after = f"The held-out loss after update {last['step']} was not finite"
         return Stop(last["step"], after, "the held-out loss was not finite"), None
     if not broken:
         return None, None
-    went_on = any(line["step"] > broken[-1].step for line in steps)
+    went_on = bool((steps > broken[-1].step).any())
     return (None, broken[-1]) if went_on else (broken[-1], None)
 
 
@@ -200,33 +215,23 @@ def _told(line: Line) -> Stop:
     return Stop(line["step"], f"U{update[1:]} by a number that is not finite", reason)
 
 
-def _evaluations(lines: Sequence[Line], steps: Sequence[Line]) -> list[Evaluation]:
+def _evaluations(lines: Sequence[Line], steps: Array, losses: Array) -> list[Evaluation]:
     found = []
     for line in lines:
         loss = number(line, "loss")
         if loss is not None:
-            found.append(Evaluation(line["step"], loss, *_trained(line, steps), number(line, "accuracy")))
+            found.append(Evaluation(line["step"], loss, *_trained(line, steps, losses), number(line, "accuracy")))
     return found
 
 
-def _trained(evaluation: Line, steps: Sequence[Line]) -> tuple[float | None, float | None]:
+def _trained(evaluation: Line, steps: Array, losses: Array) -> tuple[float | None, float | None]:
     """As measured with the evaluation, else what the updates just before it saw, which may be noisy."""
     measured = number(evaluation, "train_loss")
     if measured is not None:
         return measured, measured
-    losses = [number(line, "loss") for line in steps if line["step"] <= evaluation["step"]]
-    last = sorted(loss for loss in losses[-10:] if loss is not None)
+    until = int(np.searchsorted(steps, evaluation["step"], side="right"))
+    last = sorted(_finite(losses[max(0, until - 10) : until]))
     return (median(last), last[3 * len(last) // 4]) if last else (None, None)
-
-
-def _profile(steps: Sequence[Line]) -> dict[str, float]:
-    shares: dict[str, list[float]] = {}
-    for line in late(steps, 2):
-        norms = {layer: norm for layer, norm in numbers(line, "gradient_norms").items() if layer.startswith("blocks.")}
-        largest = max(norms.values(), default=0.0)
-        for layer, norm in norms.items():
-            shares.setdefault(layer, []).append(norm / largest if largest else 0.0)
-    return {layer: median(values) for layer, values in shares.items()}
 
 
 def _dead(evaluations: Sequence[Line]) -> dict[str, float]:
@@ -235,21 +240,9 @@ def _dead(evaluations: Sequence[Line]) -> dict[str, float]:
     return {layer: min(shares[layer] for shares in counted) for layer in sorted(layers)}
 
 
-def late(values: Sequence[T], part: int = 4) -> Sequence[T]:
-    """The last quarter, or another part."""
-    return values[-max(1, len(values) // part) :]
-
-
-def number(line: Line, name: str) -> float | None:
-    """None for what is not there or is none, and for null, which stands for NaN and infinity."""
-    value = line.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:  # a whole number beyond every float
-        return None
-    return found if isfinite(found) else None
+def late(values: Sequence[T]) -> Sequence[T]:
+    """The last quarter."""
+    return values[-max(1, len(values) // 4) :]
 
 
 def numbers(line: Line, name: str) -> dict[str, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 
 from tapeless.shown import Sheet, Shown, Table
+from tapeless.train.course import median
 from tapeless.train.doctor.evidence import Evidence, late
 
 DEAD = 0.95  # share of a layer's units
