@@ -98,7 +98,12 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "sgd": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
     "momentum": [{"N": 9, "L": 3}, {"N": 1025, "L": 3}],
     "adamw": [{"N": 9, "L": 3}, {"N": 2600, "L": 3}, {"N": 4096, "L": 3}],
-    "muon": [{"N": 34, "U": 7, "L": 3}, {"N": 700, "U": 208, "L": 4}, {"N": 12, "U": 1, "L": 1}, {"N": 70, "U": 70, "L": 2}],
+    "muon": [
+        {"N": 34, "U": 7, "L": 3},
+        {"N": 700, "U": 208, "L": 4},
+        {"N": 12, "U": 1, "L": 1},
+        {"N": 70, "U": 70, "L": 2},
+    ],
 }
 # Where matrices lie in Muon's memory. Side by side, and taller than wide; longer than a program's columns and with more
 # rows than programs whose sums are added at once, beside one that is narrower; nothing left to AdamW; and no matrix.

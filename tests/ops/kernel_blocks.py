@@ -1,5 +1,5 @@
-"""Which blocks of the CUDA backend's kernels Triton's interpreter has run: the body of each kernel and of its loops, and
-both sides of its conditions, which are nearly all decided when a kernel is compiled."""
+"""Which blocks of the CUDA backend's kernels Triton's interpreter has run: the body of each kernel and of its loops,
+and both sides of its conditions, nearly all of which are decided when a kernel is compiled."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Blocks(ast.NodeTransformer):
     def _begun(self, what: str, body: list[ast.stmt]) -> list[ast.stmt]:
         return [ast.Expr(self._noted(what)), *body]
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         self.generic_visit(node)
         node.body = self._begun("runs", node.body)
         return node
 
-    def visit_For(self, node: ast.For) -> Any:  # noqa: N802
+    def visit_For(self, node: ast.For) -> Any:
         self.generic_visit(node)
         node.body = self._begun(f"for {ast.unparse(node.target)}", node.body)
         return node
 
-    def visit_While(self, node: ast.While) -> Any:  # noqa: N802
+    def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         node.body = self._begun("while", node.body)
         return node
 
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         asked = ast.unparse(node.test)
         self.generic_visit(node)
         node.body, node.orelse = self._begun(f"if {asked}", node.body), self._begun(f"if not {asked}", node.orelse)
         return node
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
         asked = ast.unparse(node.test)
         self.generic_visit(node)
         for side, what in (("body", f"{asked} ?"), ("orelse", f"not {asked} ?")):
@@ -64,7 +64,9 @@ def all_blocks() -> set[str]:
     for path in SOURCE.rglob("*.py"):
         module = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and any(ast.unparse(each) == "triton.jit" for each in node.decorator_list):
+            if isinstance(node, ast.FunctionDef) and any(
+                ast.unparse(each) == "triton.jit" for each in node.decorator_list
+            ):
                 blocks = Blocks(f"{module}.{node.name}")
                 blocks.visit(node)
                 found |= set(blocks.found)
