@@ -11,7 +11,7 @@ from numba import prange
 
 from tapeless import Model
 from tapeless.kernels.cpu import blas, listed, pool, products_bfloat16
-from tapeless.kernels.cpu.compile import THREADED, Kernel
+from tapeless.kernels.cpu.compile import THREADED, Bound, Kernel
 from tapeless.kernels.cpu.listed import SINGLY, Listed, as_one
 
 STEPS = SINGLY + 3
@@ -108,8 +108,9 @@ def test_a_loop_wakes_as_many_threads_as_its_work_is_worth(monkeypatch):
     try:
         blas.set_threads(2)
         out, kernel = np.zeros(4), Kernel(fill)
-        large = kernel.bind(THREADED, out)
-        small = kernel.bind(THREADED, out)
+        large, small = kernel.bind(THREADED, out), kernel.bind(THREADED, out)
+        assert isinstance(large, Bound)
+        assert isinstance(small, Bound)
         assert large.threads == 2
         small.threads = 1
         for pair, rounds in (((large, large), 2), ((small, large), 1), ((small, small), 0)):
@@ -131,6 +132,7 @@ def test_how_many_threads_work_is_worth(monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setattr(blas, "_threads", there)
         assert [blas.sharers(work, 1000) for work in (999, 1000, 1999, 3900, 9000)] == expected
+        assert blas.sharers(0, 0) == there  # as tests ask for threads in any case
 
 
 def eight(out, a, b, c, d, e, f, g):

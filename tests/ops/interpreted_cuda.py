@@ -287,7 +287,7 @@ def bound(
         return binder(*tensors, *scalars, **options)
 
 
-def run_all(runs: list[Callable[[], object]]) -> None:
+def run_all(runs: Iterable[Callable[[], object]]) -> None:
     for run in runs:
         run()
 

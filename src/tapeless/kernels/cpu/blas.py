@@ -134,8 +134,10 @@ def sharers(work: int, threaded_from: int) -> int:
     is work for them, or all."""
     if work < threaded_from:
         return 1
-    found = max(2, int(work / (GRAIN * threaded_from)))
-    return threads() if found >= threads() else 1 << (found.bit_length() - 1)
+    part = GRAIN * threaded_from
+    if work >= part * threads():
+        return threads()
+    return min(threads(), 1 << max(1, int(work / part).bit_length() - 1))
 
 
 def cores() -> int:

@@ -75,7 +75,7 @@ class Kernel:
         """Compiled for these arguments (or read from the cache), ready to be called with none. `sharers`: threads that
         are wanted, where that is not given by the size."""
         sharers = sharers or blas.sharers(size, threaded_from)
-        threaded = sharers > 1
+        threaded = sharers > 1 and blas.threads() > 1
         form = self._threaded if threaded else self._serial
         types = tuple(type_of(argument) for argument in arguments)
         if types not in form.overloads:
