@@ -1,10 +1,15 @@
 """The step, its calls and the matmuls alone on 1, 2, 4, … threads up to the cores there are, beside PyTorch.
 
 Writes a Markdown chapter after every row, and the rows as JSON beside it. A later run with the same FILE measures what
-is missing. Parts: `gemm` (ours beside torch.mm), `steps` (the full step, ours and the peers), `calls` (the most
-expensive calls of ours), and, where Intel's OpenMP is, `layers` (our own threads beside Numba's layers, decision 0263).
+is missing. The parts:
 
-    python benchmarks/threads.py [--quick] [--only gemm,steps,calls] [--out FILE]
+    gemm    ours beside torch.mm, at the models' shapes and of squares
+    steps   the full step, ours, its floor and the peers
+    calls   the most expensive calls of ours, and how well each uses its threads
+    grain   ops-102k, where a further thread is woken for more work or for less (`blas.GRAIN`)
+    layers  where Intel's OpenMP is, our own threads beside Numba's layers (decision 0263)
+
+    python benchmarks/threads.py [--quick] [--only gemm,steps,calls,grain] [--out FILE]
 """
 
 from __future__ import annotations
@@ -42,7 +47,8 @@ PRECISIONS = ("float32", "bfloat16")
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
 OURS = tuple(f"{kind}-{precision}" for precision in PRECISIONS for kind in ("ours", "floor"))
 SQUARES = (1024, 2048, 4096)
-PARTS = ("gemm", "steps", "calls", "layers")
+PARTS = ("gemm", "steps", "calls", "grain", "layers")
+GRAINS = (1e-9, 0.25, 0.5, 1, 2, 4, 8, 16)  # the first: every loop that is threaded wakes all
 MOST_CALLS = 10
 MOST_LOGITS = {True: 512, False: 256}  # rows of a chunk of logits, for a narrow model and a wide one
 RANDOM = np.random.default_rng(0)
@@ -384,6 +390,32 @@ def calls(rows: Rows, effort: Effort, threads: list[int], works: list[str]) -> N
                     runner.close()
 
 
+def grain(rows: Rows, effort: Effort, threads: list[int]) -> None:
+    """Steps of ops-102k in turn, each bound with another `blas.GRAIN`."""
+    from tapeless.bench.ours import prepare
+    from tapeless.kernels.cpu import blas
+
+    usual = blas.GRAIN
+    for count in threads:
+        key = f"grain {count} ops-102k"
+        if count == 1 or not rows.wanted(key):
+            continue
+        steps: dict[str, Callable[[], Any]] = {}
+        for each in GRAINS:
+            blas.GRAIN = each
+            name = "all" if each < 0.1 else f"{each:g}"
+            steps[name], _, _ = prepare("ours", Work(*WORKS["ops-102k"], count, {}, products="own"))
+            for _ in range(4):
+                steps[name]()
+        blas.GRAIN = usual
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(4 * effort.turns):
+            for name, step in steps.items():
+                times[name].append(median(_milliseconds(step) for _ in range(50)))
+        row = {name: median(each) for name, each in times.items()}
+        rows.add(key, row, ", ".join(f"{name} {ms:.3f} ms" for name, ms in row.items()))
+
+
 def started(names: list[str], work: Work, rows: Rows) -> list[Worker]:
     """Those that can run here."""
     found = []
@@ -421,7 +453,9 @@ def chapter(found: dict[str, Any]) -> str:
     ]
     for what, why in {**about.get("missing", {}), **about.get("without_amx", {})}.items():
         lines.append(f"\n{what}: {why}")
-    parts = (("gemm", gemm_tables), ("steps", steps_tables), ("calls", calls_tables))
+    parts = (
+        ("gemm", gemm_tables), ("steps", steps_tables), ("calls", calls_tables), ("grain", grain_tables),
+    )  # fmt: skip
     for part, tables in parts:
         rows = {tuple(key.split(" ", 2)[1:]): row for key, row in found.items() if key.startswith(f"{part} ")}
         if rows:
@@ -517,6 +551,14 @@ def calls_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
     return lines
 
 
+def grain_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    table = [[name, *(f"{rows[str(count), 'ops-102k'][name]:.3f}" for count in threads)] for name in names]
+    return ["### How many threads a small loop wakes", "", "Milliseconds of a step of ops-102k, by `blas.GRAIN`: a "
+            "further thread for so large a part of the work from which there are two.", "",
+            *_table(["GRAIN", *_on(threads)], table)]  # fmt: skip
+
+
 # Our own threads beside Numba's layers
 
 
@@ -553,7 +595,7 @@ def layers(turns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few and short turns: to see that it works")
-    parser.add_argument("--only", default="gemm,steps,calls", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--only", default="gemm,steps,calls,grain", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=Path("threads.md"), help="the chapter; its rows go to .json")
     parser.add_argument("--threads", help="1,2,4 and so on; from one to all cores by default")
     parser.add_argument("--works", default=",".join(USUAL), help=f"of {', '.join(WORKS)}")
@@ -578,6 +620,8 @@ def main() -> None:
         steps(rows, effort, threads, works, peers)
     if "calls" in parts:
         calls(rows, effort, threads, works)
+    if "grain" in parts:
+        grain(rows, effort, threads)
     rows.write()
     print(f"written to {asked.out} and {rows.kept}")
 

@@ -58,8 +58,33 @@ def documents() -> Iterator[str]:
     yield from [] if words[0] == words[1] else [f"generates {words[0]}, the reference {words[1]}"]
 
 
+def muon() -> Iterator[str]:
+    """Some steps of Muon, of which one meets a gradient that is not finite and changes nothing."""
+    fields = SMALL | {"dropout": 0.0, "layers": 1, "tied": False}
+    model, reference = (
+        Model("llama-4x256", batch=2, time=5, backend=backend, optimizer="muon", seed=3, kv_heads=1, **fields)
+        for backend in (Device("cpu"), "reference")
+    )
+    for name in model.params:
+        reference.write(name, model.read(name))
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 11, (2, 2, 6))
+    for number, batch in enumerate(tokens):
+        made = [each.step(batch[:, :-1], batch[:, 1:], lr=1e-2, clip=0.5) for each in (model, reference)]
+        yield from compared(f"step {number} of Muon", [[each.loss, each.norm] for each in made])
+    for name in (*model.params, *model.state):
+        yield from compared(f"{name} after Muon", [each.read(name) for each in (model, reference)])
+    yield from (str(found) for found in lockstep(model, reference, batch[:, :-1], batch[:, 1:]) if not found.ok)
+    model.write("norm.weight", np.full(8, np.nan))
+    kept = {name: model.read(name).tobytes() for name in (*model.params, *model.state)}
+    refused = model.step(batch[:, :-1], batch[:, 1:], lr=1e-2)
+    if refused.finite or kept != {name: model.read(name).tobytes() for name in kept}:
+        yield "a step of Muon that is not finite has changed something"
+
+
 def differences() -> Iterator[str]:
     yield from documents()
+    yield from muon()
     model, reference = (
         Model("gpt2-4x256", batch=2, time=5, backend=backend, optimizer=OPTIMIZER, seed=3, **SMALL)
         for backend in (Device("cpu"), "reference")

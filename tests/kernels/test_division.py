@@ -36,7 +36,8 @@ def test_blocks_in_a_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "most", "count"), [(99, 9, 1), (100, 9, 4), (101, 9, 4), (100, 3, 3), (100, 1, 1), (100, 0, 1)]
+    ("work", "most", "count"),
+    [(99, 9, 1), (100, 9, 2), (199, 9, 2), (200, 9, 4), (900, 9, 4), (200, 3, 3), (100, 1, 1), (100, 0, 1)],
 )
 def test_workers(work: int, most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "threads", lambda: 4)

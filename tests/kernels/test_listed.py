@@ -7,10 +7,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numba import prange
 
 from tapeless import Model
-from tapeless.kernels.cpu import blas, listed, products_bfloat16
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu import blas, listed, pool, products_bfloat16
+from tapeless.kernels.cpu.compile import THREADED, Bound, Kernel
 from tapeless.kernels.cpu.listed import SINGLY, Listed, as_one
 
 STEPS = SINGLY + 3
@@ -93,6 +94,45 @@ def test_of_c_functions():
     (run,) = as_one([copy, partial(root, word(to.ctypes.data + 8), word(to.ctypes.data), word(8))])
     run()
     assert to.tolist() == [0, 1, 0, 1]
+
+
+def fill(out):
+    for i in prange(out.size):
+        out[i] = 1.0
+
+
+@pytest.mark.skipif(blas.cores() < 2, reason="needs two cores")
+def test_a_loop_wakes_as_many_threads_as_its_work_is_worth(monkeypatch):
+    """A listed loop of one thread's work does not ask the pool; afterwards other loops have what they had."""
+    blas.set_products("own")  # whose loops are on our own threads
+    try:
+        blas.set_threads(2)
+        out, kernel = np.zeros(4), Kernel(fill)
+        large, small = kernel.bind(THREADED, out), kernel.bind(THREADED, out)
+        assert isinstance(large, Bound)
+        assert isinstance(small, Bound)
+        assert large.threads == 2
+        small.threads = 1
+        for pair, rounds in (((large, large), 2), ((small, large), 1), ((small, small), 0)):
+            (run,) = as_one(list(pair))
+            before = int(pool._words[pool.ROUND])
+            run()
+            assert int(pool._words[pool.ROUND]) - before == rounds
+            assert pool._words[pool.WANTED] == 1
+        assert out.tolist() == [1.0] * 4
+    finally:
+        blas.set_products(None)
+        blas.set_threads(None)
+
+
+def test_how_many_threads_work_is_worth(monkeypatch):
+    """Two from a size on, as many more as there are halves of it, rounded to 4, 8, … unless that is all."""
+    for there, expected in {
+        1: [1, 1, 1, 1, 1], 2: [1, 2, 2, 2, 2], 6: [1, 2, 2, 6, 6], 16: [1, 2, 2, 4, 16],
+    }.items():  # fmt: skip
+        monkeypatch.setattr(blas, "_threads", there)
+        assert [blas.sharers(work, 1000) for work in (999, 1000, 1999, 3900, 9000)] == expected
+        assert blas.sharers(0, 0) == there  # as tests ask for threads in any case
 
 
 def eight(out, a, b, c, d, e, f, g):

@@ -30,6 +30,9 @@ ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 A_NARROW, B_NARROW = 1 << 10, 1 << 11  # added to ROW_MAJOR, they tell our own which factors are bfloat16
 MKL_INTEL_THREADS, MKL_GNU_THREADS = 0, 3
 THREADED = 500_000  # FLOPs; a smaller product stays on one thread
+# Each further thread is woken for so large a part of the work from which there are two: with many cores, a small loop
+# takes less time than all of them take to begin it.
+GRAIN = 0.5
 PRODUCTS = ("mkl", "own")
 
 
@@ -124,6 +127,17 @@ _threads = 0
 
 def threads() -> int:
     return _threads or set_threads(None)
+
+
+def sharers(work: int, threaded_from: int) -> int:
+    """How many threads share a loop or a matmul of so much work: two from `threaded_from` on, then 4, 8, … where there
+    is work for them, or all."""
+    if work < threaded_from:
+        return 1
+    part = GRAIN * threaded_from
+    if work >= part * threads():
+        return threads()
+    return min(threads(), 1 << max(1, int(work / part).bit_length() - 1))
 
 
 def cores() -> int:
@@ -309,7 +323,7 @@ def bound_products(
 
 
 def _threads_for(m: int, n: int, k: int) -> int:
-    return threads() if 2 * m * n * k >= THREADED else 1
+    return sharers(2 * m * n * k, THREADED)
 
 
 def product_scratch(call: Any, precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:

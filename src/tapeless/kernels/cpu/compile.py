@@ -36,9 +36,10 @@ compiled: list[Compiled] = []
 
 
 class Bound(partial[None]):
-    """A kernel with its arguments, and what Numba has made of it for them."""
+    """A kernel with its arguments, what Numba has made of it for them, and how many threads its work is worth."""
 
     result: Any
+    threads: int
 
 
 class Kernel:
@@ -70,9 +71,11 @@ class Kernel:
         keep_on_disk(form, clone)
         return form
 
-    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED) -> Native:
-        """Compiled for these arguments (or read from the cache), ready to be called with none."""
-        threaded = size >= threaded_from and blas.threads() > 1
+    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, sharers: int | None = None) -> Native:
+        """Compiled for these arguments (or read from the cache), ready to be called with none. `sharers`: threads that
+        are wanted, where that is not given by the size."""
+        sharers = sharers or blas.sharers(size, threaded_from)
+        threaded = sharers > 1 and blas.threads() > 1
         form = self._threaded if threaded else self._serial
         types = tuple(type_of(argument) for argument in arguments)
         if types not in form.overloads:
@@ -93,7 +96,7 @@ class Kernel:
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
         called = form.overloads[types].entry_point if any(map(is_narrow, arguments)) else form
         run = Bound(called, *arguments)
-        run.result = form.overloads[types]
+        run.result, run.threads = form.overloads[types], sharers
         return run
 
 

@@ -16,8 +16,9 @@ def blocks(size: int, length: int) -> int:
 
 
 def workers(work: int, threaded_from: int, most: int) -> int:
-    """How many threads share it, at most so many: one alone where waking the others costs more than they save."""
-    return max(1, min(most, blas.threads())) if work >= threaded_from else 1
+    """How many threads share it, at most so many: as few as its size is worth, and one alone where waking another costs
+    more than it saves."""
+    return max(1, min(most, blas.sharers(work, threaded_from)))
 
 
 def parts(rows: int, fewest: int, most: int) -> int:

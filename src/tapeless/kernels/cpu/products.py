@@ -19,7 +19,7 @@ import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
+from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.functions import compiled_function
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.packing import (
@@ -358,7 +358,7 @@ def bound(
     function = rectangle().ctypes
     if across * down > 1:
         given = (c, c_row, a, *of_a, b, *of_b, int(add), rooms, bias, int(relu), flat_mask, mask_row)
-        return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
+        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, sharers=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),

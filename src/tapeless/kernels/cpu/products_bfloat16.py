@@ -18,7 +18,7 @@ from numba.core import config
 from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, TRANSPOSED
-from tapeless.kernels.cpu.compile import THREADED, Kernel, apart
+from tapeless.kernels.cpu.compile import Kernel, apart
 from tapeless.kernels.cpu.functions import compiled_function
 from tapeless.kernels.cpu.narrow import is_narrow
 from tapeless.kernels.cpu.products import FAR, SGEMM, cut, division_of
@@ -332,7 +332,7 @@ def bound(
     shift = None if bias is None else bias.view(np.uint8)
     if across * down > 1:
         given = (c, c_row, kind, a, *of_a, b, *of_b, shift, rooms, packed, high, wide)
-        return RECTANGLES.bind(THREADED, across, down, m, n, k, *given)
+        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, sharers=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), address(a.ctypes.data), *map(integer, of_a),

@@ -152,12 +152,12 @@ def _mean(
 ):  # fmt: skip
     """(1). Where nothing may be changed x is 0, whatever the gradient."""
     r = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
-    finite, scale = tl.load(FINITE) != 0, tl.load(SCALE).to(tl.float32)
+    changing, scale = r < tl.where(tl.load(FINITE) != 0, R, 0), tl.load(SCALE).to(tl.float32)
     total = tl.zeros((HIGH, WIDE), tl.float64)
     for first in range(0, C, WIDE):
         c = first + tl.arange(0, WIDE)
         inside = (r < R)[:, None] & (c < C)[None, :]
-        at, changes = r[:, None].to(tl.int64) * length + c[None, :], inside & finite
+        at, changes = r[:, None].to(tl.int64) * length + c[None, :], changing[:, None] & (c < C)[None, :]
         g, m = scale * numbers(G + at, changes), numbers(M + at, changes)
         m += new * (g - m)
         tl.store(M + at, m, mask=changes)
@@ -185,13 +185,13 @@ def _step(
 ):  # fmt: skip
     """(4)"""
     r = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
-    finite, lr = tl.load(FINITE) != 0, tl.load(LR)
+    changing, lr = r < tl.where(tl.load(FINITE) != 0, R, 0), tl.load(LR)
     shrink, rate = (lr * decay).to(tl.float32), (lr * share).to(tl.float32)
     moves, sizes = tl.zeros((HIGH, WIDE), tl.float64), tl.zeros((HIGH, WIDE), tl.float64)
     for first in range(0, C, WIDE):
         c = first + tl.arange(0, WIDE)
         inside = (r < R)[:, None] & (c < C)[None, :]
-        at, changes = r[:, None].to(tl.int64) * length + c[None, :], inside & finite
+        at, changes = r[:, None].to(tl.int64) * length + c[None, :], changing[:, None] & (c < C)[None, :]
         w, x = numbers(WEIGHTS + at, inside), numbers(X + r[:, None].to(tl.int64) * C + c[None, :], inside)
         change = tl.where(changes, shrink * w + rate * x, 0.0)
         step_to(WEIGHTS, ROUNDED, at, w - change, changes)
