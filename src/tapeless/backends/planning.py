@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tapeless.backends.backend import Backend
 from tapeless.backends.memory import largest_batch
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset
-from tapeless.program.arena import Plan, make_plans
+from tapeless.program.arena import Plan, least_bytes, make_plans
 from tapeless.program.precision import Precision
 
 FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
@@ -43,6 +44,21 @@ class Wanted:
         evaluation = transformer.evaluation(preset, self.batch, self.time, weighted=self.weighted)
         return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
 
+    def largest_batch(self, room: int, beside: int = 0) -> int:
+        """The largest that this much memory has room for, with `beside` for what is not the model."""
+
+        def needs(batch: int) -> int:
+            return replace(self, batch=batch).plans()[0].peak_bytes + beside
+
+        return largest_batch(needs, room, lambda batch: replace(self, batch=batch)._least_bytes() + beside)
+
+    def _least_bytes(self) -> int:
+        """Fewer than a plan takes, by little, and found much sooner."""
+        preset, master = laid_out(self.preset, self.backend, self.precision), self.precision.has_master
+        how: dict[str, Any] = {"master": master, "weighted": self.weighted, "verified": False}
+        program = transformer.training(preset, self.batch, self.time, self.optimizer, **how)
+        return least_bytes(program, self.precision, self.backend.scratch, self.backend.together)
+
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, unless the backend has no room for them: then the largest batch that has, and what would help."""
         made = self.plans()
@@ -52,10 +68,10 @@ class Wanted:
         return made
 
     def _does_not_fit(self, needed: int, room: int) -> str:
-        largest = self._largest_batch(room)
+        largest = self.largest_batch(room)
         remedies = [f"batch {largest} fits"] if largest else []
         for setting, other in self._leaner():
-            largest = other._largest_batch(room)
+            largest = other.largest_batch(room)
             if largest:
                 remedies.append(f"with {setting} batch {largest} fits")
         if not remedies:
@@ -72,6 +88,3 @@ class Wanted:
             yield "recompute=True", replace(self, preset=self.preset.override(recompute=True))
         if layout.chunk is not None and layout.chunk > FEWER_ROWS:
             yield f"chunk={FEWER_ROWS}", replace(self, preset=self.preset.override(chunk=FEWER_ROWS))
-
-    def _largest_batch(self, room: int) -> int:
-        return largest_batch(lambda batch: replace(self, batch=batch).plans()[0].peak_bytes, room)

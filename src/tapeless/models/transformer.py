@@ -212,10 +212,12 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 
 def training(
-    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False
-) -> Program:
+    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False,
+    verified: bool = True,
+) -> Program:  # fmt: skip
     """zero, unless it is lean, forward, backward, clip, update. Without an optimizer it ends with the gradients.
-    `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
+    `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes.
+    `verified`: not, where nothing but its size is asked for."""
     lean = preset.layout.lean and optimizer is not None  # else the gradients are what is asked for
     p = Builder(partial(is_trained, preset), lean=lean)
     n = declare(p, preset, batch, time, weighted=weighted, learning=True)
@@ -233,7 +235,7 @@ def training(
         front_backward(p, n, dx)
     if optimizer is not None:
         write_update(p, optimizer, gradients, n.loss, master)
-    return p.verified()
+    return p.verified() if verified else p.build()
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer, master: bool) -> None:
