@@ -23,7 +23,7 @@ LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole 
 KERNEL_SCRATCH = "kernel scratch"
 MOST_SHOWN = 200  # buffers in a notebook
 TRIES = 24  # orders in which buffers are placed, of each kind,
-MOST_PLACED = 5000  # as long as these are no more buffers than this
+MOST_PLACED = 7500  # as long as these are no more buffers than this
 FEW = 300  # ranges: see _Few
 Range = tuple[int, int]  # first and last call, both included
 
