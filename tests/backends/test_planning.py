@@ -81,9 +81,9 @@ def test_a_bound_from_below_is_asked_for_most_plans():
     planned, room = [], needed(SMALL, 40)
 
     class Seen(Wanted):
-        def plans(self):
+        def plans(self, **how):
             planned.append(self.batch)
-            return super().plans()
+            return super().plans(**how)
 
     wanted = Seen(SMALL, 1, 16, Optimizer("adamw"), PRECISIONS["float64"], Reference())
     assert wanted.largest_batch(room) == 40
