@@ -14,9 +14,6 @@ from tapeless.ops.contract import Scalar
 from tapeless.program.call import Argument, Call, Program, View, Weight, member_offsets
 
 
-_DECAYS = {(): "does not decay", (True,): "decays"}
-
-
 def check_call_meanings(call: Call) -> None:
     """Of one call alone: what says what it is stands where that is asked for, and nowhere else."""
     meanings = call.spec.meanings
@@ -66,9 +63,10 @@ def check_updated(program: Program, update: Call, norm: Call) -> None:
         sections.setdefault(weight.section, start)
         met = [first <= start and stop <= last for first, last in decays if first < stop and start < last]
         if scalars.get("decay") and met != [True] * weight.decay:
+            does = "does not decay" if not met else "decays" if met == [True] else "decays in part"
             raise ProgramError(
-                f"wrong decay: {weight.name} {_DECAYS.get(tuple(met), 'decays in part')} in {update.at}, and is declared "
-                f"as {weight.meaning or 'nothing'}, which {'decays' if weight.decay else 'does not'}."
+                f"wrong decay: {weight.name} {does} in {update.at}, and is declared as {weight.meaning or 'nothing'}, "
+                f"which {'decays' if weight.decay else 'does not'}."
             )
         found = matrices.pop(start, None)
         due = (weight.shape[0], weight.matrices) if weight.matrices and "matrices" in scalars else None
@@ -89,9 +87,9 @@ def check_updated(program: Program, update: Call, norm: Call) -> None:
 
 
 def _told(matrices: tuple[int, tuple[int, ...]] | None) -> str:
-    if matrices is None:
+    rows, widths = matrices or (0, ())
+    if not widths:
         return "no matrix"
-    rows, widths = matrices
     return f"matrices of {rows} rows and {', '.join(map(str, widths))} columns"
 
 
@@ -103,25 +101,24 @@ def _check_cuts(program: Program) -> None:
         for argument in call.arguments:
             if argument.mode != "write":
                 reads.setdefault(argument.view.buffer.name, []).append((argument.view, call))
-    found: dict[Weight, dict[int, Call]] = {}
+    found: dict[Weight, tuple[Call, dict[int, Call]]] = {}
     for call in program.phase("forward"):
         for argument in call.reads:
-            weight = argument.view.buffer
-            if isinstance(weight, Weight) and weight.meaning == "matrix" and weight.kind == "weight":
-                y, edges = call.writes[0].view, found.setdefault(weight, {})
-                if any(each.view.buffer.kind == "input" for each in call.reads):
-                    continue
-                for view, reader in (*reads.get(y.buffer.name, ()), (y, call)):
+            weight, y = argument.view.buffer, call.writes[0].view
+            if isinstance(weight, Weight) and (weight.meaning, weight.kind) == ("matrix", "weight"):
+                _, edges = found.setdefault(weight, (call, {}))
+                comes_in = any(each.view.buffer.kind == "input" for each in call.reads)
+                for view, reader in () if comes_in else (*reads.get(y.buffer.name, ()), (y, call)):
                     for edge in (view.start, view.stop):
                         if y.start <= edge <= y.stop:
                             edges.setdefault(argument.view.start + edge - y.start, reader)
-    for weight, edges in found.items():
+    for weight, (call, edges) in found.items():
         declared = set(accumulate(weight.matrices, initial=0)) if weight.matrices else set()
         if not weight.adapter and declared != edges.keys():
             odd = min(declared ^ edges.keys())
-            where = f"reads what it makes {'apart' if odd in edges else 'together'} at column {odd}"
-            reader = edges.get(odd) or next(iter(edges.values()), program.calls[0])
+            reader = edges.get(odd) or next(iter(edges.values()), call)
+            seen = f"reads what it makes {'apart' if odd in edges else 'together'} at column {odd}"
             raise ProgramError(
                 f"wrong matrices: {weight.name} is declared as {_told((weight.shape[0], weight.matrices))}, and "
-                f"{reader.at} {where}."
+                f"{reader.at} {seen if edges else 'multiplies what comes in with it: it is none of a layer'}."
             )
