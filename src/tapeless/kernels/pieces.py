@@ -34,4 +34,5 @@ def count(spans: Spans, block: int, edges: Iterable[int]) -> int:
 def inside(pieces: Array, spans: Spans) -> Array:
     """Which pieces lie in one of these spans: where as many have begun as have ended, none is open."""
     edges = np.array(sorted(chain.from_iterable(spans)), np.int64)
-    return np.searchsorted(edges, pieces[:, 0], side="right") % 2 == 1
+    found: Array = np.searchsorted(edges, pieces[:, 0], side="right") % 2 == 1
+    return found

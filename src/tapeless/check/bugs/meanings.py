@@ -3,26 +3,35 @@ stepped as what it is not."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tapeless.check.bugs.planting import Bug, Plant, Values, around, call, together
-from tapeless.models import transformer
+from tapeless.models import blocks, transformer
 from tapeless.models.parts import attention
 from tapeless.ops.muon.reference import Matrices
 from tapeless.program.builder import Builder
+from tapeless.program.call import Output, update
+
+LOSSES = ("classifier", "squared_error")
 
 
 def _given(titles: tuple[str, ...], **others: str) -> Plant:
-    """These calls are given other buffers, by name, where they are given any."""
+    """These calls are given other buffers, by name, where they are given one of that shape."""
 
     def wrong(right: Any, self: Builder, op: str, direction: str, values: Values, stack: tuple[str, ...]) -> None:
         made = dict(values)
         for name, other in others.items():
-            if f"{op}.{direction}" in titles and made.get(name) is not None:
-                made[name] = self._buffers.get(other, made[name])
+            there = self._buffers.get(other)
+            if f"{op}.{direction}" in titles and there and made.get(name) and _shape(made[name]) == there.shape:
+                made[name] = update(there) if isinstance(made[name], Output) else there
         right(self, op, direction, made, stack)
 
     return around(Builder, "call", wrong)
+
+
+def _shape(given: Any) -> Any:
+    return (given.view if isinstance(given, Output) else given).shape
 
 
 def _exchanged(one: str, other: str, *titles: str) -> Plant:
@@ -40,6 +49,11 @@ def _declared(ending: str, **changes: Any) -> Plant:
 
 def _sides_exchanged(right: Any, region: Any) -> Matrices:
     return tuple((start, sum(widths), (rows,)) for start, rows, widths in right(region))
+
+
+def _scale_for_shift(right: Any, *sizes: Any) -> Any:
+    n = right(*sizes)
+    return replace(n, weight=n.bias, bias=n.weight, dweight=n.dbias, dbias=n.dweight) if n.bias else n
 
 
 def _one_matrix(right: Any, p: Builder, name: str, *sizes: Any, **about: Any) -> Any:
@@ -92,17 +106,13 @@ BUGS = (
     ),
     Bug(
         "segments-are-places",
-        "attention in attention",
-        "Attention reads the places of tokens as the beginnings of their documents, in both directions.",
-        "Of packed documents the first tokens see those of another, and the last hardly themselves.",
-        _given(("attention.forward", "attention.backward"), starts="places"),
-    ),
-    Bug(
-        "places-are-segments",
         "angles in rotary",
-        "Tokens are turned by where their document begins.",
-        "No token knows its place; the loss of one document a row is that of a bag of words.",
-        _given(("angles.forward",), places="starts"),
+        "The places of tokens and the beginnings of their documents are exchanged, in both directions.",
+        "Packed documents see one another, and no token knows its place.",
+        together(
+            _given(("attention.forward", "attention.backward"), starts="places"),
+            _given(("angles.forward",), places="starts"),
+        ),
     ),
     Bug(
         "cosine-for-sine",
@@ -113,17 +123,13 @@ BUGS = (
     ),
     Bug(
         "targets-are-inputs",
-        "classifier in transformer",
-        "The loss is that of saying the inputs again.",
-        "It falls to zero within a few hundred steps.",
-        _given(("classifier.forward", "classifier.backward"), targets="tokens"),
-    ),
-    Bug(
-        "inputs-are-targets",
         "embedding in transformer",
-        "The targets are embedded, in both directions.",
-        "It falls to zero within a few hundred steps.",
-        _given(("embedding.forward", "embedding.backward"), tokens="targets"),
+        "What is read and what is to be said are exchanged.",
+        "It learns to say the token before.",
+        together(
+            _given(("embedding.forward", "embedding.backward"), tokens="targets"),
+            _given(tuple(f"{loss}.{way}" for loss in LOSSES for way in ("forward", "backward")), targets="tokens"),
+        ),
     ),
     Bug(
         "betas-exchanged",
@@ -172,8 +178,6 @@ BUGS = (
         "layernorm in norm",
         "A norm scales by what it is to shift by, in both directions.",
         "All is 0 in the first step; published weights write noise.",
-        together(
-            _exchanged("weight", "bias", "layernorm.forward"), _exchanged("dweight", "dbias", "layernorm.backward")
-        ),
+        around(blocks, "declare_norm", _scale_for_shift),
     ),
 )
