@@ -65,6 +65,24 @@ def test_needs_that_bend_take_few_plans_too():
     assert len(asked) <= 8
 
 
+@pytest.mark.parametrize("under", [0, 3, 700, 5000])
+def test_what_is_at_least_needed_finds_the_same(under):
+    """However far below the need it lies, and where it is near, with one question of what is needed."""
+    asked: list[int] = []
+
+    def needs(batch):
+        asked.append(batch)
+        return 10**5 + 1000 * batch
+
+    for room in (10**5, 10**5 + 1999, 10**6, 10**6 + 999):
+        asked.clear()
+        found = largest_batch(needs, room, lambda batch: 10**5 - under + 1000 * batch)
+        assert found == largest_batch(needs, room)
+    asked.clear()
+    largest_batch(needs, 10**6 + 500, lambda batch: 10**5 - 499 + 1000 * batch)
+    assert asked == [900]
+
+
 def test_needs_that_do_not_grow_end():
     assert largest_batch(lambda batch: 5, 10) == memory.MOST_BATCH
 

@@ -1,8 +1,13 @@
-"""A model that has no room is refused before anything is allocated, with what would fit."""
+"""A model that has no room is refused before anything is allocated, with what would fit; a plan costs what its list of
+calls costs, whatever the model weighs."""
+
+import re
+import tracemalloc
 
 import pytest
 
 from tapeless import Model
+from tapeless.backends.backend import planner_named
 from tapeless.backends.planning import Wanted
 from tapeless.backends.reference import Reference
 from tapeless.errors import TapelessError
@@ -43,6 +48,47 @@ def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_tha
     says = rf"^gpt2-4x256 at batch 8, time 16 needs {needed(SMALL, 8):,} bytes and the GPU has {room:,} to give: "
     with pytest.raises(TapelessError, match=says + rf"batch 5 fits, {helps}\.$"):
         Model(SMALL, batch=8, time=16, backend=Cramped(room), optimizer="adamw")
+
+
+@pytest.mark.parametrize(("backend", "optimizer"), [("cpu", "adamw"), ("cpu", "muon"), ("cuda", "adamw")])
+def test_a_plan_costs_what_its_list_costs_and_not_what_the_model_weighs(backend, optimizer):
+    """A model with 100,000 times the weights, of the same calls, is planned with as much memory for the plan, but for
+    what is kept from plan to plan."""
+
+    def peak(channels: int) -> int:
+        wide = preset("gpt2-4x256").override(layers=1, channels=channels)
+        wanted = Wanted(wide, 1, 1024, Optimizer(optimizer), PRECISIONS["float32"], planner_named(backend))
+        tracemalloc.start()
+        try:
+            wanted.plans()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(128)  # what is imported and kept
+    assert peak(102_400) < peak(256) + 2**18
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw", "muon"])
+def test_a_model_wider_than_any_machine_is_refused_in_a_sentence(optimizer):
+    says = re.escape(" bytes in one block, which this machine cannot give: take a smaller batch, time or model, or ")
+    with pytest.raises(TapelessError, match=rf"^this needs [\d,]{{17,}}{says}recompute=True\.$"):
+        Model("gpt2-4x256", channels=100_000, optimizer=optimizer, backend="cpu")
+
+
+def test_a_bound_from_below_is_asked_for_most_plans():
+    """Most are gathered alone: one plan is made, and a second where the bound was too low."""
+    planned, room = [], needed(SMALL, 40)
+
+    class Seen(Wanted):
+        def plans(self, **how):
+            planned.append(self.batch)
+            return super().plans(**how)
+
+    wanted = Seen(SMALL, 1, 16, Optimizer("adamw"), PRECISIONS["float64"], Reference())
+    assert wanted.largest_batch(room) == 40
+    assert wanted.largest_batch(room + 100, beside=101) == 39
+    assert set(planned) <= {39, 40}
 
 
 def test_where_no_batch_fits_it_says_so():

@@ -11,8 +11,8 @@ from tapeless.backends.backend import backend_named
 from tapeless.kernels.cpu import blas, division
 from tapeless.kernels.cpu.compile import THREADED
 from tapeless.kernels.cpu.sections import BLOCK, cut
+from tapeless.kernels.pieces import inside
 from tapeless.ops import OPS
-from tapeless.ops.adamw import cpu as adamw
 from tapeless.ops.attention import cpu as attention
 from tapeless.ops.classifier import cpu as classifier
 from tapeless.ops.embedding import cpu as embedding
@@ -158,8 +158,8 @@ def test_pieces_of_a_pass() -> None:
         [2 * BLOCK, 2 * BLOCK + 1],
     ]  # fmt: skip
     assert firsts.tolist() == [0, 2, 4, 7]
-    assert adamw._inside(pieces, decayed).tolist() == [False, True, False, True, True, False, False]
-    assert adamw._inside(pieces, ()).tolist() == [False] * 7
+    assert inside(pieces, decayed).tolist() == [False, True, False, True, True, False, False]
+    assert inside(pieces, ()).tolist() == [False] * 7
     pieces, firsts = cut(3, (0,))
     assert (pieces.tolist(), firsts.tolist()) == ([[0, 3]], [0, 1])
 

@@ -99,10 +99,11 @@ def test_a_program_whose_clip_nobody_uses() -> None:
 
 
 def test_the_scale_of_the_update_is_that_of_the_clip() -> None:
-    program = right("gpt")
+    program, given = right("gpt"), Buffer("given", "input", (1,), "scalar", meaning="gradient scale")
+    program = Program(program.calls, (*program.buffers, given))
     sgd = program.calls[-1]
     with pytest.raises(ProgramError, match="must be the result of clip"):
-        verify(changed(program, sgd, taking(sgd, scale=buffer(program, "limit"))))
+        verify(changed(program, sgd, taking(sgd, scale=given)))
 
 
 def two_steps(

@@ -10,7 +10,7 @@ from typing import Any
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.program.builder import Builder
-from tapeless.program.call import Argument, Buffer, Call, Program, View, add, as_view, write
+from tapeless.program.call import Argument, Buffer, Call, Program, View, Weight, add, as_view, member_offsets, write
 from tests.program.wiring import BASE, BATCH, CHANGES, TIME
 
 Change = Callable[[Program], Program]
@@ -35,6 +35,8 @@ RULES = {
     "random": r"^random: .*(again, as both have site|learns nothing)",
     "not the same": r"wrong starts: .* must be given the same",
     "region": r"is no part of the region|lie in the order of their weights",
+    "meaning": r"^wrong meaning: .* (is declared as .*, but .* is|is given|it can be one)",
+    "declared": r"^wrong (decay|matrices|sections): ",
     "update": r"updated again|used by no update|must be all|must be the result of",
 }
 
@@ -54,8 +56,9 @@ def base(name: str) -> Program:
     """`gpt` has as many positions as words, so that gradients of two tables can be taken for each other."""
     if name == "shared bias":
         return shared_bias()
-    if name == "gpt":
-        return transformer.training(BASE.override(context=5, layers=1), BATCH, TIME, Optimizer("adamw"))
+    if name in ("gpt", "muon"):
+        optimizer = Optimizer("adamw" if name == "gpt" else "muon")
+        return transformer.training(BASE.override(context=5, layers=1), BATCH, TIME, optimizer)
     return transformer.training(
         BASE.override(**CHANGES[name]), BATCH, TIME, Optimizer("sgd"), weighted=name == "signal"
     )
@@ -286,6 +289,69 @@ def forward_alone(p: Program) -> Program:
     return Program(calls, tuple(b for b in p.buffers if b in used or (b.kind == "weight" and not b.members)))
 
 
+def decaying(change: Callable[[Program], tuple[tuple[int, int], ...]], place: str = "adamw.forward") -> Change:
+    return lambda p: with_scalar(place, decayed=change(p))(p)
+
+
+def span(p: Program, name: str) -> tuple[int, int]:
+    members = buffer(p, "weights").members
+    start = member_offsets(members)[0][next(n for n, each in enumerate(members) if each.name == name)]
+    return start, start + buffer(p, name).elements
+
+
+def decayed(p: Program) -> tuple[tuple[int, int], ...]:
+    spans: tuple[tuple[int, int], ...] = dict(at(p, "adamw.forward").scalars)["decayed"]
+    return spans
+
+
+def stepped(change: Callable[[int, int, tuple[int, ...]], tuple[int, int, tuple[int, ...]] | None]) -> Change:
+    """Muon is told other matrices."""
+
+    def changed_matrices(p: Program) -> Program:
+        matrices = [change(*each) for each in dict(at(p, "muon.forward").scalars)["matrices"]]
+        return with_scalar("muon.forward", matrices=tuple(each for each in matrices if each))(p)
+
+    return changed_matrices
+
+
+def as_declared(p: Program) -> Program:
+    members = buffer(p, "weights").members
+    pairs = zip(members, member_offsets(members)[0], strict=True)
+    matrices = tuple((start, m.shape[0], m.matrices) for m, start in pairs if isinstance(m, Weight) and m.matrices)
+    return with_scalar("muon.forward", matrices=matrices)(p)
+
+
+def declared(name: str, **fields: Any) -> Change:
+    """A weight says something else of itself, wherever it is."""
+
+    def change(p: Program) -> Program:
+        old = buffer(p, name)
+        new = replace(old, **fields)
+        regions = {
+            b.name: replace(b, members=tuple(new if m == old else m for m in b.members))
+            for b in p.buffers
+            if old in b.members
+        } | {name: new}
+
+        def seen(view: View) -> View:
+            return replace(view, buffer=regions.get(view.buffer.name, view.buffer))
+
+        calls = (_arguments(call, lambda a: replace(a, view=seen(a.view))) for call in p.calls)
+        return Program(tuple(calls), tuple(regions.get(b.name, b) for b in p.buffers))
+
+    return change
+
+
+def numbers(place: str, **from_names: str) -> Change:
+    """Scalars that are given one another's values."""
+
+    def change(p: Program) -> Program:
+        there = dict(at(p, place).scalars)
+        return with_scalar(place, **{name: there[other] for name, other in from_names.items()})(p)
+
+    return change
+
+
 DROP, DROPPED = "dropout.forward attn.proj.dropped", "dropout.backward attn.dproj"
 UP, DOWN, PROJ = (f"linear.backward {name}.weight" for name in ("mlp.up", "mlp.down", "attn.proj"))
 NORM1, NORM2, NORM = (f"layernorm.backward {name}" for name in ("norm1.weight", "norm2.weight", "dnorm"))
@@ -390,7 +456,7 @@ WRONG = (
           "blocks.0.norm2", "layernorm.forward", "no backward"),
     Wrong("exchange", "weight and bias of a norm exchanged in the forward alone",
           exchange("layernorm.forward norm.bias", "weight", "bias"),
-          "norm", "layernorm.forward", "no backward"),
+          "norm.bias", "layernorm.forward", "meaning"),
     Wrong("exchange", "dy and x exchanged", exchange("gelu.backward", "dy", "x"),
           "blocks.0.mlp.act", "gelu.forward", "no backward"),
     Wrong("exchange", "attention's result and its gradient exchanged", exchange("attention.backward", "dy", "y"),
@@ -426,7 +492,7 @@ WRONG = (
           both(redirect(DOWN, "dx", "blocks.0.mlp.up"), redirect("gelu.backward", "dy", "blocks.0.mlp.up")),
           "blocks.0.mlp.up", "linear.backward", "overwritten"),
     Wrong("redirect", "the update scaled by the limit", redirect("adamw.forward", "scale", "limit"),
-          "limit", "adamw.forward", "update"),
+          "limit", "adamw.forward", "meaning"),
     Wrong("redirect", "the norm of the weights taken", redirect("global_norm.forward", "gradients", "weights"),
           "weights", "global_norm.forward", "update"),
     Wrong("redirect", "an input overwritten", overwriting("x"),
@@ -503,7 +569,7 @@ WRONG = (
           with_scalar(f"{DROP} again", rate=0.4, site=3),
           "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
     Wrong("redirect", "the update's number in place of the draws", redirect(DROP, "draws", "step"),
-          "blocks.0.attn.proj.dropped", "dropout.forward", "recomputation", "dropped"),
+          "step", "dropout.forward", "meaning", "dropped"),
     Wrong("drop", "dropped on the way, and not on the way back", drop("dropout.backward dx"),
           "dx", "positions.backward", "read too early", "dropped"),
     Wrong("reorder", "counted between forward and backward", before("count_draws.forward", "dropout.backward dx"),
@@ -528,9 +594,9 @@ WRONG = (
     Wrong("exchange", "a backward with a wider window", with_scalar("attention.backward", window=3),
           "blocks.0.attn.q_dturned", "attention.backward", "wrong scalar", "llama"),
     Wrong("exchange", "documents' beginnings for their places", redirect("attention.backward", "starts", "places"),
-          "blocks.0.attn.mix", "attention.forward", "no backward", "llama"),
+          "places", "attention.backward", "meaning", "llama"),
     Wrong("exchange", "cosine and sine exchanged in the backward", exchange("rope.backward q_dturned", "cos", "sin"),
-          "blocks.0.attn.dq_norm", "rope.backward", "no forward", "llama"),
+          "rotary.sin", "rope.backward", "meaning", "llama"),
     Wrong("exchange", "dgate and dup exchanged", exchange("swiglu.backward", "dgate", "dup"),
           "blocks.0.mlp.dgate_up", "swiglu.backward", "wrong gradient", "llama"),
     Wrong("exchange", "gate and up exchanged in the backward alone", exchange("swiglu.backward", "gate", "up"),
@@ -572,5 +638,76 @@ WRONG = (
     Wrong("reorder", "the keys' turn taken back before attention's backward",
           before("rope.backward k_dturned", "attention.backward"),
           "blocks.0.attn.k_dturned", "rope.backward", "read too early", "llama"),
+    # Of these the gradients are right, and what is meant is not.
+    Wrong("exchange", "Muon takes rows for widths", stepped(lambda start, rows, widths: (start, sum(widths), (rows,))),
+          "blocks.0.attn.qkv.weight", "muon.forward", "declared", "muon"),
+    Wrong("exchange", "queries, keys and values for one matrix",
+          stepped(lambda start, rows, widths: (start, rows, (sum(widths),))),
+          "blocks.0.attn.qkv.weight", "muon.forward", "declared", "muon"),
+    Wrong("exchange", "queries, keys and values declared as one matrix, and stepped so",
+          both(declared("blocks.0.attn.qkv.weight", matrices=(12,)), as_declared),
+          "blocks.0.attn.qkv.weight", "attention.forward", "declared", "muon"),
+    Wrong("exchange", "the feed-forward declared as two matrices, and stepped so",
+          both(declared("blocks.0.mlp.up.weight", matrices=(1, 3)), as_declared),
+          "blocks.0.mlp.up.weight", "gelu.forward", "declared", "muon"),
+    Wrong("exchange", "the features' product declared as a matrix of a layer",
+          declared("input.weight", matrices=(4,)), "input.weight", "linear.forward", "declared", "signal"),
+    Wrong("exchange", "a bias declared as a matrix", declared("blocks.0.mlp.up.bias", meaning="matrix"),
+          "blocks.0.mlp.up.bias", "linear.forward", "meaning"),
+    Wrong("exchange", "a norm's scale declared as a matrix", declared("norm.weight", meaning="matrix"),
+          "norm.weight", "layernorm.forward", "meaning"),
+    Wrong("exchange", "a bias that decays", decaying(lambda p: (*decayed(p), span(p, "blocks.0.attn.qkv.bias"))),
+          "blocks.0.attn.qkv.bias", "adamw.forward", "declared"),
+    Wrong("exchange", "everything decays", decaying(lambda p: ((0, buffer(p, "weights").elements),)),
+          "positions.weight", "adamw.forward", "declared"),
+    Wrong("exchange", "half of a matrix decays",
+          decaying(lambda p: tuple((a, b - 4) if (a, b) == span(p, "blocks.0.attn.qkv.weight") else (a, b)
+                                   for a, b in decayed(p))),
+          "blocks.0.attn.qkv.weight", "adamw.forward", "declared"),
+    Wrong("drop", "a matrix that does not decay", decaying(lambda p: decayed(p)[:-1]),
+          "blocks.0.mlp.down.weight", "adamw.forward", "declared"),
+    Wrong("drop", "nothing decays", with_scalar("adamw.forward", decayed=()),
+          "tokens.weight", "adamw.forward", "declared"),
+    Wrong("exchange", "sections of the update begin elsewhere",
+          lambda p: with_scalar("adamw.forward", sections=tuple(
+              start and start + 16 for start in dict(at(p, "adamw.forward").scalars)["sections"]))(p),
+          "weights", "adamw.forward", "declared"),
+    Wrong("exchange", "the betas exchanged", numbers("adamw.forward", beta1="beta2", beta2="beta1"),
+          "weights", "adamw.forward", "meaning"),
+    Wrong("exchange", "eps in place of the decay", numbers("adamw.forward", decay="eps"),
+          "weights", "adamw.forward", "meaning"),
+    Wrong("exchange", "the momentum of Muon for Adam's", numbers("muon.forward", momentum="beta1"),
+          "weights", "muon.forward", "meaning", "muon"),
+    Wrong("redirect", "clipped at the rate", redirect("clip.forward", "limit", "lr"),
+          "lr", "clip.forward", "meaning"),
+    Wrong("redirect", "clipped at the largest number", redirect("clip.forward", "limit", "largest"),
+          "largest", "clip.forward", "meaning"),
+    Wrong("redirect", "updated by the limit", redirect("adamw.forward", "lr", "limit"),
+          "limit", "adamw.forward", "meaning"),
+    Wrong("redirect", "updates counted where random numbers are", redirect("sgd.forward", "step", "dropout.draws"),
+          "dropout.draws", "sgd.forward", "meaning", "dropped"),
+    Wrong("exchange", "both moments exchanged", exchange("adamw.forward", "m", "v"),
+          "v", "adamw.forward", "meaning"),
+    Wrong("exchange", "what has moved told as what is there", exchange("adamw.forward", "moved", "norms"),
+          "weight_norms", "adamw.forward", "meaning"),
+    Wrong("redirect", "documents' beginnings for their places, in both directions",
+          both(redirect("attention.forward", "starts", "places"), redirect("attention.backward", "starts", "places")),
+          "places", "attention.forward", "meaning", "llama"),
+    Wrong("redirect", "turned by where the document begins", redirect("angles.forward", "places", "starts"),
+          "starts", "angles.forward", "meaning", "llama"),
+    Wrong("exchange", "cosine and sine exchanged where they are made", exchange("angles.forward", "cos", "sin"),
+          "rotary.sin", "angles.forward", "meaning", "llama"),
+    Wrong("redirect", "the inputs are the targets", redirect("classifier.backward", "targets", "tokens"),
+          "tokens", "classifier.backward", "meaning"),
+    Wrong("redirect", "the targets are embedded, in both directions",
+          both(redirect("embedding.forward", "tokens", "targets"), redirect("embedding.backward", "tokens", "targets")),
+          "targets", "embedding.forward", "meaning"),
+    Wrong("redirect", "the loss divided by the limit", redirect("classifier.backward", "count", "limit"),
+          "limit", "classifier.backward", "meaning"),
+    Wrong("exchange", "seed and counter exchanged", exchange(DROPPED, "seed", "draws"),
+          "dropout.draws", "dropout.backward", "meaning", "dropped"),
+    Wrong("redirect", "positions taken for the words that are scored",
+          redirect("classifier.backward", "weight", "positions.weight"),
+          "positions.weight", "classifier.backward", "meaning"),
 )
 # fmt: on

@@ -152,7 +152,7 @@ def bind_call(
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]
     arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]
-    arguments += [value for _, value in call.scalars]
+    arguments += call.numbers
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
     options = {"add": added} if added else {}
     return backend.bind(call, arguments, options | ({"scratch": scratch} if scratch else {}))

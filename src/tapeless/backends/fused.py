@@ -241,7 +241,7 @@ def _bound(
     """As by itself, with other arrays or `more` of them; `add`: what it adds to, if not what the call says; `also`: to
     which of `more` it adds."""
     binder = getattr(import_module(f"tapeless.ops.{call.op}.cuda"), call.direction)
-    arguments = [arrays.get(name) for name in call.signature.arguments] + [value for _, value in call.scalars]
+    arguments = [arrays.get(name) for name in call.signature.arguments] + call.numbers
     said = frozenset(argument.name for argument in call.writes if argument.mode == "add")
     added = (said if add is None else add) | {*also}
     natives: list[Native] = binder(*arguments, **({"add": added} if added else {}), **more)

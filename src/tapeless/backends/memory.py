@@ -43,16 +43,20 @@ def parsed_memory(text: str) -> int:
     return int(float(match[1]) * units[match[2].lower()])
 
 
-def largest_batch(needs: Callable[[int], int], room: int) -> int:
-    """The largest batch whose need, which `needs` tells, is at most `room`; 0 where not even one sequence fits.
+def largest_batch(needs: Callable[[int], int], room: int, least: Callable[[int], int] | None = None) -> int:
+    """The largest batch whose need, which `needs` tells, is at most `room`; 0 where not even one sequence fits. What is
+    at least needed is asked first, where `least` tells it sooner: mostly the largest batch by that is the answer.
 
     Needs grow nearly in a straight line, so the line through what is known on both sides guesses well, and as long as
     nothing is known above, the one through the last two below. Every third time the middle is tried, so that it ends.
     """
+    most = MOST_BATCH if least is None else largest_batch(least, room)
+    if least is not None and (most == 0 or needs(most) <= room):
+        return most
     fits: tuple[int, int] = (1, needs(1))  # the largest known to fit: batch, bytes
     if fits[1] > room:
         return 0
-    above, highest = MOST_BATCH + 1, None  # the smallest known not to fit, and its bytes
+    above, highest = most + (least is None), None  # the smallest known not to fit, and its bytes
     slope, rounds = needs(2) - fits[1], 0
     while above - fits[0] > 1:
         rounds += 1

@@ -10,7 +10,8 @@ from tapeless.backends.memory import largest_batch
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset
-from tapeless.program.arena import Plan, make_plans
+from tapeless.program.arena import Plan, least_bytes, make_plans
+from tapeless.program.call import Program
 from tapeless.program.precision import Precision
 
 FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
@@ -34,14 +35,34 @@ class Wanted:
     backend: Backend
     weighted: bool = False
 
-    def plans(self) -> tuple[Plan, Plan]:
+    def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """Of the training step and of the evaluation that shares its memory."""
-        preset = laid_out(self.preset, self.backend, self.precision)
-        training = transformer.training(
-            preset, self.batch, self.time, self.optimizer, master=self.precision.has_master, weighted=self.weighted
-        )
-        evaluation = transformer.evaluation(preset, self.batch, self.time, weighted=self.weighted)
+        training = self._training(verified)
+        evaluation = transformer.evaluation(self._laid_out, self.batch, self.time, weighted=self.weighted)
         return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
+
+    @property
+    def _laid_out(self) -> Preset:
+        return laid_out(self.preset, self.backend, self.precision)
+
+    def _training(self, verified: bool) -> Program:
+        return transformer.training(
+            self._laid_out, self.batch, self.time, self.optimizer,
+            master=self.precision.has_master, weighted=self.weighted, verified=verified,
+        )  # fmt: skip
+
+    def largest_batch(self, room: int, beside: int = 0) -> int:
+        """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked
+        for, of lists that differ from the verified one in nothing else: they are not verified again."""
+
+        def needs(batch: int) -> int:
+            return replace(self, batch=batch).plans(verified=False)[0].peak_bytes + beside
+
+        def least(batch: int) -> int:
+            program = replace(self, batch=batch)._training(verified=False)
+            return least_bytes(program, self.precision, self.backend.scratch, self.backend.together) + beside
+
+        return largest_batch(needs, room, least)
 
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, unless the backend has no room for them: then the largest batch that has, and what would help."""
@@ -52,10 +73,10 @@ class Wanted:
         return made
 
     def _does_not_fit(self, needed: int, room: int) -> str:
-        largest = self._largest_batch(room)
+        largest = self.largest_batch(room)
         remedies = [f"batch {largest} fits"] if largest else []
         for setting, other in self._leaner():
-            largest = other._largest_batch(room)
+            largest = other.largest_batch(room)
             if largest:
                 remedies.append(f"with {setting} batch {largest} fits")
         if not remedies:
@@ -65,13 +86,10 @@ class Wanted:
 
     def _leaner(self) -> Iterator[tuple[str, Wanted]]:
         """Settings that take less memory and compute the same."""
-        layout = laid_out(self.preset, self.backend, self.precision).layout
+        layout = self._laid_out.layout
         if not layout.lean:
             yield "lean=True", replace(self, preset=self.preset.override(lean=True))
         if not layout.recompute:
             yield "recompute=True", replace(self, preset=self.preset.override(recompute=True))
         if layout.chunk is not None and layout.chunk > FEWER_ROWS:
             yield f"chunk={FEWER_ROWS}", replace(self, preset=self.preset.override(chunk=FEWER_ROWS))
-
-    def _largest_batch(self, room: int) -> int:
-        return largest_batch(lambda batch: replace(self, batch=batch).plans()[0].peak_bytes, room)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from tapeless.backends.backend import backend_named
 from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
-from tapeless.check.models import WALKED, check_program, check_walk
+from tapeless.check.models import WALKED, check_program, check_updates, check_walk
 from tapeless.check.ops import check_alone, check_backend_alone
 from tapeless.check.ranges import check_ranges
 from tapeless.check.steps import check_steps
@@ -26,6 +26,7 @@ def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collecti
             yield from check_alone(name)
     for configuration in WALKED:
         yield from check_program(configuration)
+    yield from check_updates()
     yield from check_steps()
     yield from check_training()
     for configuration in WALKED:

@@ -10,7 +10,8 @@ was made by the call that wrote it last, whose own dy was right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from tapeless.check import plain_model as plain
 from tapeless.check.complex_step import STEP, check_directions
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tapeless.check.finding import EXACT, Finding, difference
+from tapeless.check.steps import small_model
 from tapeless.errors import ProgramError
 from tapeless.model import Model
+from tapeless.models.config import CHOICES
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, gradient_name
 
@@ -55,8 +58,18 @@ def place_of(call: Call) -> str:
 
 def check_program(configuration: Configuration) -> Iterator[Finding]:
     """What can be seen without computing anything."""
+    yield from _refused(lambda: configuration.model("float64"))
+
+
+def check_updates() -> Iterator[Finding]:
+    """The same, with the update of each optimizer."""
+    for name in CHOICES["optimizer"]:
+        yield from _refused(partial(small_model, name, dropout=0.1))
+
+
+def _refused(make: Callable[[], Model]) -> Iterator[Finding]:
     try:
-        configuration.model("float64")
+        make()
     except ProgramError as error:
         named = NAMED.search(str(error))
         yield Finding(f"{named[1]} in {named[2]}" if named else "program", "verifier", str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -35,6 +36,7 @@ def _status() -> int:
         for old, new in RENAMED.items():
             if any(each.partition("=")[0] == f"--{old}" for each in sys.argv):
                 raise TapelessError(f"--{old} is called --{new} now.")
+        gc.freeze()  # all that was imported stays: what a command makes is looked through for garbage without it
         app()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

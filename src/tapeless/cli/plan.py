@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tapeless.backends.memory import BESIDE, LIBRARIES, Memory, largest_batch, memory_of, parsed_memory
+from tapeless.backends.memory import BESIDE, LIBRARIES, Memory, memory_of, parsed_memory
 from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size, with_preset_fields
 from tapeless.cli.idle import refuse_idle_fields
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
@@ -53,7 +53,7 @@ def plan(
     with console.status("looking for the largest batch") as status:
         if json:
             status.stop()
-        largest = None if there is None else largest_batch(lambda n: seen.plan(n).peak_bytes + beside, there.free)
+        largest = None if there is None else seen.wanted.largest_batch(there.free, beside)
     if json:
         fits = None if there is None else needed <= there.free
         memory_there = None if there is None else vars(there)

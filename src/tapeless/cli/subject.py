@@ -41,12 +41,15 @@ class Subject:
     class_weights: tuple[float, ...] | None = None
     run: Run | None = None
 
-    def plan(self, batch: int | None = None) -> Plan:
-        wanted = Wanted(
-            self.preset, batch or self.batch, self.time, self.optimizer, self.precision, planner_named(self.backend),
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(
+            self.preset, self.batch, self.time, self.optimizer, self.precision, planner_named(self.backend),
             self.class_weights is not None,
         )  # fmt: skip
-        return wanted.plans()[0]
+
+    def plan(self) -> Plan:
+        return self.wanted.plans()[0]
 
     def model(self) -> Model:
         """With the weights of a run's newest checkpoint, or a preset's first ones."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.ops.contract import Scalar
 
 LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
 CHOICES = {
@@ -337,6 +338,12 @@ class Optimizer:
         """The resolved momentum."""
         usual = 0.95 if self.name == "muon" else 0.9
         return usual if self.momentum is None else self.momentum
+
+    def number(self, name: str) -> Scalar:
+        """One of its numbers, which says of itself what it is; Adam is AdamW without decay."""
+        if name == "decay" and self.name == "adam":
+            return Scalar(0.0, name)
+        return Scalar(self.inertia if name == "momentum" else getattr(self, name), name)
 
     def __post_init__(self) -> None:
         if self.name not in CHOICES["optimizer"]:

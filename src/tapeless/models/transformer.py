@@ -71,20 +71,22 @@ def declare(
     draws = declare_draws(p, preset.dropout if learning else 0.0)
     dropout = declare_dropout(p, draws, "x", batch, time, c.channels, role="stream")
     scheme, adapters = scheme_of(c, preset.initialisation), adapters_of(preset)
-    position = p.buffer("input", "position", (1,), "index") if cached else None
+    position = p.buffer("input", "position", (1,), "index", meaning="cached length") if cached else None
     with p.section("embedding"):
         tokens = (
-            None if c.features else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, decay=True)
+            None
+            if c.features
+            else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, meaning="vocabulary")
         )
         project = declare_affine(p, "input", c.features, c.channels, scheme.matrix, matrices=()) if c.features else None
         dtokens = p.gradient(tokens) if tokens else None
         positions: Buffer | None = None
-        dpositions, rotary = None, None
+        dpositions, rotary, table = None, None, "position embeddings"
         if c.positions == "learned":
-            positions = p.weight("positions.weight", c.context, c.channels, initial=scheme.positions)
+            positions = p.weight("positions.weight", c.context, c.channels, initial=scheme.positions, meaning=table)
             dpositions = p.gradient(positions)
         elif c.positions == "sinusoidal":
-            positions = p.buffer("constant", "positions.table", (c.context, c.channels), "stream")
+            positions = p.buffer("constant", "positions.table", (c.context, c.channels), "stream", meaning=table)
         else:
             rotary = declare_rotary(p, c, batch, time, cached=cached)
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
@@ -105,13 +107,13 @@ def declare(
         head = (
             tokens
             if tokens and c.tied
-            else p.weight("head.weight", c.vocab, c.channels, initial=scheme.matrix, decay=True)
+            else p.weight("head.weight", c.vocab, c.channels, initial=scheme.matrix, meaning="vocabulary")
         )
     return Net(
         config=c,
         inputs=p.buffer("input", "features", (batch, time, c.features))
         if c.features
-        else p.buffer("input", "tokens", (batch, time), "index"),
+        else p.buffer("input", "tokens", (batch, time), "index", meaning="token ids"),
         tokens=tokens,
         dtokens=dtokens,
         project=project,
@@ -128,9 +130,11 @@ def declare(
         dhead=p.gradient(head),
         dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
         logits=p.workspace("logits", min(layout.chunk or _usual_chunk(c), batch * final), c.vocab),
-        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index"),
-        count=p.buffer("input", "count", (1,), "scalar"),
-        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic") if weighted else None,
+        targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index", meaning="targets"),
+        count=p.buffer("input", "count", (1,), "scalar", meaning="loss denominator"),
+        class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic", meaning="class weights")
+        if weighted
+        else None,
         loss=p.buffer("output", "loss", (1,), "statistic"),
     )
 
@@ -212,10 +216,12 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 
 def training(
-    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False
-) -> Program:
+    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False,
+    verified: bool = True,
+) -> Program:  # fmt: skip
     """zero, unless it is lean, forward, backward, clip, update. Without an optimizer it ends with the gradients.
-    `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes."""
+    `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes.
+    `verified`: not, where nothing but its size is asked for."""
     lean = preset.layout.lean and optimizer is not None  # else the gradients are what is asked for
     p = Builder(partial(is_trained, preset), lean=lean)
     n = declare(p, preset, batch, time, weighted=weighted, learning=True)
@@ -233,7 +239,7 @@ def training(
         front_backward(p, n, dx)
     if optimizer is not None:
         write_update(p, optimizer, gradients, n.loss, master)
-    return p.verified()
+    return p.verified() if verified else p.build()
 
 
 def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buffer, master: bool) -> None:
@@ -242,23 +248,27 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
     weights = p.region("weight", "weights")
     full = p.buffer("master", "master", weights.shape) if master else None
     starts = sections(weights)
-    norm, scale = (p.buffer("output", name, (1,), "scalar") for name in ("gradient_norm", "scale"))
-    finite = p.buffer("output", "finite", (1,), "index")
-    limit, lr = (p.buffer("input", name, (1,), "scalar") for name in ("limit", "lr"))
-    by_section = (
-        p.buffer("output", name, (len(starts),), "scalar") for name in ("gradient_norms", "moved", "weight_norms")
-    )
-    norms, moved, sizes = by_section
+
+    def number(kind: str, name: str, meaning: str, count: int = 1, role: str = "scalar") -> Buffer:
+        return p.buffer(kind, name, (count,), role, meaning=meaning)
+
+    norm, scale = number("output", "gradient_norm", "gradient norm"), number("output", "scale", "gradient scale")
+    finite = number("output", "finite", "finite flag", role="index")
+    limit, lr = number("input", "limit", "clip limit"), number("input", "lr", "learning rate")
+    count = number("state", "step", "optimizer steps", role="index")
+    norms = number("output", "gradient_norms", "gradient norms", len(starts))
+    moved = number("output", "moved", "lengths of the step", len(starts))
+    sizes = number("output", "weight_norms", "norms of weights", len(starts))
     with p.phase("clip"):
         p.global_norm.forward(
             norm=write(norm), norms=write(norms), gradients=gradients, sections=tuple(starts.values())
         )
         p.clip.forward(
             scale=write(scale), finite=write(finite),
-            loss=loss, norm=norm, limit=limit, largest=p.buffer("constant", "largest", (1,), "scalar"),
+            loss=loss, norm=norm, limit=limit, largest=number("constant", "largest", "largest number"),
         )  # fmt: skip
     step: dict[str, Any] = {
-        "weights": update(weights), "master": update(full), "step": update(p.buffer("state", "step", (1,), "index")),
+        "weights": update(weights), "master": update(full), "step": update(count),
         "moved": write(moved), "norms": write(sizes), "sections": tuple(starts.values()),
         "gradients": gradients, "scale": scale, "finite": finite, "lr": lr,
     }  # fmt: skip
@@ -266,22 +276,21 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
         if optimizer.name == "sgd":
             p.sgd.forward(**step)
             return
-        m = p.buffer("state", "m", weights.shape)
+        step["m"] = update(p.buffer("state", "m", weights.shape, meaning="first moment"))
         if optimizer.name == "momentum":
-            p.momentum.forward(**step, m=update(m), momentum=optimizer.inertia)
+            p.momentum.forward(**step, momentum=optimizer.number("momentum"))
             return
-        decays = optimizer.name != "adam"
-        step |= {
-            "m": update(m), "beta1": optimizer.beta1, "beta2": optimizer.beta2, "eps": optimizer.eps,
-            "decay": optimizer.decay if decays else 0.0, "decayed": _spans(weights) if decays else (),
-        }  # fmt: skip
+        step |= {name: optimizer.number(name) for name in ("beta1", "beta2", "eps", "decay")}
+        step["decayed"] = _spans(weights) if optimizer.name != "adam" else ()
         if optimizer.name == "muon":
             matrices = _matrices(weights)
             rest = weights.elements - sum(rows * sum(widths) for _, rows, widths in matrices)
-            v = p.buffer("state", "v", (max(1, rest),))  # where matrices alone are trained, nothing is in it
-            p.muon.forward(**step, v=update(v), momentum=optimizer.inertia, matrices=matrices)
+            # Where matrices alone are trained, nothing is in v.
+            v = p.buffer("state", "v", (max(1, rest),), meaning="second moment")
+            p.muon.forward(**step, v=update(v), momentum=optimizer.number("momentum"), matrices=matrices)
         else:
-            p.adamw.forward(**step, v=update(p.buffer("state", "v", weights.shape)))
+            v = p.buffer("state", "v", weights.shape, meaning="second moment")
+            p.adamw.forward(**step, v=update(v))
 
 
 def sections(weights: Buffer) -> dict[str, int]:

@@ -49,6 +49,17 @@ LEGEND = {
 }
 
 
+class Scalar(float):
+    """A number that says what it is, so that none is taken for another."""
+
+    meaning: str
+
+    def __new__(cls, value: float, meaning: str = "") -> "Scalar":
+        made = super().__new__(cls, value)
+        made.meaning = meaning
+        return made
+
+
 @dataclass(frozen=True)
 class Signature:
     """One direction of an op: what it writes (each with its formula), what it reads, its scalars."""
@@ -77,6 +88,9 @@ class Spec:
     backward: Signature | None = None
     # Arguments that must be "statistic", "index" or "scalar"; any other takes whatever has its type from the precision.
     roles: Mapping[str, str] = field(default_factory=dict)
+    # What arguments and scalars mean, where another of the same shape and type would be wrong: "token ids", "bias". A
+    # buffer that says another meaning, or is used with another, is refused.
+    meanings: Mapping[str, str] = field(default_factory=dict)
     # Inputs whose gradient is, as it is, that of an output: one buffer serves both, and no call is needed.
     passes: Mapping[str, str] = field(default_factory=dict)
     # Outputs that are, as they are stored, the rounding of another: working weights of their master copy.
@@ -174,6 +188,11 @@ def given(writes: Collection[str], *names: str) -> int:
 UPDATE_SHAPES = {"step": "1", "moved": "L", "norms": "L", "gradients": "N", "scale": "1", "finite": "1", "lr": "1"}
 UPDATE_ROLES = dict.fromkeys(("step", "finite"), "index") | dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar")
 UPDATE_READS = ("gradients", "scale", "finite", "lr")
+UPDATE_MEANINGS = {
+    "step": "optimizer steps", "moved": "lengths of the step", "norms": "norms of weights", "scale": "gradient scale",
+    "finite": "finite flag", "lr": "learning rate", "m": "first moment", "v": "second moment",
+    **{name: name for name in ("momentum", "beta1", "beta2", "eps", "decay")},
+}  # fmt: skip
 
 
 def norms_by_section(values: Array, sections: tuple[int, ...]) -> list[float]:

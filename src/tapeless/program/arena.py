@@ -22,7 +22,8 @@ ALIGNMENT = 64
 LARGEST = 2**50  # bytes of a buffer: the sum over all of them still is a whole number of 64 bits
 KERNEL_SCRATCH = "kernel scratch"
 MOST_SHOWN = 200  # buffers in a notebook
-TRIES = 24  # orders in which buffers are placed, of each kind
+TRIES = 24  # orders in which buffers are placed, of each kind,
+MOST_PLACED = 7500  # as long as these are no more buffers than this
 FEW = 300  # ranges: see _Few
 Range = tuple[int, int]  # first and last call, both included
 
@@ -175,6 +176,59 @@ def make_plan(
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
     weights and constants: an arena that holds them already lends them.
     """
+    found = _gathered(program, precision, scratch, together, share=share, beside=beside, lent=lent)
+    placements, over = dict(found.placements), found.over
+    offsets, top = _packed(found) if share else _in_a_row(found.movable, found.top)
+    for each in (*found.workspace, *found.blocks):
+        placements[each.buffer.name] = replace(each, offset=offsets[over.get(each.buffer.name, each.buffer.name)])
+    at = {block.ranges[0]: placements[block.buffer.name].offset for block in found.blocks}
+    given = [
+        (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
+        for live, arrays, _ in found.asked
+    ]
+    singly = tuple(arrays for _, arrays in given[: len(program.calls)])
+    peak = max(top, beside.peak_bytes if beside else 0)
+    together_given = dict(given[len(program.calls) :])
+    plan = Plan(program, precision, placements, singly, together_given, over, found.base, peak)
+    verify_plan(plan)
+    return plan
+
+
+def least_bytes(
+    program: Program, precision: Precision, scratch: Asked = no_scratch, together: Grouped = none_together
+) -> int:
+    """What no plan takes less than: all that persists, and the workspace of the call that uses most of it."""
+    return _gathered(program, precision, scratch, together).least
+
+
+class _Gathered(NamedTuple):
+    """All that a plan has a place for: what persists, which has one, and the workspace, which has none yet."""
+
+    placements: dict[str, Placement]
+    workspace: list[Placement]
+    blocks: list[Placement]  # of the kernels' scratch, one a call
+    asked: list[tuple[Range, list[Placement], int]]
+    fixed: list[Placement]
+    movable: list[Placement]  # the workspace and the blocks, less what lies over something
+    over: dict[str, str]
+    base: int
+    top: int
+
+    @property
+    def least(self) -> int:
+        return max(self.top, self.base + _most_in_use((*self.movable, *self.fixed)))
+
+
+def _gathered(
+    program: Program,
+    precision: Precision,
+    scratch: Asked,
+    together: Grouped,
+    *,
+    share: bool = True,
+    beside: Plan | None = None,
+    lent: bool = False,
+) -> _Gathered:
     groups = together(program.calls, precision)
     ranges, whole = _through(groups, _live_ranges(program)), (0, len(program.calls) - 1)
     placements: dict[str, Placement] = {}
@@ -229,19 +283,7 @@ def make_plan(
         if each.buffer.name not in over:
             others = above.get(each.buffer.name)
             movable.append(replace(each, ranges=_joined((*each.ranges, *others.ranges))) if others else each)
-    offsets, top = _packed(movable, fixed, base, top) if share else _in_a_row(movable, top)
-    for each in (*workspace, *blocks):
-        placements[each.buffer.name] = replace(each, offset=offsets[over.get(each.buffer.name, each.buffer.name)])
-    at = {block.ranges[0]: placements[block.buffer.name].offset for block in blocks}
-    given = [
-        (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
-        for live, arrays, _ in asked
-    ]
-    singly = tuple(arrays for _, arrays in given[: len(program.calls)])
-    peak = max(top, beside.peak_bytes if beside else 0)
-    plan = Plan(program, precision, placements, singly, dict(given[len(program.calls) :]), over, base, peak)
-    verify_plan(plan)
-    return plan
+    return _Gathered(placements, workspace, blocks, asked, fixed, movable, over, base, top)
 
 
 def gaps(placements: dict[str, Placement]) -> list[Placement]:
@@ -400,21 +442,19 @@ def _in_a_row(movable: Sequence[Placement], top: int) -> tuple[dict[str, int], i
     return offsets, top
 
 
-def _packed(
-    movable: Sequence[Placement], fixed: Sequence[Placement], base: int, top: int
-) -> tuple[dict[str, int], int]:
+def _packed(found: _Gathered) -> tuple[dict[str, int], int]:
     """An offset for each, and where the last of them ends: one after the other at the lowest place that is free. Large
     ones first leaves few holes, long-lived ones first sometimes fewer. As long as more is taken than ever is in use at
-    once, what ended last comes first the next time; of all tries the best counts."""
-    bound = max(top, base + _most_in_use((*movable, *fixed)))
-    rows = sum(len(each.ranges) for each in (*movable, *fixed))
+    once, what ended last comes first the next time; of all tries the best counts. A long list has fewer tries, so that
+    a plan takes as long as the list is, and not as that squared: its holes are small beside it."""
+    rows, least = sum(len(each.ranges) for each in (*found.movable, *found.fixed)), found.least
+    orders = [sorted(found.movable, key=key) for key in (_large_first, _long_first)]
     best: tuple[dict[str, int], int] | None = None
-    for key in (lambda each: (-each.bytes,), lambda each: (-_calls(each), -each.bytes)):
-        order = sorted(movable, key=key)
-        for _ in range(TRIES):
-            occupied = _Few(base) if rows <= FEW else _Many(base, rows)
-            offsets, end, last = dict[str, int](), top, 0
-            for each in fixed:
+    for _ in range(max(1, min(TRIES, MOST_PLACED // max(1, len(found.movable))))):
+        for order in orders:
+            occupied = _Few(found.base) if rows <= FEW else _Many(found.base, rows)
+            offsets, end, last = dict[str, int](), found.top, 0
+            for each in found.fixed:
                 occupied.add(each.offset, each)
             for number, each in enumerate(order):
                 offset = offsets[each.buffer.name] = occupied.lowest_gap(each)
@@ -423,10 +463,18 @@ def _packed(
                     end, last = _aligned(offset + each.bytes), number
             if best is None or end < best[1]:
                 best = offsets, end
-            if best[1] == bound:
+            if best[1] == least or not order:
                 return best
             order.insert(0, order.pop(last))
-    return best or ({}, top)
+    return best or ({}, found.top)
+
+
+def _large_first(placement: Placement) -> tuple[int, ...]:
+    return (-placement.bytes,)
+
+
+def _long_first(placement: Placement) -> tuple[int, ...]:
+    return (-_calls(placement), -placement.bytes)
 
 
 def _calls(placement: Placement) -> int:

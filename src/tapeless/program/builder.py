@@ -49,24 +49,24 @@ class Builder:
         self._written: dict[str, list[View]] = {}  # of gradients
         self._active: dict[str, set[tuple[int, int]]] = {}  # the columns of buffers that depend on a trained weight
 
-    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None) -> Buffer:
+    def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None, *, meaning: str = "") -> Buffer:
         role = role or ROLE_OF.get(kind, "activation")
         if role not in ROLES:
             raise unknown("role", role, ROLES)
-        return self._declare(Buffer(name, kind, shape, role))
+        return self._declare(Buffer(name, kind, shape, role, meaning=meaning))
 
     def shared_workspace(self, name: str, *shape: int) -> Buffer:
         """Declared the first time it is asked for."""
         return self._buffers.get(name) or self.workspace(name, *shape)
 
-    def workspace(self, name: str, *shape: int, role: str = "activation") -> Buffer:
-        return self.buffer("workspace", name, shape, role)
+    def workspace(self, name: str, *shape: int, role: str = "activation", meaning: str = "") -> Buffer:
+        return self.buffer("workspace", name, shape, role, meaning=meaning)
 
     def weight(
-        self, name: str, *shape: int, initial: Initial | None = None, decay: bool = False,
+        self, name: str, *shape: int, initial: Initial | None = None, meaning: str = "",
         matrices: tuple[int, ...] = (), adapter: bool = False,
     ) -> Weight:  # fmt: skip
-        about: dict[str, Any] = {"initial": initial, "decay": decay, "section": self._section}
+        about: dict[str, Any] = {"initial": initial, "meaning": meaning, "section": self._section}
         weight = Weight(name, "weight", shape, "weight", matrices=matrices, adapter=adapter, **about)
         if not self._trained(weight):
             matrix = len(shape) > 1 and not adapter  # vectors are few numbers; what adapts may be trained again

@@ -14,7 +14,7 @@ import numpy as np
 
 from tapeless.errors import ProgramError
 from tapeless.ops import OPS
-from tapeless.ops.contract import Array, Dims, Shape, Signature, Spec
+from tapeless.ops.contract import Array, Dims, Scalar, Shape, Signature, Spec
 from tapeless.shown import shape
 
 # Laid out once and kept from step to step; everything else is workspace, shared by lifetime.
@@ -27,6 +27,9 @@ MODES = {"read": "reads", "write": "writes", "add": "adds to", "update": "update
 
 # What a buffer of a kind is, unless it is said: all others are activations.
 ROLE_OF = {"weight": "weight", "master": "master", "gradient": "gradient", "state": "state"}
+
+# What weights are that weight decay applies to. Norms, biases and positions are none of them.
+DECAYING = ("matrix", "vocabulary")
 
 # Members of a region start at multiples of this many elements: 64 bytes in float32, more in wider types.
 MEMBER_ALIGNMENT = 16
@@ -41,6 +44,7 @@ class Buffer:
     shape: Shape
     role: str = "activation"
     members: tuple[Buffer, ...] = ()
+    meaning: str = ""  # as a Spec says it: with one, it is taken for nothing else
 
     def __hash__(self) -> int:
         """By name alone: hashing the members of a region each time would cost more than all else in a deep model."""
@@ -75,16 +79,21 @@ class Initial(Protocol):
 
 @dataclass(frozen=True)
 class Weight(Buffer):
-    """A weight says all there is to know of it where it is declared: nobody reads it off its name.
+    """A weight says all there is to know of it where it is declared: nobody reads it off its name. The verifier holds
+    what it says to the calls that use it, and the update to what it says.
 
     One of the kind "frozen" is read as any other, but it has no gradient and no state, and nothing writes it.
     """
 
     initial: Initial | None = None  # None: whoever runs the program fills it
-    decay: bool = False  # whether weight decay applies to it
     matrices: tuple[int, ...] = ()  # widths of the hidden layer's matrices side by side in it; an embedding has none
     section: str = ""  # the part of the model it belongs to, as of a call
     adapter: bool = False  # whether it adapts another: without it the model is another one
+
+    @property
+    def decay(self) -> bool:
+        """Whether weight decay applies to it."""
+        return self.meaning in DECAYING
 
     __hash__, __repr__ = Buffer.__hash__, Buffer.__repr__
 
@@ -250,6 +259,11 @@ class Call:
         asked = frozenset(argument.name for argument in self.writes)
         count: int = OPS[self.op].flops(self.direction, self.dims, asked, dict(self.scalars))
         return count
+
+    @property
+    def numbers(self) -> list[Any]:
+        """Its scalars in order, as a kernel takes them."""
+        return [float(value) if isinstance(value, Scalar) else value for _, value in self.scalars]
 
     def has(self, name: str) -> bool:
         """Whether it was given this argument."""

@@ -32,12 +32,16 @@ def width_of(columns: Columns) -> int:
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
+    if start == 0 and len(columns) == 1 and columns[0][0] == stop:
+        return columns  # most buffers hold one thing, and are asked for all of it
     found, at = [], 0
     for width, held in columns:
         first, last = max(start, at), min(stop, at + width)
         if first < last:
             found.append((last - first, _moved(held, first - at)))
         at += width
+        if at >= stop:
+            break
     return tuple(found)
 
 
@@ -83,7 +87,7 @@ def things(columns: Columns) -> list[Any]:
 
 
 def _moved(held: Held | None, by: int) -> Held | None:
-    return held and tuple((thing, first + by) for thing, first in held)
+    return tuple((thing, first + by) for thing, first in held) if held and by else held
 
 
 def _ends(columns: Columns) -> set[int]:

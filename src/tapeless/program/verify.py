@@ -15,6 +15,7 @@ from tapeless.ops import OPS
 from tapeless.ops.contract import Spec
 from tapeless.program.adjoints import check_adjoints
 from tapeless.program.call import Argument, Buffer, Call, Program, View, gradient_name
+from tapeless.program.meanings import check_call_meanings, check_one_meaning, check_updated
 from tapeless.program.values import Numbered, number
 
 # Engines run a program phase by phase. What is computed again stands between the backward calls.
@@ -37,6 +38,7 @@ def _proven(program: Program, specs: tuple[Spec, ...]) -> tuple[int | None, ...]
         for argument in call.arguments:
             if known.get(argument.view.buffer.name) != argument.view.buffer:
                 raise ProgramError(f"{argument.view.name}, which {call.at} uses, is not a buffer of this program.")
+    check_one_meaning(program)
     _check_regions(program)
     numbered = number(program)
     _check_writes(program)
@@ -75,6 +77,7 @@ def check_call(call: Call) -> None:
                 f"wrong access: {call.at} cannot {argument.mode} {argument.name} ({argument.view.name}); "
                 f"it takes {' or '.join(allowed)}."
             )
+    check_call_meanings(call)
     _check_asked(call)
     for index, one in enumerate(call.arguments):
         for other in call.arguments[index + 1 :]:
@@ -245,6 +248,7 @@ def _check_update(program: Program, numbered: Numbered) -> None:
         _maker(program, numbered, clip, "loss", *(each.call.op for each in numbered.calls if each.call.spec.fused))
         norm = _maker(program, numbered, clip, "norm", "global_norm")
         _check_whole(program, norm, next(a for a in norm.arguments if a.name == "gradients"), "gradient")
+        check_updated(program, call, norm)
 
 
 def _check_draws(program: Program, numbered: Numbered) -> None:

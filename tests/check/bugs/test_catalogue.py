@@ -30,7 +30,7 @@ from tapeless.check.training import plain_rate
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
 from tapeless.models import blocks, decoding, transformer
-from tapeless.models.parts import affine
+from tapeless.models.parts import affine, attention
 from tapeless.ops import OPS
 from tapeless.ops.dropout import cpu as dropout_on_cpu
 from tapeless.program.builder import Builder
@@ -57,6 +57,7 @@ PATCHED = (
     decoding,
     affine,
     affine.Adapter,
+    attention,
     dropout_on_cpu,
     *OPS.values(),
 )

@@ -201,6 +201,6 @@ BUGS = (
         "adamw on cpu",
         "Spans that decay are shifted by one element.",
         "A bias decays, a weight does not.",
-        _patched("adamw", "_inside", _shifted_spans),
+        _patched("adamw", "inside", _shifted_spans),
     ),
 )

@@ -197,7 +197,7 @@ BUGS = (
     ),
     Bug(
         "muon-packed-not-taken-apart",
-        "update in model",
+        "muon in transformer",
         "Queries, keys and values are orthogonalised as one matrix.",
         "Whichever of the three has the largest gradients has most of the step.",
         around(transformer, "_matrices", _packed),
@@ -205,7 +205,7 @@ BUGS = (
     ),
     Bug(
         "muon-of-embeddings",
-        "update in model",
+        "muon in transformer",
         "Everything with two axes is taken for a matrix: embeddings, positions and the head too.",
         "Words that did not occur are moved as far as those that did.",
         around(transformer, "_matrices", _embeddings_too),

@@ -194,7 +194,7 @@ BUGS = (
     ),
     Bug(
         "decay-on-norms-and-biases",
-        "update in model",
+        "adamw in transformer",
         "Everything decays, norms, biases and positions too.",
         "A slightly worse loss.",
         replaced(transformer, "_spans", _everything),
@@ -202,7 +202,7 @@ BUGS = (
     ),
     Bug(
         "decay-misses-a-matrix",
-        "update in model",
+        "adamw in transformer",
         "The last matrix does not decay.",
         "One tensor grows more than the others.",
         replaced(transformer, "_spans", _all_but_last),
@@ -252,7 +252,7 @@ BUGS = (
     ),
     Bug(
         "norms-of-the-wrong-section",
-        "update in model",
+        "global_norm in transformer",
         "The weights of a section are counted from the wrong place.",
         "The doctor suspects the wrong layer.",
         around(transformer, "sections", _next_section),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import float64
 
+from tapeless.kernels import pieces
 from tapeless.kernels.cpu.vector import inlined, plus
 from tapeless.kernels.native import Scratch
 
@@ -20,15 +21,17 @@ RUN = 1024
 
 def cut(size, sections, *edges):
     """(start, stop) of each piece in order, cut at `edges` too, and the first piece of each section and of the end."""
-    stops = sorted({size, *sections, *edges, *range(0, size, BLOCK)})
-    pieces = np.array([stops[:-1], stops[1:]], np.int64).T.copy()
-    return pieces, np.searchsorted(pieces[:, 0], (*sections, size))
+    found = pieces.cut(size, BLOCK, (*sections, *edges))
+    return found, np.searchsorted(found[:, 0], (*sections, size))
+
+
+def count_pieces(call: Any, *edges: int) -> int:
+    return pieces.count([(0, call.dims["N"])], BLOCK, (*dict(call.scalars)["sections"], *edges))
 
 
 def piece_sums(call: Any, *edges: int) -> list[Scratch]:
     """The scratch of an update: how far each piece was moved, and how large it was."""
-    pieces, _ = cut(call.dims["N"], dict(call.scalars)["sections"], *edges)
-    return [Scratch((2, len(pieces)), "float64")]
+    return [Scratch((2, count_pieces(call, *edges)), "float64")]
 
 
 def stepped(weights, master):

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tapeless.kernels import pieces
 from tapeless.kernels.cuda.launch import constant, launch
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
@@ -44,14 +45,16 @@ def roots(norms, squares, firsts) -> Native:
 
 
 def cut(values, sections, decayed=()) -> Cut:
-    size = values.numel()
-    edges = sorted({size, *sections, *(edge for span in decayed for edge in span), *range(0, size, BLOCK)})
-    starts, stops = np.array(edges[:-1]), np.array(edges[1:])
-    decays = np.any([(start <= starts) & (starts < stop) for start, stop in ((0, 0), *decayed)], axis=0)
-    pieces = np.stack([starts, stops, decays], axis=1).astype(np.int64)
-    firsts = np.searchsorted(starts, (*sections, size)).astype(np.int64)
-    grain = 16 if all(edge % 16 == 0 for edge in edges) else 1
-    return Cut(constant(values, pieces), constant(values, firsts), {"GRAIN": grain, "BLOCK": BLOCK, "num_warps": 8})
+    size, edges = values.numel(), (*sections, *(edge for span in decayed for edge in span))
+    grain = 16 if all(edge % 16 == 0 for edge in (size, *edges)) else 1
+    options = {"GRAIN": grain, "BLOCK": BLOCK, "num_warps": 8}
+    if values.is_meta:  # to be planned with, for which their number is enough
+        rows = (pieces.count([(0, size)], BLOCK, edges), len(sections) + 1)
+        return Cut(values.new_empty((rows[0], 3)), values.new_empty(rows[1]), options)
+    found = pieces.cut(size, BLOCK, edges)
+    firsts = np.searchsorted(found[:, 0], (*sections, size)).astype(np.int64)
+    found = np.column_stack([found, pieces.inside(found, decayed)])
+    return Cut(constant(values, found), constant(values, firsts), options)
 
 
 def full_and_rounded(weights, master):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tapeless.models.adapters import LORA_A, LORA_B, Adapters
 from tapeless.models.initialise import ZERO, Uniform
+from tapeless.ops.contract import Scalar
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Initial, Output, View, add, as_view, write
 
@@ -99,8 +100,8 @@ def declare_affine(
     """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
     read and the first layer is none of them, as an embedding is not."""
     packed = (outputs,) if matrices is None else matrices
-    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, decay=True, matrices=packed)
-    bias = p.weight(f"{name}.bias", outputs, initial=ZERO) if has_bias else None
+    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, meaning="matrix", matrices=packed)
+    bias = p.weight(f"{name}.bias", outputs, initial=ZERO, meaning="bias") if has_bias else None
     dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
     return Affine(
         weight.all, bias.all if bias else None, dweight.all if dweight else None, dbias.all if dbias else None,
@@ -120,10 +121,13 @@ def declare_adapter(p: Builder, name: str, inputs: int, adapters: Adapters) -> A
         width = end
     first = Uniform(1 / sqrt(inputs))
     ranks, widths = (rank,) * len(adapted), tuple(each.stop - each.start for each in adapted)
-    a = p.weight(f"{name}.{LORA_A}", inputs, sum(ranks), initial=first, decay=True, matrices=ranks, adapter=True)
-    b = p.weight(f"{name}.{LORA_B}", rank, width, initial=ZERO, decay=True, matrices=widths, adapter=True)
+    both: dict[str, Any] = {"meaning": "matrix", "adapter": True}
+    a = p.weight(f"{name}.{LORA_A}", inputs, sum(ranks), initial=first, matrices=ranks, **both)
+    b = p.weight(f"{name}.{LORA_B}", rank, width, initial=ZERO, matrices=widths, **both)
     da = p.gradient(a)
-    return Adapter(name, adapters.scale, a.all, da.all if da else None, b, p.gradient(b), tuple(found))
+    return Adapter(
+        name, Scalar(adapters.scale, "adapter scale"), a.all, da.all if da else None, b, p.gradient(b), tuple(found)
+    )
 
 
 def affine_forward(p: Builder, a: Affine, y: Buffer | View, x: Buffer) -> None:

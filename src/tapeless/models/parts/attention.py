@@ -164,8 +164,8 @@ def declare_attention(
         if last
         else None,
         cache=Cache(
-            p.buffer("state", f"{name}.keys", cached, "activation"),
-            p.buffer("state", f"{name}.values", cached, "activation"),
+            p.buffer("state", f"{name}.keys", cached, "activation", meaning="cached keys"),
+            p.buffer("state", f"{name}.values", cached, "activation", meaning="cached values"),
             position,
         )
         if position

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from tapeless.ops.contract import Scalar
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, gradient_name, update, write
 
@@ -37,8 +38,9 @@ class Dropout:
 def declare_draws(p: Builder, rate: float) -> Draws | None:
     if not rate:
         return None
-    seed, number = p.buffer("constant", SEED, (1,), "index"), p.buffer("state", NUMBER, (1,), "index")
-    return Draws(float(rate), seed, number, count())
+    seed = p.buffer("constant", SEED, (1,), "index", meaning="seed")
+    number = p.buffer("state", NUMBER, (1,), "index", meaning="random counter")
+    return Draws(Scalar(rate, "dropout rate"), seed, number, count())
 
 
 def draws_forward(p: Builder, d: Draws | None) -> None:

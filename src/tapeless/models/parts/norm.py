@@ -28,8 +28,8 @@ def declare_norm(
 ) -> Norm:
     if kind == "rmsnorm":
         return declare_rmsnorm(p, name, batch, time, 1, channels, eps, initial)
-    weight = p.weight(f"{name}.weight", channels, initial=initial)
-    bias = p.weight(f"{name}.bias", channels, initial=ZERO)
+    weight = p.weight(f"{name}.weight", channels, initial=initial, meaning="norm scale")
+    bias = p.weight(f"{name}.bias", channels, initial=ZERO, meaning="bias")
     return Norm(
         eps=eps,
         weight=weight,
@@ -47,7 +47,7 @@ def declare_rmsnorm(
     p: Builder, name: str, batch: int, time: int, heads: int, width: int, eps: float, initial: Initial = ONE
 ) -> Norm:
     """Of `heads` stretches of a position side by side, all with the same weight."""
-    weight = p.weight(f"{name}.weight", width, initial=initial)
+    weight = p.weight(f"{name}.weight", width, initial=initial, meaning="norm scale")
     return Norm(
         eps=eps,
         weight=weight,

@@ -23,12 +23,13 @@ class Rotary:
 def declare_rotary(p: Builder, c: Architecture, batch: int, time: int, *, cached: bool) -> Rotary:
     """Documents can share a row where only the past is seen and each position is answered; a cache has one."""
     packed = c.packable and not cached
+    angles_of = (batch, time, c.head_channels // 2)
     return Rotary(
-        places=p.buffer("input", "places", (batch, time), "index"),
-        rates=p.buffer("constant", "rotary.rates", (c.head_channels // 2,), "scalar"),
-        cos=p.workspace("rotary.cos", batch, time, c.head_channels // 2, role="statistic"),
-        sin=p.workspace("rotary.sin", batch, time, c.head_channels // 2, role="statistic"),
-        starts=p.buffer("input", "starts", (batch, time), "index") if packed else None,
+        places=p.buffer("input", "places", (batch, time), "index", meaning="position ids"),
+        rates=p.buffer("constant", "rotary.rates", (c.head_channels // 2,), "scalar", meaning="inverse frequencies"),
+        cos=p.workspace("rotary.cos", *angles_of, role="statistic", meaning="cosines"),
+        sin=p.workspace("rotary.sin", *angles_of, role="statistic", meaning="sines"),
+        starts=p.buffer("input", "starts", (batch, time), "index", meaning="segment starts") if packed else None,
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import sqrt
 
-import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.pieces import inside
 
 
 def forward_scratch(call) -> list[Scratch]:
@@ -24,19 +24,13 @@ def forward(
     pieces, firsts = cut(weights.size, sections, *_edges(decayed))
     full, working = stepped(weights, master)
     written, read = (full, m, v, step, moved, norms), (gradients, scale, finite, lr)
-    decays = _inside(pieces, decayed)
+    decays = inside(pieces, decayed)
     rest = (beta1, beta2, eps, decay, pieces, firsts, decays, *scratch, working)
     return [ADAMW.bind(weights.size, *written, *read, *rest)]
 
 
 def _edges(decayed):
     return [edge for span in decayed for edge in span]
-
-
-def _inside(pieces, decayed):
-    """Which pieces decay."""
-    starts = pieces[:, 0]
-    return np.any([(start <= starts) & (starts < stop) for start, stop in ((0, 0), *decayed)], axis=0)
 
 
 def adamw(

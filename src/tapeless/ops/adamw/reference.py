@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.ops.contract import (
+    UPDATE_MEANINGS,
     UPDATE_READS,
     UPDATE_ROLES,
     UPDATE_SHAPES,
@@ -43,6 +44,7 @@ SPEC = Spec(
     shapes={"weights": "N", "m": "N", "v": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
     roles=UPDATE_ROLES,
+    meanings=UPDATE_MEANINGS,
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",

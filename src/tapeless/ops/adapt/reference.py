@@ -26,6 +26,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, g
 SPEC = Spec(
     name="adapt",
     shapes={"y": "R F", "low": "R M", "weight": "M F"},
+    meanings={"weight": "matrix", "scale": "adapter scale"},
     forward=Signature(writes={"y": "scale · low @ weight"}, reads=("low", "weight"), scalars=("scale",), adds=("y",)),
     backward=Signature(
         writes={"dlow": "scale · dy @ weightᵀ", "dweight": "scale · lowᵀ @ dy"},

@@ -25,6 +25,7 @@ SPEC = Spec(
     name="angles",
     shapes={"cos": "B S A", "sin": "B S A", "places": "B S", "rates": "A"},
     roles={"cos": "statistic", "sin": "statistic", "places": "index", "rates": "scalar"},
+    meanings={"places": "position ids", "rates": "inverse frequencies", "cos": "cosines", "sin": "sines"},
     forward=Signature(
         writes={"cos": "cos(places·rates)", "sin": "sin(places·rates)"},
         reads=("places", "rates"),

@@ -45,6 +45,7 @@ SPEC = Spec(
     name="attention",
     shapes={"y": "B T C", "lse": "B H T", "q": "B T C", "k": "B S E", "v": "B S E", "starts": "B T"},
     roles={"lse": "statistic", "starts": "index"},
+    meanings={"starts": "segment starts"},
     forward=Signature(
         writes={"y": "softmax(q·kᵀ/√D)·v", "lse": "log Σ_S exp(q·kᵀ/√D)"},
         reads=("q", "k", "v", "starts"),

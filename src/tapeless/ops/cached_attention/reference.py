@@ -32,6 +32,7 @@ SPEC = Spec(
     name="cached_attention",
     shapes={"y": "B T C", "q": "B T C", "keys": "B G P D", "values": "B G P D", "position": "1"},
     roles={"position": "index"},
+    meanings={"keys": "cached keys", "values": "cached values", "position": "cached length"},
     forward=Signature(
         writes={"y": "softmax(q·keysᵀ/√D)·values, over the positions so far"},
         reads=("q", "keys", "values", "position"),

@@ -45,6 +45,12 @@ SPEC = Spec(
         "class_weights": "V",
     },
     roles={"loss": "statistic", "targets": "index", "count": "scalar", "class_weights": "statistic"},
+    meanings={
+        "weight": "vocabulary",
+        "targets": "targets",
+        "count": "loss denominator",
+        "class_weights": "class weights",
+    },
     forward=Signature(
         writes={
             "loss": "Σ_R (log Σ_V exp z − z[target]) / count, z = x @ weightᵀ",

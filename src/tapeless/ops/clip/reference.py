@@ -24,6 +24,13 @@ SPEC = Spec(
         "finite": "index",
         **dict.fromkeys(("scale", "norm", "limit", "largest"), "scalar"),
     },
+    meanings={
+        "scale": "gradient scale",
+        "finite": "finite flag",
+        "norm": "gradient norm",
+        "limit": "clip limit",
+        "largest": "largest number",
+    },
     forward=Signature(
         writes={"scale": "min(1, limit / norm)", "finite": "loss is finite and norm·scale < largest"},
         reads=("loss", "norm", "limit", "largest"),

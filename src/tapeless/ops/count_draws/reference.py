@@ -16,6 +16,7 @@ SPEC = Spec(
     name="count_draws",
     shapes={"draws": "1"},
     roles={"draws": "index"},
+    meanings={"draws": "random counter"},
     forward=Signature(writes={"draws": "draws + 1"}, updates=("draws",)),
 )
 

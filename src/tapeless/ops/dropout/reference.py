@@ -43,6 +43,7 @@ SPEC = Spec(
     name="dropout",
     shapes={"y": "R C", "x": "R C", "seed": "1", "draws": "1"},
     roles={"seed": "index", "draws": "index"},
+    meanings={"seed": "seed", "draws": "random counter", "rate": "dropout rate"},
     forward=Signature(
         writes={"y": "x·m,  m = 1/(1 − rate) or, with probability rate, 0"},
         reads=("x", "seed", "draws"),

@@ -21,6 +21,7 @@ SPEC = Spec(
     name="embedding",
     shapes={"y": "R C", "tokens": "R", "weight": "V C"},
     roles={"tokens": "index"},
+    meanings={"tokens": "token ids", "weight": "vocabulary"},
     forward=Signature(writes={"y": "weight[tokens]"}, reads=("tokens", "weight")),
     backward=Signature(
         writes={"dweight": "Σ dy over the rows of each token"}, reads=("dy", "tokens"), adds=("dweight",)

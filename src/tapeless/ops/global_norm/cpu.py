@@ -7,14 +7,13 @@ from math import sqrt
 from numba import prange
 
 from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import cut, roots, square_sum
+from tapeless.kernels.cpu.sections import count_pieces, cut, roots, square_sum
 from tapeless.kernels.native import Native, Scratch
 
 
 def forward_scratch(call) -> list[Scratch]:
     """The sum of every piece."""
-    pieces, _ = cut(call.dims["N"], dict(call.scalars)["sections"])
-    return [Scratch((len(pieces),), "float64")]
+    return [Scratch((count_pieces(call),), "float64")]
 
 
 def forward(norm, norms, gradients, sections, scratch) -> list[Native]:

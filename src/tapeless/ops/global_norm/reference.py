@@ -16,6 +16,7 @@ SPEC = Spec(
     name="global_norm",
     shapes={"norm": "1", "norms": "L", "gradients": "N"},
     roles={"norm": "scalar", "norms": "scalar"},
+    meanings={"norm": "gradient norm", "norms": "gradient norms"},
     forward=Signature(
         writes={"norm": "√(Σ gradients²)", "norms": "√(Σ gradients²) by section"},
         reads=("gradients",),

@@ -30,6 +30,7 @@ SPEC = Spec(
     name="layernorm",
     shapes={"y": "R C", "mean": "R", "rstd": "R", "x": "R C", "weight": "C", "bias": "C"},
     roles={"mean": "statistic", "rstd": "statistic"},
+    meanings={"weight": "norm scale", "bias": "bias"},
     forward=Signature(
         writes={
             "y": "(x − mean)·rstd·weight + bias",

@@ -22,6 +22,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, g
 SPEC = Spec(
     name="linear",
     shapes={"y": "R F", "x": "R C", "weight": "C F", "bias": "F"},
+    meanings={"weight": "matrix", "bias": "bias"},
     forward=Signature(writes={"y": "x @ weight + bias"}, reads=("x", "weight", "bias"), optional=("bias",)),
     backward=Signature(
         writes={"dx": "dy @ weightᵀ", "dweight": "xᵀ @ dy", "dbias": "Σ_R dy"},

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.ops.contract import (
+    UPDATE_MEANINGS,
     UPDATE_READS,
     UPDATE_ROLES,
     UPDATE_SHAPES,
@@ -32,6 +33,7 @@ SPEC = Spec(
     shapes={"weights": "N", "m": "N", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
     roles=UPDATE_ROLES,
+    meanings=UPDATE_MEANINGS,
     forward=Signature(
         writes={
             "weights": "weights − lr·m",

@@ -8,12 +8,13 @@ from math import sqrt
 import numpy as np
 from numba import float32, float64, prange
 
+from tapeless.kernels import pieces
 from tapeless.kernels.cpu.blas import bound_gemm, products_of
 from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.sections import cut, roots, round_into, square_sum, stepped
+from tapeless.kernels.cpu.sections import BLOCK, cut, roots, round_into, square_sum, stepped
 from tapeless.kernels.cpu.vector import fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.adamw.cpu import _adamw, _edges, _inside
+from tapeless.ops.adamw.cpu import _adamw, _edges
 from tapeless.ops.muon.reference import COEFFICIENTS, ROUNDS, SHARE, SMALLEST, each, rest_of
 
 LINEAR, CUBIC, QUINTIC = COEFFICIENTS
@@ -24,11 +25,13 @@ def forward_scratch(call) -> list[Scratch]:
     """Room for the largest matrix twice, for its products with itself twice, and for sums of squares: of every piece
     and matrix, and of a matrix's rows."""
     given = dict(call.scalars)
-    division = Division(call.dims["N"], given["decayed"], given["matrices"], given["sections"])
+    edges = (*given["sections"], *_edges(given["decayed"]))
+    rest = pieces.count(rest_of(given["matrices"], call.dims["N"]), BLOCK, edges)
     shapes = [(rows, columns.stop - columns.start) for _, rows, _, columns in each(given["matrices"])]
     largest, side = max((r * c for r, c in shapes), default=0), max(map(min, shapes), default=0) ** 2
-    sums = [Scratch((2, division.parts), "float64"), Scratch((2, max((r for r, _ in shapes), default=0)), "float64")]
-    return [*sums, *(Scratch((size,)) for size in (largest, largest, side, side))]
+    sums = [(2, rest + len(shapes)), (2, max((r for r, _ in shapes), default=0))]
+    room = (largest, largest, side, side)
+    return [*(Scratch(shape, "float64") for shape in sums), *(Scratch((size,)) for size in room)]
 
 
 def forward(
@@ -72,16 +75,15 @@ class Division:
     def __init__(self, size, decayed, matrices, sections):
         spans = rest_of(matrices, size)
         edges = [edge for start, stop in spans for edge in (start, stop)]
-        pieces, _ = cut(size, sections, *_edges(decayed), *edges)
-        self.pieces = pieces[_inside(pieces, spans)]
+        everything, _ = cut(size, sections, *_edges(decayed), *edges)
+        self.pieces = everything[pieces.inside(everything, spans)]
         lengths = self.pieces[:, 1] - self.pieces[:, 0]
         self.places = np.cumsum(lengths) - lengths  # of a piece in v
-        self.decays = _inside(self.pieces, decayed)
+        self.decays = pieces.inside(self.pieces, decayed)
         starts = np.array([*self.pieces[:, 0], *(start + columns.start for start, _, _, columns in each(matrices))])
         order = np.argsort(starts, kind="stable")
         ranks = np.empty(len(starts), np.int64)
         ranks[order] = np.arange(len(starts))
-        self.parts = len(starts)
         self.of_pieces, self.of_matrices = ranks[: len(self.pieces)].copy(), ranks[len(self.pieces) :]
         self.firsts = np.searchsorted(starts[order], (*sections, size))
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from tapeless.ops.adamw.reference import adam
 from tapeless.ops.contract import (
+    UPDATE_MEANINGS,
     UPDATE_READS,
     UPDATE_ROLES,
     UPDATE_SHAPES,
@@ -88,6 +89,7 @@ SPEC = Spec(
     shapes={"weights": "N", "m": "N", "v": "U", "master": "N", **UPDATE_SHAPES},
     rounded={"weights": "master"},
     roles=UPDATE_ROLES,
+    meanings=UPDATE_MEANINGS,
     forward=Signature(
         writes={
             "weights": "weights·(1 − lr·decay) − lr·0.2·√max(rows, columns)·orthogonal(μ·m + (1 − μ)·scale·gradients)",

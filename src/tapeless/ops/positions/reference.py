@@ -21,6 +21,7 @@ from tapeless.ops.contract import NONE, Array, Dims, Scalars, Signature, Spec, s
 SPEC = Spec(
     name="positions",
     shapes={"y": "B T C", "table": "P C"},
+    meanings={"table": "position embeddings"},
     forward=Signature(writes={"y": "table[:T]"}, reads=("table",), adds=("y",)),
     backward=Signature(writes={"dtable": "Σ_B dy"}, reads=("dy",), adds=("dtable",)),
     refuse=lambda dims, scalars: (

@@ -16,6 +16,7 @@ SPEC = Spec(
     name="positions_at",
     shapes={"y": "B T C", "table": "P C", "position": "1"},
     roles={"position": "index"},
+    meanings={"table": "position embeddings", "position": "cached length"},
     forward=Signature(writes={"y": "table[position:position + T]"}, reads=("table", "position"), adds=("y",)),
     refuse=lambda dims, scalars: (
         f"it has T={dims['T']} positions but the table holds only P={dims['P']}" if dims["T"] > dims["P"] else None

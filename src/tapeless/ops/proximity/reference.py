@@ -18,6 +18,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, product
 SPEC = Spec(
     name="proximity",
     shapes={"y": "R V", "x": "R C", "weight": "V C"},
+    meanings={"weight": "vocabulary"},
     forward=Signature(writes={"y": "−‖x − weight‖²"}, reads=("x", "weight")),
     backward=Signature(
         writes={"dx": "2·(dy @ weight − x·Σ_V dy)", "dweight": "2·(dyᵀ @ x − weight·Σ_R dy)"},

@@ -25,6 +25,7 @@ SPEC = Spec(
     name="remember",
     shapes={"keys": "B H P D", "values": "B H P D", "k": "B T C", "v": "B T C", "position": "1"},
     roles={"position": "index"},
+    meanings={"keys": "cached keys", "values": "cached values", "position": "cached length"},
     forward=Signature(
         writes={"keys": "k at position … position + T − 1", "values": "v at position … position + T − 1"},
         reads=("k", "v", "position"),

@@ -30,6 +30,7 @@ SPEC = Spec(
     name="rmsnorm",
     shapes={"y": "R C", "rstd": "R H", "x": "R C", "weight": "D"},
     roles={"rstd": "statistic"},
+    meanings={"weight": "norm scale"},
     forward=Signature(
         writes={"y": "x·rstd·weight", "rstd": "1/√(mean_D x² + eps)"},
         reads=("x", "weight"),

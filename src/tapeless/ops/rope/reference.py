@@ -31,6 +31,7 @@ SPEC = Spec(
     shapes={"y": "B T C", "x": "B T C", "cos": "B S A", "sin": "B S A"},
     roles={"cos": "statistic", "sin": "statistic"},
     constants=("cos", "sin"),
+    meanings={"cos": "cosines", "sin": "sines"},
     forward=Signature(writes={"y": "x turned by its place"}, reads=("x", "cos", "sin")),
     backward=Signature(writes={"dx": "dy turned back"}, reads=("dy", "cos", "sin")),
     refuse=_refuse,

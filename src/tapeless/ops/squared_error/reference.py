@@ -18,6 +18,7 @@ SPEC = Spec(
     name="squared_error",
     shapes={"loss": "1", "x": "R C", "table": "V C", "targets": "R", "count": "1"},
     roles={"loss": "statistic", "targets": "index", "count": "scalar"},
+    meanings={"table": "vocabulary", "targets": "targets", "count": "loss denominator"},
     forward=Signature(writes={"loss": "Σ ‖x − table[target]‖² / (count·C)"}, reads=("x", "table", "targets", "count")),
     backward=Signature(
         writes={

@@ -16,6 +16,7 @@ from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, product
 SPEC = Spec(
     name="unembed",
     shapes={"y": "R V", "x": "R C", "weight": "V C"},
+    meanings={"weight": "vocabulary"},
     forward=Signature(writes={"y": "x @ weightᵀ"}, reads=("x", "weight")),
     backward=Signature(
         writes={"dx": "dy @ weight", "dweight": "dyᵀ @ x"},
