@@ -125,9 +125,9 @@ def _pieces(given: Any) -> Iterator[list[Any]]:
 def _check_tokens(origin: str, content: Mapping[str, Any], growth: float) -> None:
     model = content["model"]
     vocab = model.get("vocab")
-    named = vocab if isinstance(vocab, dict) else [each[0] for each in vocab or () if isinstance(each, list) and each]
-    added = content.get("added_tokens")
-    texts = [each.get("content") for each in added if isinstance(each, dict)] if isinstance(added, list) else []
+    pairs, added = (each if isinstance(each, list) else [] for each in (vocab, content.get("added_tokens")))
+    named = vocab if isinstance(vocab, dict) else [each[0] for each in pairs if isinstance(each, list) and each]
+    texts = [each.get("content") for each in added if isinstance(each, dict)]
     longest = max((len(each) for each in (*named, *texts) if isinstance(each, str)), default=0)
     if longest > LONGEST_TOKEN:
         raise TapelessError(f"{origin} has a token of {longest:,} characters: at most {LONGEST_TOKEN:,} are taken.")
