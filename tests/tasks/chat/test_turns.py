@@ -135,10 +135,15 @@ def test_a_template_whose_past_changes_is_refused_where_what_is_said_does_too(to
     counted = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     turns = Speech(Chat(counted, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
     assert learned(turns) == ["Yes.", "Indeed.\n\n  - one\n  - two"]
+    headed = Speech(Chat("{{ messages | length }}" + TEMPLATES["chatml"], TOKENS, ()), tokenizer)
+    assert learned(headed.turns(Conversation(HELLO, "here"))) == [HELLO[1]["content"] + "<|im_end|>"]
     for source in (
         counted.replace("m.content", "m.content | upper"),
         counted.replace("m.content", "m.content ~ m.content"),
         counted.replace("m.content", "m.content | length"),
+        counted.replace("in messages", "in messages | reverse"),
+        counted.replace("{{ m.", "{{ messages[0].content if m.role == 'assistant' and messages | length > 3 }}{{ m."),
+        counted.replace("{{ m.", "{{ '!' if m.content | length > 60 }}{{ m."),
         counted.replace("{% for", "{{ messages[-1].content }}{% for"),
     ):
         with pytest.raises(TapelessError, match=r"before answer 1 otherwise once more follows.*\{% generation %\}"):

@@ -35,6 +35,7 @@ REFUSED = {
     r"(?:a|a)*b": "can match in several ways",
     r"(\w+\s?)*!": "can match in several ways",
     r"(?=(a+)+$)": "can match in several ways",
+    r"(?:a+)+(?!b?)": "can match in several ways",
     r"((a+)+b)*": "can match in several ways",
     r"(a{1,2}){1,40}b": "ways to match at one place",
     r"(?:\w?\w?){11}[!]": "ways to match at one place",
