@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune llama-cpp
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -98,6 +98,19 @@ cllm: .venv/.test
 # make labelling FASTA=genome.fa GFF=genes.gff3
 labelling: .venv/.run
 	@$(BIN)/python benchmarks/labelling.py --fasta "$(FASTA)" --gff "$(GFF)"
+
+# llama.cpp's own programs are not needed: its library is built from llama-cpp-python's source, in a place of its own.
+.venv-llama/.built:
+	@echo "building llama.cpp from its source (cmake and a C++ compiler; about six minutes of a core)"
+	@$(PYTHON) -m venv .venv-llama
+	@CMAKE_BUILD_PARALLEL_LEVEL=2 CMAKE_ARGS="-DLLAVA_BUILD=OFF -DLLAMA_CURL=OFF -DGGML_OPENMP=OFF" \
+		.venv-llama/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-binary llama-cpp-python llama-cpp-python==0.3.36
+	@touch $@
+
+# GGUF files of every family in llama.cpp itself, beside ours; figures to docs/training.md. One minute, once it is built.
+llama-cpp: .venv/.test .venv-llama/.built
+	$(BIN)/python benchmarks/llamacpp.py --reader .venv-llama/bin/python
 
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test

@@ -51,7 +51,7 @@ def test_the_end_shows_the_curve_a_sample_and_what_to_do_next(place):
     names = {path.name for path in (folder / "run").iterdir()}
     assert names == {
         "config.toml", "metrics.jsonl", "records.f32", "moments.f32", "checkpoints", "data", "tokenizer.json",
-        "tensorboard",
+        "tokenizer_config.json", "tensorboard",
     }  # fmt: skip
     evaluations = [line for line in read_metrics(folder / "run") if line["kind"] == "evaluation"]
     assert evaluations[-1]["loss"] < evaluations[0]["loss"] - 0.3

@@ -205,6 +205,35 @@ def test_the_tokenizer_goes_along(tmp_path, spec):
     assert (values["tokenizer.ggml.bos_token_id"], values["tokenizer.ggml.add_bos_token"]) == (1, False)
 
 
+def test_where_a_text_begins_and_ends_is_known_without_a_template(tmp_path, spec):
+    """Else llama.cpp would take the token 11 for both, which is GPT-2's in no vocabulary but one."""
+    model, path = made("llama"), tmp_path / "m.gguf"
+
+    def written():
+        path.unlink(missing_ok=True)
+        write_gguf(path, "small", model.config, model.weights(), spec)
+        values, _ = read(path)
+        names = ("bos", "eos", "eot", "eom", "padding")
+        return [values.get(f"tokenizer.ggml.{name}_token_id") for name in names], values
+
+    assert written()[0] == [0, 0, None, None, None]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "pad_token": "<|eot_id|>"}))
+    assert written()[0] == [3, 3, None, None, 6]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(TOKENS))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [6, 0, 3, 999]}))
+    ids, values = written()
+    assert ids == [1, 0, 6, 3, None]
+    assert (values["tokenizer.ggml.add_bos_token"], values.get("tokenizer.chat_template")) == (False, None)
+    # A word that nobody added to the vocabulary as a token of its own.
+    described = json.loads(tokenizer_json())
+    described["model"]["vocab"]["<|end|>"] = number = len(described["model"]["vocab"])
+    spec.write_text(json.dumps(described))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+    ids, values = written()
+    assert ids[:2] == [number, number]
+    assert values["tokenizer.ggml.token_type"][number] == 3
+
+
 def tokenizer(splits, tmp_path, **model):
     vocab = {"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3, "▁": 4, "▁ab": 5, "<0x41>": 6, "<unk>": 7}
     built = Tokenizer(models.BPE(vocab, [("a", "b"), ("▁", "ab")], **model))
@@ -264,6 +293,7 @@ def test_sentencepieces_pieces_have_scores_in_the_order_of_their_merges(tmp_path
     assert words.scores is not None
     assert words.scores[3] > words.scores[5] > max(words.scores[number] for number in (1, 2, 4))
     assert (words.begin, words.begins) == (0, True)
+    assert words.unknown == 7
 
 
 def test_bytes_have_a_merge_that_never_happens(tmp_path):
@@ -295,6 +325,7 @@ def test_what_llama_cpp_cannot_run_is_refused(tmp_path, spec):
     for name, fields, said in (
         ("qwen3-0.6b", {"attention_bias": True, "projection_bias": True}, "no biases in its attention"),
         ("qwen2.5-0.5b", {"rope_scaling": "llama3", "rope_factor": 2.0}, "does not know rope_scaling='llama3'"),
+        ("qwen2.5-0.5b", {"head_width": 8}, "4 heads of 8 in 24 channels"),
         ("gpt2-4x256", {"positions": "sinusoidal"}, "sinusoidal"),
     ):
         small = GROUPED if name != "gpt2-4x256" else SMALL

@@ -198,13 +198,9 @@ def some_params(config, dtype=np.float32):
     return {weight.name: rng.normal(size=weight.shape).astype(dtype) for weight in weights}
 
 
-@pytest.mark.parametrize(
-    ("end", "normalizer"),
-    [(True, None), (False, None), (True, normalizers.Lowercase())],
-    ids=["end", "no end", "lower"],
-)
-def test_the_tokenizer_goes_along(end, normalizer, tmp_path):
-    tokenizer = bpe(tmp_path / "words.json", end=end, normalizer=normalizer)
+@pytest.mark.parametrize("normalizer", [None, normalizers.Lowercase()], ids=["as it is", "lower"])
+def test_the_tokenizer_goes_along(normalizer, tmp_path):
+    tokenizer = bpe(tmp_path / "words.json", normalizer=normalizer)
     write_folder(tmp_path / "out", WITH_WORDS, some_params(WITH_WORDS), tmp_path / "words.json")
     assert tokenizer_of(tmp_path / "out") == tmp_path / "out" / "tokenizer.json"
     with no_complaints():
@@ -219,15 +215,27 @@ def test_the_tokenizer_goes_along(end, normalizer, tmp_path):
     assert theirs.clean_up_tokenization_spaces is False  # older versions would, and change the text
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "{}", "[]", '{"model": {"type": "BPE"}}', "too many"])
+UNFIT = {
+    None: "cannot read",
+    "": "is not JSON",
+    "{": "is not JSON",
+    "{}": "describes no model",
+    "[]": "must hold a JSON object",
+    '{"model": {"type": "BPE"}}': "no tokenizer that can be read",
+    "too many": "token id 300",
+    "no end": "no token that is known to end a text",
+}
+
+
+@pytest.mark.parametrize("content", UNFIT)
 def test_a_tokenizer_that_does_not_fit_is_refused(content, tmp_path):
     if content == "too many":
         bpe(tmp_path / "words.json", vocab=301)
+    elif content == "no end":
+        bpe(tmp_path / "words.json", end=False)
     elif content is not None:
         (tmp_path / "words.json").write_text(content)
-    with pytest.raises(
-        TapelessError, match={"too many": "token id 300", None: "cannot read"}.get(content, "not a tokenizer")
-    ):
+    with pytest.raises(TapelessError, match=UNFIT[content]):
         write_folder(tmp_path / "out", WITH_WORDS, some_params(WITH_WORDS), tmp_path / "words.json")
     assert not (tmp_path / "out").exists()
 

@@ -40,6 +40,8 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mistral": (MistralConfig, {"sliding_window": 5, "head_dim": 6}),
     "mistral without a window": (MistralConfig, {"sliding_window": None, "head_dim": 8}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    # Its configuration has no such field, and its layers honour it all the same.
+    "qwen2 with wide heads": (Qwen2Config, {"head_dim": 10}),
     "qwen3": (Qwen3Config, {"head_dim": 8, "tie_word_embeddings": True}),
     "qwen3, untied, with biases": (Qwen3Config, {"head_dim": 10, "attention_bias": True}),
 }
@@ -131,7 +133,7 @@ SAVED = [
 
 
 @pytest.mark.parametrize(("dtype", "options"), SAVED)
-@pytest.mark.parametrize("name", ["llama 3", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama 3", "mistral", "qwen2", "qwen2 with wide heads", "qwen3"])
 def test_there_and_back_is_bit_by_bit_the_same(name: str, dtype: str, options: Any, tmp_path: Path) -> None:
     """Through a run, in the type it came in; and transformers finds nothing missing and nothing left over."""
     saved(name, tmp_path / "theirs", dtype=getattr(torch, dtype), **options)

@@ -59,9 +59,9 @@ def _coloured(turns: Turns) -> Text:
     return shown
 
 
-def print_chats(folder: Path, about: About, seconds: float, json: bool) -> None:
+def print_chats(folder: Path, about: About, seconds: float, json: bool, messages: list[str]) -> None:
     if json:
-        print_json({"folder": str(folder), **asdict(about), "seconds": seconds})
+        print_json({"folder": str(folder), **asdict(about), "seconds": seconds, "messages": messages})
         return
     table = Table(box=None, header_style="dim")
     for heading in ("", "conversations", "tokens", "learned"):

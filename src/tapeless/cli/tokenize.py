@@ -32,6 +32,7 @@ from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.corpus import one_document
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
+from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.tasks.text import told_left_out
 
 
@@ -121,11 +122,16 @@ def tokenize(
         else:
             prepared = prepare(source, folder, **how, progress=told)
     seconds = time.perf_counter() - started
+    guessed = "" if tokenizer in ("bytes", "bpe") else load_tokenizer(tokenizer).guessed
+    messages = [f"{guessed}."] if guessed else []
+    for message in () if json else messages:
+        console.print(f"[yellow]{escape(message)}[/]")
     if spoken:
-        print_chats(folder, about, seconds, json)
+        print_chats(folder, about, seconds, json, messages)
         return
     if json:
-        print_json({"folder": str(prepared.folder), **_summary(prepared), "seconds": seconds})
+        summary = _summary(prepared) | {"seconds": seconds, "messages": messages}
+        print_json({"folder": str(prepared.folder), **summary})
     else:
         _print(prepared, seconds)
 

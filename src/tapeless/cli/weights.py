@@ -57,8 +57,11 @@ def import_(
         imported = import_folder(folder, target, origin)
     made, tokenizer = imported.run, imported.has_tokenizer
     if json:
-        print_json({"run": str(made.folder), "parameters": imported.parameters, "tokenizer": tokenizer})
+        said = {"run": str(made.folder), "parameters": imported.parameters, "tokenizer": tokenizer}
+        print_json(said | {"messages": list(imported.messages)})
         return
+    for message in imported.messages:
+        console.print(f"[yellow]{escape(message)}[/]")
     command, place = escape(own_command()), escape(str(made.folder))
     words = (
         "with its tokenizer"

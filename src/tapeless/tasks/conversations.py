@@ -55,7 +55,7 @@ class Conversations(Task):
             longest = max(rows.longest, self.validation.longest)
             told.append(f"{cut}: --time {longest:,} holds every one")
         left_out = told_left_out(about.skipped, about.examples)
-        return "; ".join([*told, left_out] if left_out else told)
+        return "; ".join(each for each in (*told, left_out, self.data.tokenizer.guessed) if each)
 
     def identity(self) -> dict[str, Any]:
         return {"data": self.data.about.training.sha256 + self.data.about.validation.sha256}

@@ -55,7 +55,8 @@ class Text(Task):
     def summary(self) -> str:
         told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
         left_out = told_left_out(self.data.skipped, self.data.examples)
-        return f"{told}; {left_out}" if left_out else told
+        guessed = "" if self.tokenizer is None else self.tokenizer.guessed
+        return "; ".join(each for each in (told, left_out, guessed) if each)
 
     def prompt(self, seed: int) -> str:
         """The beginning of a document that was held out, for the model to go on with: a few words of a line."""
@@ -126,11 +127,11 @@ class TextReader:
         return tokens
 
     def write(self, model: Model, prompt: str, asked: Sampling, window: int) -> Writing:
-        read, end = self.encode(prompt), self.tokenizer.end
+        read, end, stops = self.encode(prompt), self.tokenizer.end, self.tokenizer.stops
 
         def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
             return generate(
-                model, read or [end], asked.most, **asked.drawing(TEMPERATURE), stop=[end], window=window,
+                model, read or [end], asked.most, **asked.drawing(TEMPERATURE), stop=stops, window=window,
                 on_slide=on_slide,
             )  # fmt: skip
 

@@ -85,6 +85,11 @@ def _check_known(kind: str, config: Architecture) -> None:
         raise TapelessError(
             "llama.cpp's qwen3 has no biases in its attention, and this model has: it cannot be written."
         )
+    if kind == "qwen2" and config.heads * config.head_channels != config.channels:
+        raise TapelessError(
+            f"llama.cpp's qwen2 divides its channels among its heads, and this model has {config.heads} heads of "
+            f"{config.head_channels} in {config.channels} channels: it cannot be written."
+        )
     if config.rope_scaling == "llama3" and ARCHITECTURES[kind] != "llama":
         raise TapelessError(f"llama.cpp's {kind} does not know rope_scaling='llama3': it cannot be written.")
 
@@ -148,8 +153,13 @@ def _add_words(gguf: Any, writer: Any, words: Vocabulary) -> None:
     writer.add_eos_token_id(words.end)
     if words.turn_end is not None:
         writer.add_eot_token_id(words.turn_end)
-    if words.begin is not None:
-        writer.add_bos_token_id(words.begin)
+    if words.message_end is not None:
+        writer.add_eom_token_id(words.message_end)
+    writer.add_bos_token_id(words.begin)
+    if words.unknown is not None:
+        writer.add_unk_token_id(words.unknown)
+    if words.padding is not None:
+        writer.add_pad_token_id(words.padding)
     writer.add_add_bos_token(words.begins)
     if words.spaced is not None:
         writer.add_add_space_prefix(words.spaced)

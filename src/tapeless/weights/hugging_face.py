@@ -28,7 +28,8 @@ from tapeless.ops.contract import Array, Shape
 from tapeless.program.precision import largest
 from tapeless.tasks.chat.template import Chat
 from tapeless.tasks.data.files import LARGEST_JSON
-from tapeless.tasks.data.tokenizer import ByteTokenizer
+from tapeless.tasks.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokenizer_files import GENERATION, NAMES
 from tapeless.weights.family import Family, Piece
 from tapeless.weights.gpt2 import GPT2_FAMILY
 from tapeless.weights.llama import LLAMA_FAMILY
@@ -39,8 +40,6 @@ HEAD = "lm_head.weight"
 PIECE = 2**18  # elements checked at a time
 # In what type weights are written, and what the format calls it.
 TYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16"}
-
-END_OF_TEXT = "<|endoftext|>"
 
 
 def read_config(folder: Path) -> Architecture:
@@ -123,24 +122,28 @@ def write_folder(
     family = family_of(config)
     check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
-    end = None if described is None else _end_of_text(str(tokenizer), described, config)
+    words = None if tokenizer is None else _checked_tokenizer(tokenizer, config)
     with made_whole(folder) as beside:
         # Else each family's own, whatever the vocabulary.
-        ends = dict.fromkeys(("bos_token_id", "eos_token_id"), end)
+        ends: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id"))
+        if words is not None:
+            ends = {"bos_token_id": words.end if words.begin is None else words.begin, "eos_token_id": words.end}
         narrow = {} if dtype == "float32" else dict.fromkeys(("torch_dtype", "dtype"), dtype)
         write_json(beside / "config.json", family.described(config) | ends | narrow)
         theirs = their_tensors(config, params)
         write_safetensors(beside / "model.safetensors", theirs, dtype=TYPES[dtype], metadata={"format": "pt"})
-        if described is not None:
+        if described is not None and words is not None:
             write_file(beside / "tokenizer.json", [described])
-            about = _tokenizer_config(config, end)
+            about, stops = _tokenizer_config(config, words), words.stops
             if chat is not None:
                 about |= {**chat.tokens, "chat_template": chat.template}
-                write_json(beside / "generation_config.json", {"eos_token_id": list(chat.ends)})
+                stops = tuple(dict.fromkeys((*stops, *chat.ends)))
+            if chat is not None or len(stops) > 1:
+                write_json(beside / GENERATION, {"eos_token_id": list(stops)})
             # To bytes a text that spells the end token out is like any other.
             if tokenizer == "bytes" and chat is None:
                 about["split_special_tokens"] = True
-            write_json(beside / "tokenizer_config.json", about)
+            write_json(beside / NAMES, about)
 
 
 @contextmanager
@@ -276,25 +279,14 @@ def _described(tokenizer: str | Path) -> bytes:
         raise TapelessError(f"cannot read {tokenizer}: {error.strerror}.") from None
 
 
-def _end_of_text(origin: str, described: bytes, config: Architecture) -> int | None:
-    """The id of the end-of-text token, if the tokenizer has one."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise TapelessError("to export a tokenizer, install tokenizers: pip install tokenizers.") from None
-
-    try:
-        tokenizer = Tokenizer.from_buffer(described)
-    except Exception as error:  # it raises nothing more precise
-        raise TapelessError(f"{origin} is not a tokenizer that can be read: {error}.") from None
-    largest = max(tokenizer.get_vocab().values(), default=0)
-    if largest >= config.vocab:
+def _checked_tokenizer(spec: str | Path, config: Architecture) -> Tokenizer:
+    words = load_tokenizer(spec)
+    if words.vocab > config.vocab:
         raise TapelessError(
-            f"{origin} has the token id {largest}, but this model knows {config.vocab} words: "
-            f"it is not the tokenizer this model was trained with."
+            f"{spec} has the token id {words.vocab - 1}, but this model knows {config.vocab} words: it is not the "
+            f"tokenizer this model was trained with."
         )
-    end: int | None = tokenizer.token_to_id(END_OF_TEXT)
-    return end
+    return words
 
 
 def _free(folder: Path) -> Path:
@@ -309,14 +301,15 @@ def _free(folder: Path) -> Path:
     return target
 
 
-def _tokenizer_config(config: Architecture, end: int | None) -> dict[str, Any]:
+def _tokenizer_config(config: Architecture, words: Tokenizer) -> dict[str, Any]:
     """PreTrainedTokenizerFast takes tokenizer.json as it is, where GPT-2's own class would take parts of it."""
-    special: dict[str, Any] = {} if end is None else dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.context,
         "clean_up_tokenization_spaces": False,
-        **special,
+        "bos_token": words.end_text,  # where there is no other, a text begins behind the end of the last
+        **words.named,
+        "eos_token": words.end_text,
     }
 
 

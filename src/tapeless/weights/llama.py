@@ -150,8 +150,6 @@ def _fits(config: Architecture) -> str | None:
     for name, value in own[kind].items():
         if getattr(config, name) != value:
             return f"this model has {name}={getattr(config, name)!r}, and a {CLASSES[kind]} has {name}={value!r}"
-    if kind == "qwen2" and config.head_channels * config.heads != config.channels:
-        return f"this model has heads of {config.head_channels}, and a {CLASSES[kind]} divides its channels among them"
     return None
 
 
@@ -173,7 +171,9 @@ def _described(config: Architecture) -> dict[str, Any]:
         "qwen2": {"use_sliding_window": False},
         "qwen3": {"use_sliding_window": False, "attention_bias": config.attention_bias},
     }
-    width = {} if kind == "qwen2" else {"head_dim": config.head_channels}
+    # A Qwen2 has no such field of its own, and transformers honours it where it is there.
+    plain = kind == "qwen2" and config.head_channels * config.heads == config.channels
+    width = {} if plain else {"head_dim": config.head_channels}
     return {
         "architectures": [CLASSES[kind]],
         "model_type": kind,

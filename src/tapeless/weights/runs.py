@@ -14,7 +14,7 @@ from tapeless.models.adapters import merged
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.chat.template import Chat, kept_chat, published_chat
-from tapeless.tasks.data.tokenizer import load_tokenizer
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.train import checkpoint
 from tapeless.train.base import all_weights, as_held, write_base
 from tapeless.train.run import NumberedFolder, Run, making, write_configuration
@@ -32,6 +32,7 @@ class Imported:
     parameters: int
     has_tokenizer: bool
     has_chat: bool  # a template of its own
+    messages: tuple[str, ...] = ()
 
 
 def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None = None) -> Imported:
@@ -42,6 +43,7 @@ def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None =
     hugging_face.read_weights(folder, config, model.params)
     tokenizer = hugging_face.tokenizer_of(folder)
     chat: Chat | None = None
+    known: Tokenizer | None = None
     if tokenizer is not None:
         known = load_tokenizer(tokenizer)
         if known.vocab > config.vocab:
@@ -50,13 +52,15 @@ def import_folder(folder: Path, out: Path | NumberedFolder, origin: str | None =
     with making(out) as made:
         request = Request(preset.name, {}, Settings(tokenizer="tokenizer.json" if tokenizer else "none"))
         write_configuration(made, request, preset)
-        if tokenizer is not None:
+        if tokenizer is not None and known is not None:
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+            known.save_named(made.folder)
         if chat is not None and chat.own:
             chat.save(made.folder)
         state = {"step": 0, "from": origin or str(folder)}
         checkpoint.save(made.checkpoints, 0, {"weights": model.weights()}, state, best=True)
-    return Imported(made, model.parameters, tokenizer is not None, chat is not None and chat.own)
+    messages = (f"{known.guessed}.",) if known is not None and known.guessed else ()
+    return Imported(made, model.parameters, known is not None, chat is not None and chat.own, messages)
 
 
 def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Imported:
@@ -71,6 +75,7 @@ def import_adapter(folder: Path, base: Run, out: Path | NumberedFolder) -> Impor
         write_configuration(made, Request(preset.name, {}, settings), preset)
         if isinstance(tokenizer, Path):
             shutil.copyfile(tokenizer, made.folder / "tokenizer.json")
+            load_tokenizer(tokenizer).save_named(made.folder)
         chat = kept_chat(base.folder, tokenizer)
         if chat is not None and chat.own:
             chat.save(made.folder)

@@ -35,7 +35,10 @@ class Vocabulary:
     merges: list[str] | None
     end: int
     turn_end: int | None  # where another token ends a turn
-    begin: int | None
+    message_end: int | None  # and where a third ends a message
+    begin: int
+    unknown: int | None
+    padding: int | None
     begins: bool  # whether it stands before every text
     spaced: bool | None  # whether a text is given a blank in front
     template: str | None
@@ -58,7 +61,10 @@ def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> Vocabula
     if pieces:
         _check_pieces(spec, content)
     begin, begins = _begin(content, tokenizer, chat)
-    end, turn_end = _ends(tokenizer, chat)
+    end, turn_end, message_end = _ends(tokenizer, chat)
+    for special in (begin, end, turn_end, message_end):
+        if special is not None and kinds[special] == "NORMAL":
+            kinds[special] = "CONTROL"
     return Vocabulary(
         "llama" if pieces else "gpt2",
         splits,
@@ -68,7 +74,10 @@ def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> Vocabula
         None if pieces else pairs or [IDLE_MERGE],
         end,
         turn_end,
+        message_end,
         begin,
+        model["vocab"].get(model.get("unk_token")),
+        tokenizer.specials.get(tokenizer.named.get("pad_token", "")),
         begins,
         _spaced(content) if pieces else None,
         None if chat is None else chat.template,
@@ -145,21 +154,30 @@ def _scores(tokens: list[str], merges: list[str]) -> list[float]:
     return [-float(ranks.get(token, len(merges) + number)) for number, token in enumerate(tokens)]
 
 
-def _begin(content: Mapping[str, Any], tokenizer: Tokenizer, chat: Chat | None) -> tuple[int | None, bool]:
-    """The token that begins a text, and whether the tokenizer puts it there by itself."""
+def _begin(content: Mapping[str, Any], tokenizer: Tokenizer, chat: Chat | None) -> tuple[int, bool]:
+    """The token that begins a text, and whether the tokenizer puts it there by itself. Where there is none, a text
+    begins behind the end of another, as in training; without any llama.cpp would take the one of GPT-2 or of Llama."""
     steps = _steps(content, "post_processor", "processors")
     for step in steps:
         first = (step.get("single") or [{}])[0] if step["type"] == "TemplateProcessing" else {}
         if "SpecialToken" in first and first["SpecialToken"]["id"] in tokenizer.specials:
             return tokenizer.specials[first["SpecialToken"]["id"]], True
-    named = None if chat is None else tokenizer.specials.get(chat.tokens.get("bos_token", ""))
-    return named, False
+    for named in (_named(tokenizer, chat, "bos_token"), tokenizer.begin):
+        if named is not None:
+            return named, False
+    return tokenizer.end, False
 
 
-def _ends(tokenizer: Tokenizer, chat: Chat | None) -> tuple[int, int | None]:
-    """The token that ends a text, and that which ends a turn where it is another."""
-    if chat is None:
-        return tokenizer.end, None
-    end = tokenizer.specials.get(chat.tokens.get("eos_token", ""), tokenizer.end)
-    behind = Speech(chat, tokenizer).turn_end
-    return end, behind if behind != end else None
+def _named(tokenizer: Tokenizer, chat: Chat | None, role: str) -> int | None:
+    return None if chat is None else tokenizer.specials.get(chat.tokens.get(role, ""))
+
+
+def _ends(tokenizer: Tokenizer, chat: Chat | None) -> tuple[int, int | None, int | None]:
+    """The token that ends a text, and up to two others at which writing stops, first that which ends a turn."""
+    behind = None if chat is None else Speech(chat, tokenizer).turn_end
+    stops = dict.fromkeys(([] if behind is None else [behind]) + list(tokenizer.stops))
+    stops |= dict.fromkeys(() if chat is None else chat.ends)
+    named = _named(tokenizer, chat, "eos_token")
+    end = tokenizer.end if named is None else named
+    others = [*(each for each in stops if each != end), None, None]
+    return end, others[0], others[1]

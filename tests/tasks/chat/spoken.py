@@ -80,7 +80,33 @@ MARKED = """\
 {% endfor %}
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """
-TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "mistral": MISTRAL, "thinking": THINKING, "marked": MARKED}
+# Mistral 0.3's: the system message goes before the last question, so that all before it changes with every question.
+MISTRAL3 = """\
+{%- set system = messages[0].content if messages[0].role == 'system' else none %}
+{%- set rest = messages if system is none else messages[1:] %}
+{%- set asked = rest | selectattr('role', 'equalto', 'user') | list %}
+{{- bos_token }}
+{%- for turn in rest %}
+    {%- if turn.role == 'user' and turn == asked[-1] and system is not none %}
+        {{- '[INST] ' + system + '\n\n' + turn.content + '[/INST]' }}
+    {%- elif turn.role == 'user' %}
+        {{- '[INST] ' + turn.content + '[/INST]' }}
+    {%- else %}
+        {{- ' ' + turn.content | trim + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+# The same, but that only a question which nothing follows has it.
+MISTRAL3_LAST = MISTRAL3.replace("turn == asked[-1]", "loop.last")
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama3": LLAMA3,
+    "mistral": MISTRAL,
+    "mistral3": MISTRAL3,
+    "mistral3 last": MISTRAL3_LAST,
+    "thinking": THINKING,
+    "marked": MARKED,
+}
 TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|endoftext|>"}
 SPECIAL = (
     "<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>",

@@ -133,7 +133,7 @@ def test_what_is_published_is_found_as_transformers_finds_it(folder):
     nobody: dict[str, object] = {"name": [], "template": "n"}
     several = [nobody, {"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     (folder / "tokenizer_config.json").write_text(json.dumps(about | {"chat_template": several}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [6, 99999, "x"]}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [6, 99999, -1]}))
     found = chat_beside(folder / "tokenizer.json", tokenizer)
     assert (found.template, found.ends, found.own) == ("d", (0, 3, 6), True)
     assert found.tokens == {"eos_token": "<|im_end|>", "bos_token": "<|begin_of_text|>"}

@@ -15,6 +15,8 @@ ENDS = {
     "chatml": "<|im_end|>",
     "llama3": "<|eot_id|>",
     "mistral": "<|endoftext|>",
+    "mistral3": "<|endoftext|>",
+    "mistral3 last": "<|endoftext|>",
     "thinking": "<|im_end|>",
     "marked": "<|im_end|>",
 }
@@ -40,7 +42,7 @@ def test_the_assistants_words_and_their_end_are_learned(tokenizer, name):
     speech = Speech(Chat(TEMPLATES[name], TOKENS, (0,)), tokenizer)
     turns = speech.turns(Conversation(LONGER, "here"))
     answers = [turn["content"] + ENDS[name] for turn in LONGER if turn["role"] == "assistant"]
-    if name == "mistral":
+    if name.startswith("mistral"):
         answers = [" " + each for each in answers]
     if name == "thinking":
         answers[-1] = "<think>\n\n</think>\n\n" + answers[-1]  # which it writes itself when it answers
@@ -106,10 +108,46 @@ def test_who_spells_a_special_token_is_refused(tokenizer):
         Speech(plain_chat(ByteTokenizer()), ByteTokenizer()).invitation([{"role": "user", "content": "<|endoftext|>"}])
 
 
-def test_a_template_whose_past_changes_is_refused(tokenizer):
-    source = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    with pytest.raises(TapelessError, match=r"before answer 1 otherwise once more follows.*\{% generation %\}"):
-        Speech(Chat(source, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
+@pytest.mark.parametrize("name", ["mistral3", "mistral3 last"])
+def test_a_system_message_that_moves_on_is_no_part_of_an_answer(tokenizer, name):
+    """Every answer is learned behind what invites it, blanks and words that repeat as they may be."""
+    speech = Speech(Chat(TEMPLATES[name], TOKENS, ()), tokenizer)
+    messages = [
+        {"role": "system", "content": "Yes."},
+        {"role": "user", "content": " Yes. Yes.\n"},
+        {"role": "assistant", "content": "\n Yes. "},
+        {"role": "user", "content": "No"},
+        {"role": "assistant", "content": "No [/INST"},
+        {"role": "user", "content": "Yes."},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    turns = speech.turns(Conversation(messages, "here"))
+    assert learned(turns) == [f" {each}<|endoftext|>" for each in ("Yes.", "No [/INST", "Yes.")]
+    for number in (2, 4, 6):  # what stands before an answer ends as when it is invited
+        answer = turns.text.index(f" {messages[number]['content'].strip()}<|endoftext|>")
+        asked = speech.chat.written(messages[:number], invited=True)
+        tail = asked[asked.rindex(messages[number - 1]["content"]) :]
+        assert turns.text[:answer].endswith(tail) or number == 6
+    assert ("Yes.\n\nYes.[/INST]" in turns.text) == (name == "mistral3")
+
+
+def test_a_template_whose_past_changes_is_refused_where_what_is_said_does_too(tokenizer):
+    counted = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    turns = Speech(Chat(counted, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
+    assert learned(turns) == ["Yes.", "Indeed.\n\n  - one\n  - two"]
+    headed = Speech(Chat("{{ messages | length }}" + TEMPLATES["chatml"], TOKENS, ()), tokenizer)
+    assert learned(headed.turns(Conversation(HELLO, "here"))) == [HELLO[1]["content"] + "<|im_end|>"]
+    for source in (
+        counted.replace("m.content", "m.content | upper"),
+        counted.replace("m.content", "m.content ~ m.content"),
+        counted.replace("m.content", "m.content | length"),
+        counted.replace("in messages", "in messages | reverse"),
+        counted.replace("{{ m.", "{{ messages[0].content if m.role == 'assistant' and messages | length > 3 }}{{ m."),
+        counted.replace("{{ m.", "{{ '!' if m.content | length > 60 }}{{ m."),
+        counted.replace("{% for", "{{ messages[-1].content }}{% for"),
+    ):
+        with pytest.raises(TapelessError, match=r"before answer 1 otherwise once more follows.*\{% generation %\}"):
+            Speech(Chat(source, {}, ()), tokenizer).turns(Conversation(LONGER, "here"))
 
 
 def test_a_speaker_nobody_knows_is_refused_unless_the_models_own_template_names_it(tokenizer):

@@ -106,6 +106,7 @@ DAMAGED = {
     "model type a number": set_in("model", "type", 5),
     "no vocab": without("model", "vocab"),
     "vocab a list": set_in("model", "vocab", ["a", "b"]),
+    "vocab a number": set_in("model", "vocab", 1e-05),
     "vocab null": set_in("model", "vocab", None),
     "vocab of texts": set_in("model", "vocab", {"a": "0"}),
     "id negative": set_in("model", "vocab", "foo", -1),

@@ -195,6 +195,7 @@ def test_a_large_vocabulary_takes_32_bits(folder, tmp_path):
     changed["model"]["vocab"]["</s>"] = 70_001
     del changed["model"]["vocab"]["<|endoftext|>"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     made = prepare.prepare(str(folder), tmp_path / "out", tokenizer=str(tmp_path))
     assert made.meta.dtype == "uint32"
     data = open_data(tmp_path / "out")

@@ -23,6 +23,7 @@ from tapeless.files.disk import write_whole
 from tapeless.files.plain import read_json, read_plain
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
+from tapeless.tasks.data.tokenizer_files import NAMES, read_named, read_object
 
 FILE = "chat.json"
 FORMAT = 1
@@ -41,7 +42,6 @@ PLAIN = """\
 Assistant:
 {% endif %}
 """
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 Message = Mapping[str, Any]  # role, content, and what else a template may know of
 
@@ -192,15 +192,9 @@ def _kept(path: Path, tokenizer: Tokenizer) -> Chat:
 
 def published_chat(folder: Path, tokenizer: Tokenizer) -> Chat:
     """As transformers finds it: chat_template.jinja, or in tokenizer_config.json."""
-    about = _object(folder / "tokenizer_config.json")
+    about, named = read_object(folder / NAMES), read_named(folder)
     template = _template_file(folder / "chat_template.jinja") or _chosen(folder, about.get("chat_template"))
-    tokens = {name: text for name in NAMED if (text := _spelled(about.get(name))) is not None}
-    ends = {tokenizer.end}
-    for name in ("config.json", "generation_config.json"):
-        given = _object(folder / name).get("eos_token_id")
-        ends |= {each for each in (given if isinstance(given, list) else [given]) if type(each) is int}
-    if "eos_token" in tokens and (known := tokenizer.specials.get(tokens["eos_token"])) is not None:
-        ends.add(known)
+    ends = {tokenizer.end, *named.stops, tokenizer.specials.get(named.tokens.get("eos_token", ""), tokenizer.end)}
     found = tuple(sorted(each for each in ends if 0 <= each < tokenizer.vocab))
     if template is None:
         return replace(plain_chat(tokenizer), ends=found)
@@ -208,11 +202,7 @@ def published_chat(folder: Path, tokenizer: Tokenizer) -> Chat:
         raise TapelessError(
             f"{folder} has a chat template of {len(template):,} characters, more than {LONGEST_TEMPLATE:,}."
         )
-    return Chat(template, tokens, found)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    return read_json(path, LARGEST_JSON, foreign=True) if path.is_file() else {}
+    return Chat(template, named.tokens, found)
 
 
 def _template_file(path: Path) -> str | None:
@@ -232,11 +222,5 @@ def _chosen(folder: Path, given: Any) -> str | None:
         named = [each.get("template") for each in given if isinstance(each, dict) and each.get("name") == "default"]
         given = named[-1] if named else None
     if given is not None and not isinstance(given, str):
-        raise TapelessError(f"{folder / 'tokenizer_config.json'} has a chat_template that is no text: {brief(given)}.")
+        raise TapelessError(f"{folder / NAMES} has a chat_template that is no text: {brief(given)}.")
     return given
-
-
-def _spelled(given: Any) -> str | None:
-    """A token as text, or as the description of one."""
-    text = given.get("content") if isinstance(given, dict) else given
-    return text if isinstance(text, str) else None

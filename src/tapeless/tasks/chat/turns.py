@@ -6,9 +6,12 @@ answer, up to the token that ends the turn. Where a template marks what the mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
+from secrets import token_hex
 
 import numpy as np
 
@@ -71,12 +74,80 @@ class Speech:
         ids, spans = self.tokenizer.encode_marked(whole.text)
         if whole.marked is None:
             ends = np.isin(ids, list(self.ends))
-            learned = _between(whole, list(zip(parts[::2], parts[1::2], strict=True)), spans, ends)
+            turns = list(zip(parts[::2], parts[1::2], strict=True))
+            wrong = next((n for n, (before, _) in enumerate(turns) if not whole.text.startswith(before.text)), None)
+            if wrong is None:
+                learned = _between(whole, turns, spans, ends)
+            else:
+                learned = np.zeros(len(ids), bool)
+                for begin, end in self._placed(conversation, asked, whole, wrong):
+                    learned |= _until(_within(spans, begin, end), ends)
         else:
             learned = np.zeros(len(ids), bool)
             for begin, end in whole.marked:
                 learned |= _within(spans, begin, end)
         return Turns(ids, learned, whole.text, spans)
+
+    def _placed(
+        self, conversation: Conversation, asked: Sequence[tuple[int, bool]], whole: View, wrong: int
+    ) -> Iterator[tuple[int, int]]:
+        """From where to where each answer reaches, for a template that writes what comes before an answer otherwise
+        once more follows: Mistral's has the system message in front of the last question. All is written once more
+        with marks around what is said. An answer begins where what invited it ends, behind the message before it, and
+        ends where it does when nothing follows."""
+        marks = [token_hex(16) for _ in conversation.messages]
+        messages = [_marked(*each) for each in zip(conversation.messages, marks, strict=True)]
+        again, *parts = (_unmarked(view.text, marks) for view in self.chat.views(messages, asked, conversation.tools))
+        answers = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT]
+        for number, before, after in zip(answers, parts[::2], parts[1::2], strict=True):
+            found = [place for place, (mark, _) in enumerate(again.marks) if mark == number]
+            if again.text != whole.text or len(found) != 2 or not after.marks or after.marks[-1][0] != number:
+                raise _otherwise(wrong)
+            first, last = found
+            behind, begin = again.marks[first - 1] if first else (None, 0)
+            asking, place = before.marks[-1] if before.marks else (None, 0)
+            invitation = before.text[place:]
+            if behind != asking or not again.text.startswith(invitation, begin):
+                raise _otherwise(wrong)
+            end = again.marks[last][1]
+            rest = again.text[end : again.marks[last + 1][1] if last + 1 < len(again.marks) else None]
+            alone = after.text[after.marks[-1][1] :]
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(rest, alone, strict=False))
+            yield begin + len(invitation), end + len(list(same))
+
+
+@dataclass(frozen=True)
+class _Unmarked:
+    """A text, and which marks stood where in it."""
+
+    text: str
+    marks: list[tuple[int, int]]
+
+
+def _marked(message: Message, mark: str) -> Message:
+    """Blanks around what is said stay outside, as a template may trim them; nothing said stays nothing."""
+    words = message["content"]
+    inner = words.strip()
+    return {**message, "content": words.replace(inner, f"{mark}{inner}{mark}")} if inner else message
+
+
+def _unmarked(text: str, marks: Sequence[str]) -> _Unmarked:
+    numbers = {mark: number for number, mark in enumerate(marks)}
+    parts, found, place = [], list[tuple[int, int]](), 0
+    for part in re.split(f"({'|'.join(marks)})", text):
+        if part in numbers:
+            found.append((numbers[part], place))
+        else:
+            parts.append(part)
+            place += len(part)
+    return _Unmarked("".join(parts), found)
+
+
+def _otherwise(number: int) -> TapelessError:
+    return TapelessError(
+        f"the chat template writes what comes before answer {number + 1} otherwise once more follows, so its words "
+        f"cannot be told from the rest: mark them in the template with {{% generation %}}."
+    )
 
 
 def check_speakers(messages: Sequence[Message], chat: Chat) -> None:
@@ -103,21 +174,20 @@ def _between(whole: View, turns: list[tuple[View, View]], spans: Array, ends: Ar
     """For each answer, the conversation up to its invitation and that up to its end: what the second has more."""
     learned = np.zeros(len(spans), bool)
     for number, (before, after) in enumerate(turns):
-        if not whole.text.startswith(before.text):
-            raise TapelessError(
-                f"the chat template writes what comes before answer {number + 1} otherwise once more follows, so its "
-                f"words cannot be told from the rest: mark them in the template with {{% generation %}}."
-            )
         begin, end = len(before.text), len(after.text)
         if not whole.text.startswith(after.text):  # an earlier answer is written shorter, say without its thoughts
             following = [later.text for later, _ in turns[number + 1 :]]
             end = len(following[0]) if following else len(whole.text)
-        inside = _within(spans, begin, end)
-        ended = np.flatnonzero(inside & ends)
-        if len(ended):
-            inside[ended[0] + 1 :] = False
-        learned |= inside
+        learned |= _until(_within(spans, begin, end), ends)
     return learned
+
+
+def _until(inside: Array, ends: Array) -> Array:
+    """Up to the first token that ends a turn."""
+    ended = np.flatnonzero(inside & ends)
+    if len(ended):
+        inside[ended[0] + 1 :] = False
+    return inside
 
 
 def _within(spans: Array, begin: int, end: int) -> Array:

@@ -20,24 +20,14 @@ from tapeless.files.disk import write_whole
 from tapeless.files.plain import read_json
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
+from tapeless.tasks.data.tokenizer_bounds import USUAL_GROWTH, check_bounded
+from tapeless.tasks.data.tokenizer_files import END_OF_TEXT, Named, read_named, write_named
 
 if TYPE_CHECKING:
     import tokenizers
 
 FILE = "tokenizer.json"
-END_OF_TEXT = "<|endoftext|>"
-# What well-known vocabularies call the end of a document, the likeliest first.
-END_NAMES = (
-    END_OF_TEXT,
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "[EOS]",
-    "<|eos|>",
-    "<｜end▁of▁sentence｜>",
-    "<|im_end|>",
-    "[SEP]",
-)
+TRIED = 512  # characters of a text that are normalised by themselves, where that could make much of them
 SMALLEST_BPE = 257  # the bytes, and the end of a text
 LARGEST_VOCAB = 1 << 24
 UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
@@ -62,6 +52,22 @@ class Tokenizer(Protocol):
         """How the end is written where special tokens are read as such."""
 
     @property
+    def guessed(self) -> str:
+        """The end as a sentence's part, where no file says which token it is and its name alone was to go by."""
+
+    @property
+    def begin(self) -> int | None:
+        """The token that a text may begin with, where the model has one."""
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Where writing stops: at the end, and where else the model's files say."""
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """How special tokens are written, by what transformers calls them, such as eos_token."""
+
+    @property
     def specials(self) -> Mapping[str, int]:
         """The special tokens, as they are written."""
 
@@ -80,7 +86,10 @@ class Tokenizer(Protocol):
     def stream(self) -> Speller: ...
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json into the folder, where there is anything to write."""
+        """Write tokenizer.json into the folder, where there is anything to write, and `save_named`."""
+
+    def save_named(self, folder: Path) -> None:
+        """Write beside a tokenizer.json what is known of its special tokens."""
 
 
 class Speller:
@@ -124,6 +133,10 @@ class ByteTokenizer:
     vocab = 257
     end = 256
     end_text = END_OF_TEXT
+    guessed = ""
+    begin = None
+    stops = (256,)
+    named = MappingProxyType({"eos_token": END_OF_TEXT})
     specials = MappingProxyType({END_OF_TEXT: 256})
 
     def encode(self, text: str) -> list[int]:
@@ -155,6 +168,9 @@ class ByteTokenizer:
     def save(self, folder: Path) -> None:
         pass
 
+    def save_named(self, folder: Path) -> None:
+        pass
+
     def as_json(self) -> bytes:
         """The same as a tokenizer.json, for others: every byte a token under the character that byte-level BPE has
         for it, nothing to merge, and no splitting that could matter."""
@@ -180,7 +196,7 @@ def byte_characters() -> dict[str, int]:
 class JsonTokenizer:
     """What a tokenizer.json describes, by Hugging Face tokenizers."""
 
-    def __init__(self, model: tokenizers.Tokenizer, kind: str, origin: str) -> None:
+    def __init__(self, model: tokenizers.Tokenizer, kind: str, origin: str, told: Named, growth: float = 1) -> None:
         ids = model.get_vocab(with_added_tokens=True)
         if not ids:
             raise TapelessError(f"{origin} has no vocabulary.")
@@ -189,21 +205,27 @@ class JsonTokenizer:
         self.vocab = max(ids.values()) + 1
         if self.vocab > LARGEST_VOCAB:
             raise TapelessError(f"{origin} uses the id {self.vocab - 1:,}, but ids must lie below {LARGEST_VOCAB:,}.")
-        end = next((name for name in END_NAMES if name in ids), None)
-        if end is None:
-            raise TapelessError(f"{origin} has no token for the end of a text: add {END_OF_TEXT} to its vocabulary.")
+        end, self.guessed = told.end(origin, ids)
+        begin = told.begin(ids)
         self.end, self.end_text = ids[end], end
+        self.begin = None if begin is None else ids[begin]
+        self.stops = tuple(dict.fromkeys([self.end, *(each for each in told.stops if 0 <= each < self.vocab)]))
+        both = {"eos_token": end} | ({} if begin is None else {"bos_token": begin})
+        self.named = dict(told.tokens) | both
+        model.add_special_tokens([*both.values()])  # as transformers does where tokenizer.json has them as words alone
         added = model.get_added_tokens_decoder()
-        self.specials = {token.content: number for number, token in added.items() if token.special} | {end: ids[end]}
+        self.specials = {token.content: number for number, token in added.items() if token.special}
+        self.specials |= {each: ids[each] for each in both.values()}
         self.name = f"{kind.lower()}-{self.vocab}"
         model.encode_special_tokens = True  # a text that spells the end token out does not end there
-        self._model, self._origin = model, origin
+        self._model, self._origin, self._growth = model, origin, growth
 
     def encode(self, text: str) -> list[int]:
         return [int(token) for token in self.encode_pieces([_utf8(text)])[0]]
 
     def encode_marked(self, text: str) -> tuple[Array, Array]:
         _utf8(text)
+        self._check_growth(text)
         with _refused_by(self._origin, "cannot encode this text"):
             found = self._marking.encode(text, add_special_tokens=False)
         return np.array(found.ids, np.int64), np.array(found.offsets, np.int64).reshape(-1, 2)
@@ -217,9 +239,22 @@ class JsonTokenizer:
 
     def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
         texts = [piece.decode("utf-8") for piece in pieces]
+        for text in texts:
+            self._check_growth(text)
         with _refused_by(self._origin, "cannot encode this text"):
             encoded = self._model.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(one.ids, np.uint32) for one in encoded]
+
+    def _check_growth(self, text: str) -> None:
+        """What a normalizer could make very long is tried on the beginning of a text before all of it is."""
+        if self._growth > USUAL_GROWTH and self._model.normalizer is not None:
+            with _refused_by(self._origin, "cannot encode this text"):
+                tried = self._model.normalizer.normalize_str(text[:TRIED])
+            if len(tried) > USUAL_GROWTH * (min(len(text), TRIED) + 1):
+                raise TapelessError(
+                    f"{self._origin} makes {len(tried):,} characters of {min(len(text), TRIED):,} before it reads "
+                    f"them, more than {USUAL_GROWTH} times as many: it is not used."
+                )
 
     def decode(self, ids: Iterable[int]) -> str:
         known = [int(token) for token in ids if 0 <= token < self.vocab]
@@ -231,6 +266,12 @@ class JsonTokenizer:
 
     def save(self, folder: Path) -> None:
         write_whole(folder / FILE, self._model.to_str().encode())
+        self.save_named(folder)
+
+    def save_named(self, folder: Path) -> None:
+        """A guess stays one: it is written nowhere."""
+        if not self.guessed:
+            write_named(folder, self.named, self.stops if len(self.stops) > 1 else ())
 
 
 def load_tokenizer(spec: str | Path) -> Tokenizer:
@@ -256,11 +297,13 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     # Settings that shorten, lengthen or randomise what a text becomes have no place in a corpus.
     content["truncation"] = content["padding"] = None
     model.pop("dropout", None)
+    growth = check_bounded(str(path), content)
+    told = read_named(path.parent) if path.name == FILE else Named()
     package = _package()
     with _standard_error_closed():
         with _refused_by(str(path), "is no tokenizer that can be read"):
             inner = package.Tokenizer.from_str(json.dumps(content))
-        tokenizer = JsonTokenizer(inner, type(inner.model).__name__, str(path))
+        tokenizer = JsonTokenizer(inner, type(inner.model).__name__, str(path), told, growth)
         tokenizer.decode(tokenizer.encode("a line, 1 number\n"))
     return tokenizer
 
@@ -292,7 +335,7 @@ def train_bpe(texts: Iterator[str], vocab: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     model.train_from_iterator(texts, trainer)
-    return JsonTokenizer(model, "bpe", "the trained tokenizer")
+    return JsonTokenizer(model, "bpe", "the trained tokenizer", Named({"eos_token": END_OF_TEXT}))
 
 
 def check_bpe_vocab(vocab: Any) -> None:
