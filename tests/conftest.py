@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import sys
 
 import pytest
@@ -25,7 +26,18 @@ LONGEST = ("test_the_healthy_program_passes_everything", "test_no_kernel_leaves_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.name.partition("[")[0] not in LONGEST)
+    """TAPELESS_ORDER, any word, shuffles the files and each file's tests, the same way in every worker."""
+    order = os.environ.get("TAPELESS_ORDER")
+    if order is None:
+        items.sort(key=lambda item: item.name.partition("[")[0] not in LONGEST)
+        return
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    shuffled, chance = list(files.values()), random.Random(order)
+    for each in (shuffled, *shuffled):
+        chance.shuffle(each)
+    items[:] = [item for each in shuffled for item in each]
 
 
 @pytest.fixture(autouse=True)
