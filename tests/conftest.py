@@ -10,6 +10,11 @@ import pytest
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# What pytest and Python have compiled is kept for the next run and for the processes that tests start, also where the
+# user's own environment says otherwise: to rewrite every test's assertions anew takes each worker several seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:

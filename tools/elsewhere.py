@@ -36,7 +36,7 @@ NOT_NUMERIC = ("bench", "cli", "explorer", "files", "pictures")
 NOT_OF_PLACES = ("check", "models", "ops", "program", "properties", "tracing")
 
 
-class Absent(Exception):
+class NotHereError(Exception):
     """This machine cannot be made to look like that; the sentence says why."""
 
 
@@ -64,7 +64,7 @@ def needing(feature: str) -> Callable[[Prepared], None]:
 
     def prepare(prepared: Prepared) -> None:
         if not __cpu_features__.get(feature):
-            raise Absent(f"this processor has no {feature}")
+            raise NotHereError(f"this processor has no {feature}")
 
     return prepare
 
@@ -79,7 +79,7 @@ def numpy_without(title: str, *beginnings: str) -> Environment:
     def prepare(prepared: Prepared) -> None:
         named = [name for name in __cpu_dispatch__ if name.startswith(beginnings) and __cpu_features__.get(name)]
         if not named:
-            raise Absent("NumPy uses none of them on this processor")
+            raise NotHereError("NumPy uses none of them on this processor")
         prepared.variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(named)
 
     return Environment(f"NumPy without {title}", {}, NOT_NUMERIC, prepare)
@@ -114,7 +114,7 @@ sys.meta_path.insert(0, WithoutMKL())
 
 def without_mkl(prepared: Prepared) -> None:
     if not list((Path(sys.prefix) / "lib").glob("libmkl_rt.so*")):
-        raise Absent("MKL is not installed, so that every run is without it")
+        raise NotHereError("MKL is not installed, so that every run is without it")
     (prepared.folder / "sitecustomize.py").write_text(NO_MKL)
     prepared.variables["PYTHONPATH"] = f"{prepared.folder}{os.pathsep}{prepared.variables['PYTHONPATH']}"
 
@@ -139,14 +139,14 @@ def other_python(version: str) -> Environment:
     def prepare(prepared: Prepared) -> None:
         command = shutil.which(f"python{version}")
         if command is None or subprocess.run([command, "-c", ""], capture_output=True, check=False).returncode:
-            raise Absent(f"python{version} is not here")
+            raise NotHereError(f"python{version} is not here")
         place = KEPT / version
         if not (place / "ready").exists():
             print(f"  installing what the tests need for Python {version}: some minutes", flush=True)
             subprocess.run([command, "-m", "venv", "--clear", place], check=True)
             install = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--editable"]
             if subprocess.run([*install, f"{ROOT}[mkl,test]"], check=False).returncode:
-                raise Absent("what the tests need could not be installed for it")
+                raise NotHereError("what the tests need could not be installed for it")
             (place / "ready").touch()
         prepared.python = place / "bin" / "python"
 
@@ -167,8 +167,8 @@ ENVIRONMENTS = (
     Environment("one core", {}, (), one_core),
     Environment("tests in random order", {"TAPELESS_ORDER": str(date.today().toordinal())}),
     Environment(
-        "locale C, another time zone", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": "Asia/Kathmandu"},
-        NOT_OF_PLACES,
+        "locale C, another time zone",
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": "Asia/Kathmandu"}, NOT_OF_PLACES,
     ),
     Environment("a home that cannot be written", {"HOME": "/dev/null/home"}, NOT_OF_PLACES),
     Environment("a path with spaces", {}, NOT_OF_PLACES, path_with_spaces),
@@ -217,7 +217,7 @@ def run(environment: Environment, tests: list[str], workers: int, say: Callable[
         finally:
             os.sched_setaffinity(0, cores)
         if not report.exists():
-            raise Absent(f"pytest ended with {child.returncode}: {' '.join(told[-3:])[-300:]}")
+            raise NotHereError(f"pytest ended with {child.returncode}: {' '.join(told[-3:])[-300:]}")
         return outcome_of(ElementTree.parse(report).getroot(), time.monotonic() - started)
 
 
@@ -244,8 +244,8 @@ def outcome_of(report: ElementTree.Element, seconds: float) -> Outcome:
     return Outcome(len(cases) - len(failed) - skipped, failed, seconds)
 
 
-def row(name: str, tests: str, found: Outcome | Absent) -> str:
-    if isinstance(found, Absent):
+def row(name: str, tests: str, found: Outcome | NotHereError) -> str:
+    if isinstance(found, NotHereError):
         cells = [name, "", "", f"not run: {found}", ""]
     else:
         failed = ", ".join(f"`{test}`" for test in found.failed) or "none"
@@ -280,10 +280,10 @@ def main() -> int:
         title = f"{environment.name} ({number} of {len(chosen)})"
         tests, said = (options.tests, "chosen") if options.tests else tests_of(environment)
         print(title, flush=True)
-        found: Outcome | Absent
+        found: Outcome | NotHereError
         try:
             found = run(environment, tests, options.workers, lambda far, title=title: print(f"  {far}", flush=True))
-        except Absent as absent:
+        except NotHereError as absent:
             found = absent
         made = row(environment.name, said, found)
         print(made, flush=True)
