@@ -9,6 +9,10 @@ import pytest
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# And where tests are about threads, one that waits lets the other worker have the core: OpenMP's own way is to look
+# again and again for a fifth of a second, which took more of the suite than what the threads compute.
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # What pytest and Python have compiled is kept for the next run and for the processes that tests start, also where the
 # user's own environment says otherwise: to rewrite every test's assertions anew takes each worker several seconds.
