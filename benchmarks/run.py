@@ -49,7 +49,7 @@ def command(name: str, batch: int, time: int, steps: int) -> list[str]:
 
 
 def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -58,7 +58,7 @@ def measured(*words: str) -> Result:
     """What a command says of itself, as JSON; from the journal, where this code was measured already."""
     print(*words, flush=True)
     said, code = " ".join(words), subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
-    kept = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
+    kept = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()] if JOURNAL.exists() else []
     for row in kept:
         if row["command"] == said and row["code"] == code:
             return said, row["result"]
@@ -68,7 +68,7 @@ def measured(*words: str) -> Result:
         sys.exit(done.stderr)
     result = json.loads(done.stdout)
     JOURNAL.parent.mkdir(exist_ok=True)
-    with JOURNAL.open("a") as file:
+    with JOURNAL.open("a", encoding="utf-8") as file:
         print(json.dumps({"command": said, "code": code, "result": result}), file=file)
     return said, result
 

@@ -132,7 +132,7 @@ def test_who_is_elsewhere_or_has_not_said_who(tmp_path):
         ("\x00\xff" * 900, "another process trains it"),
         ("minus 5", "another process trains it"),
     ):
-        (tmp_path / "lock").write_text(said)
+        (tmp_path / "lock").write_text(said, encoding="utf-8")
         with pytest.raises(TapelessError, match=expected):
             hold(tmp_path)
     assert kept.kept

@@ -56,8 +56,11 @@ def test_a_consistent_mistake_is_refused_only_where_values_are_compared():
 
 
 def test_a_small_mistake_is_seen_in_float64_only():
-    assert refusing("gelu-exact-in-backward") == set(FLOAT64)
-    assert refusing("loss-epsilon") == set()
+    """JAX's rule in float32 divides by 2e-4 what two losses were rounded by. So small a mistake is refused, or not, by
+    the processor's roundings: two units in the last place of a loss are enough."""
+    decided = set(RULES) - {"JAX check_grads, float32"}
+    assert refusing("gelu-exact-in-backward") & decided == set(FLOAT64)
+    assert refusing("loss-epsilon") & decided == set()
 
 
 def test_what_changes_no_number_is_said_to():
