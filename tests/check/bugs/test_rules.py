@@ -31,7 +31,10 @@ def bug(name):
 
 
 def refusing(name):
-    (judged,) = judge_all((bug(name),))
+    """In the smaller models: Qwen3, where differences take longest, is where the healthy program is accepted."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rules, "CASES", CASES[:3])
+        (judged,) = judge_all((bug(name),))
     return {rule for rule, refused in judged.refused.items() if refused}
 
 
