@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.path, []).append(item)
     shuffled, chance = list(files.values()), random.Random(order)
-    for each in (shuffled, *shuffled):
+    chance.shuffle(shuffled)
+    for each in shuffled:
         chance.shuffle(each)
     items[:] = [item for each in shuffled for item in each]
 

@@ -6,11 +6,13 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from tools import elsewhere
-from tools.elsewhere import ENVIRONMENTS, MARKS, PAGE, ROOT, NotHereError, Outcome, Prepared, merged, outcome_of, row
+from tools.elsewhere import ENVIRONMENTS, MARKS, PAGE, NotHereError, Outcome, Prepared, merged, outcome_of, row
+from tools.figures.places import ROOT
 
 from tests import conftest
 
@@ -81,7 +83,7 @@ def test_folders_that_are_left_out_are_there():
 
 
 def test_a_processor_without_the_instructions_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(elsewhere, "__cpu_features__", {})
+    monkeypatch.setattr(elsewhere, "FEATURES", {})
     for name in ("OpenBLAS as on SkylakeX", "NumPy without AVX2", "Numba for x86-64-v3"):
         with pytest.raises(NotHereError, match=r"this processor"):
             prepared(named(name), tmp_path)
@@ -101,7 +103,7 @@ def test_without_mkl_there_is_none_in_any_process(tmp_path, monkeypatch):
 
 
 def test_files_and_their_tests_are_shuffled_the_same_way_everywhere(monkeypatch):
-    items = [SimpleNamespace(path=file, name=f"{file}{test}") for file in "abcdef" for test in range(9)]
+    items: list[Any] = [SimpleNamespace(path=file, name=f"{file}{test}") for file in "abcdef" for test in range(9)]
 
     def order(word):
         monkeypatch.setenv("TAPELESS_ORDER", word)

@@ -17,13 +17,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from xml.etree import ElementTree
 
-from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
-
 from tools.figures.places import ROOT
+
+_umath: Any = import_module("numpy._core._multiarray_umath")  # as NumPy itself tells which instructions it uses
+DISPATCHED: list[str] = _umath.__cpu_dispatch__
+FEATURES: dict[str, bool] = _umath.__cpu_features__
 
 PAGE = ROOT / "docs" / "elsewhere.md"
 MARKS = ("<!-- figures -->", "<!-- end of figures -->")
@@ -63,7 +67,7 @@ def needing(feature: str) -> Callable[[Prepared], None]:
     """Instructions that this processor does not have would end the process."""
 
     def prepare(prepared: Prepared) -> None:
-        if not __cpu_features__.get(feature):
+        if not FEATURES.get(feature):
             raise NotHereError(f"this processor has no {feature}")
 
     return prepare
@@ -77,7 +81,7 @@ def numpy_without(title: str, *beginnings: str) -> Environment:
     """NumPy warns of a name that it does not know or that is not there: it is asked what it has."""
 
     def prepare(prepared: Prepared) -> None:
-        named = [name for name in __cpu_dispatch__ if name.startswith(beginnings) and __cpu_features__.get(name)]
+        named = [name for name in DISPATCHED if name.startswith(beginnings) and FEATURES.get(name)]
         if not named:
             raise NotHereError("NumPy uses none of them on this processor")
         prepared.variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(named)
@@ -144,7 +148,7 @@ def other_python(version: str) -> Environment:
         if not (place / "ready").exists():
             print(f"  installing what the tests need for Python {version}: some minutes", flush=True)
             subprocess.run([command, "-m", "venv", "--clear", place], check=True)
-            install = [place / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--editable"]
+            install = [str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--editable"]
             if subprocess.run([*install, f"{ROOT}[mkl,test]"], check=False).returncode:
                 raise NotHereError("what the tests need could not be installed for it")
             (place / "ready").touch()
@@ -203,7 +207,7 @@ def run(environment: Environment, tests: list[str], workers: int, say: Callable[
         environment.prepare(prepared)
         report = prepared.folder / "report.xml"
         command = [
-            prepared.python, "-m", "pytest", "-q", f"--junitxml={report}",
+            str(prepared.python), "-m", "pytest", "-q", f"--junitxml={report}",
             "--numprocesses", str(workers), "--dist", "worksteal", *tests,
         ]  # fmt: skip
         os.sched_setaffinity(0, prepared.cores)  # which the process inherits
@@ -264,6 +268,10 @@ def merged(page: str, name: str, made: str) -> str:
     return f"{before}{text}{after}"
 
 
+def _say(far: str) -> None:
+    print(f"  {far}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.elsewhere", description=__doc__)
     parser.add_argument("names", nargs="*", help="environments, by a part of their names; without any, all of them")
@@ -282,7 +290,7 @@ def main() -> int:
         print(title, flush=True)
         found: Outcome | NotHereError
         try:
-            found = run(environment, tests, options.workers, lambda far, title=title: print(f"  {far}", flush=True))
+            found = run(environment, tests, options.workers, _say)
         except NotHereError as absent:
             found = absent
         made = row(environment.name, said, found)

@@ -17,6 +17,7 @@ from tapeless.check import everything
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
+from tapeless.check.bugs.races import BUGS as RACES
 from tapeless.check.bugs.rules import unverified
 from tapeless.check.bugs.run import Verdict, run_catalogue
 from tapeless.check.configurations import CONFIGURATIONS
@@ -86,7 +87,8 @@ SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 24  # `make soak`, like `tapel
 def test_every_bug_is_caught_and_nearly_all_are_named():
     """One test, because the catalogue takes its time: two minutes of one core, of which `make test` takes a share."""
     before = snapshot()
-    verdicts = list(run_catalogue(BUGS[::SHARE]))
+    alone = len(os.sched_getaffinity(0)) == 1  # then no two threads meet
+    verdicts = list(run_catalogue([bug for bug in BUGS[::SHARE] if not (alone and bug in RACES)]))
     assert [verdict.bug.name for verdict in verdicts if not verdict.caught] == []
     wrong = [verdict for verdict in verdicts if not verdict.named]
     assert len(wrong) <= (1 - NAMED) * len(BUGS), [(v.bug.name, v.bug.where, v.finding) for v in wrong]
@@ -175,7 +177,12 @@ def test_the_healthy_program_passes_everything(monkeypatch):
     longer than all the rest. What the others compute on threads is held to the reference in whole models. Over the
     range of float32 each op has a test of its own: tests/check/test_ranges.py."""
     ranged: list[str] = []
-    monkeypatch.setattr(everything, "check_ranges", lambda name, backend: ranged.append(name) or iter(()))
+
+    def noted(name, backend):
+        ranged.append(name)
+        return iter(())
+
+    monkeypatch.setattr(everything, "check_ranges", noted)
     shared = some(list(OPS), 3, 2)
     assert list(check_everything(trusted_on_threads=[name for name in OPS if name not in shared])) == []
     assert ranged == list(OPS)
