@@ -201,11 +201,17 @@ def _start(words, folder):
         stderr=subprocess.PIPE,
         text=True,
     )
-    path, deadline = folder / "run" / "metrics.jsonl", time.monotonic() + 60
-    while not (path.exists() and path.stat().st_size):
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    # Where no kernel is compiled yet, a slow machine compiles some thirty before the first update.
+    path, deadline = folder / "run" / "metrics.jsonl", time.monotonic() + 600
+    try:
+        while not (path.exists() and path.stat().st_size):
+            assert running.poll() is None, running.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    except BaseException:
+        running.kill()
+        running.communicate()
+        raise
     return running
 
 
