@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune llama-cpp
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -126,7 +126,11 @@ doctor-trials: .venv/.test
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py tests/explorer -k "random or any_model or property or properties or models_in_threads or every_bug or healthy_program or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays or what_the_reference_does or opens_for_everybody"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py tests/explorer -k "random or any_model or property or properties or models_in_threads or every_bug or healthy_program or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays or what_the_reference_does or opens_for_everybody or is_proven"
+
+# The tests as other machines would run them, to docs/elsewhere.md: two hours. One alone: make test-elsewhere ONLY="one core".
+test-elsewhere: browser
+	$(BIN)/python -m tools.elsewhere $(if $(ONLY),"$(ONLY)")
 
 # Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test
@@ -146,4 +150,4 @@ wheel-check: .venv/.test
 	$(BIN)/python -m tools.wheel_check
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist site
+	rm -rf .venv .elsewhere .mypy_cache .ruff_cache .pytest_cache build dist site

@@ -80,12 +80,12 @@ def section(fasta: Path, runs: dict[int, dict[str, Any]]) -> str:
 
 def write(path: Path, text: str) -> None:
     """Between the markers, whatever stood there."""
-    content = path.read_text()
+    content = path.read_text(encoding="utf-8")
     before, found, rest = content.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not (found and ended):
         sys.exit(f"{path} has no {BEGIN} … {END}: put both back where the figures belong.")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:

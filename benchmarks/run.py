@@ -50,7 +50,7 @@ def command(name: str, batch: int, time: int, steps: int) -> list[str]:
 
 def processor() -> str:
     """Its name; with the family if the name does not tell generations apart, as on a virtual AMD EPYC."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = told.get("model name") or platform.processor() or platform.machine()
     return name if any(map(str.isdigit, name)) or "cpu family" not in told else f"{name} (family {told['cpu family']})"
@@ -60,7 +60,7 @@ def measured(*words: str) -> Result:
     """What a command says of itself, as JSON; from the journal, where this code was measured already."""
     print(*words, flush=True)
     said, code = " ".join(words), subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
-    kept = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.exists() else []
+    kept = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()] if JOURNAL.exists() else []
     for row in kept:
         if row["command"] == said and row["code"] == code:
             return said, row["result"]
@@ -70,7 +70,7 @@ def measured(*words: str) -> Result:
         sys.exit(done.stderr)
     result = json.loads(done.stdout)
     JOURNAL.parent.mkdir(exist_ok=True)
-    with JOURNAL.open("a") as file:
+    with JOURNAL.open("a", encoding="utf-8") as file:
         print(json.dumps({"command": said, "code": code, "result": result}), file=file)
     return said, result
 

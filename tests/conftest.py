@@ -2,12 +2,22 @@
 
 import gc
 import os
+import random
 import sys
 
 import pytest
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# And where tests are about threads, one that waits lets the other worker have the core: OpenMP's own way is to look
+# again and again for a fifth of a second, which took more of the suite than what the threads compute.
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# What pytest and Python have compiled is kept for the next run and for the processes that tests start, also where the
+# user's own environment says otherwise: to rewrite every test's assertions anew takes each worker several seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(trylast=True)
@@ -25,7 +35,19 @@ LONGEST = ("test_the_healthy_program_passes_everything", "test_no_kernel_leaves_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.name.partition("[")[0] not in LONGEST)
+    """TAPELESS_ORDER, any word, shuffles the files and each file's tests, the same way in every worker."""
+    order = os.environ.get("TAPELESS_ORDER")
+    if order is None:
+        items.sort(key=lambda item: item.name.partition("[")[0] not in LONGEST)
+        return
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    shuffled, chance = list(files.values()), random.Random(order)
+    chance.shuffle(shuffled)
+    for each in shuffled:
+        chance.shuffle(each)
+    items[:] = [item for each in shuffled for item in each]
 
 
 @pytest.fixture(autouse=True)

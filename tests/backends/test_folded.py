@@ -133,7 +133,8 @@ def test_a_model_keeps_the_products_and_threads_it_is_made_with():
     given, before = batch(), blas.threads()
     alone = a_model().loss(*given)
     try:
-        for threads, later in ((1, 2), (2, 1)):
+        several = min(2, blas.cores())
+        for threads, later in ((1, several), (several, 1)):
             blas.set_threads(threads)
             model = a_model()
             blas.set_threads(later)

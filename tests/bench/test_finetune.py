@@ -93,14 +93,14 @@ def test_all_of_it_small(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["x", *(f"{name}={value}" for name, value in asked.items())])
     finetune.main()
     sides = {
-        name: [json.loads(line) for line in (tmp_path / "runs" / "small" / name).read_text().splitlines()]
+        name: [json.loads(line) for line in (tmp_path / "runs" / "small" / name).read_text("utf-8").splitlines()]
         for name in ("chats.jsonl", "held-out.jsonl")
     }
     modules = {name: {row["prompt"].split()[2].split(".")[0] for row in rows} for name, rows in sides.items()}
     assert not modules["chats.jsonl"] & modules["held-out.jsonl"]
     assert modules["chats.jsonl"] | modules["held-out.jsonl"] == {f"module{number}" for number in range(12)}
     assert not any(".same(" in row["prompt"] for row in sides["held-out.jsonl"])
-    told = docs.read_text()
+    told = docs.read_text("utf-8")
     assert told.startswith(f"before\n{finetune.BEGIN}\n")
     assert told.endswith(f"{finetune.END}\nafter\n")
     assert "old" not in told.split(finetune.BEGIN)[1].split("\n")
@@ -113,5 +113,5 @@ def test_all_of_it_small(tmp_path, monkeypatch, capsys):
 
 
 def test_the_docs_have_room():
-    content = finetune.DOCS.read_text()
+    content = finetune.DOCS.read_text("utf-8")
     assert content.count(finetune.BEGIN) == content.count(finetune.END) == 1

@@ -32,7 +32,7 @@ def test_the_figures_stand_between_the_markers_and_nothing_else_changes(tmp_path
     monkeypatch.setattr(sys, "argv", ["x", "--fasta", str(genome.fasta), "--gff", str(genome.gff)])
     labelling.main()
     assert asked == [(genome.fasta, genome.gff, seed) for seed in (0, 1, 2)]
-    before, _, rest = docs.read_text().partition(labelling.BEGIN)
+    before, _, rest = docs.read_text("utf-8").partition(labelling.BEGIN)
     written, _, after = rest.partition(labelling.END)
     assert (before, after) == ("before\n", "\nafter\n")
     assert "old" not in written
@@ -56,9 +56,9 @@ def test_docs_without_room_are_told_and_stay(tmp_path):
     docs.write_text(labelling.BEGIN)
     with pytest.raises(SystemExit, match="put both back"):
         labelling.write(docs, "x")
-    assert docs.read_text() == labelling.BEGIN
+    assert docs.read_text("utf-8") == labelling.BEGIN
 
 
 def test_the_docs_have_room():
-    content = labelling.DOCS.read_text()
+    content = labelling.DOCS.read_text("utf-8")
     assert content.count(labelling.BEGIN) == content.count(labelling.END) == 1

@@ -50,7 +50,7 @@ def test_the_best_rate_of_each_is_trained_with_every_seed(written):
 
 def test_the_page_tells_what_was_found(written):
     _, folder = written
-    page = (folder / "muon.md").read_text()
+    page = (folder / "muon.md").read_text("utf-8")
     for said in (
         "| 0.003 | 4.0000 | 4.0000 |",
         "| AdamW | 0.003 | 4.0000 | 4.0100 | 4.0200 | 4.0100 |",
@@ -60,6 +60,6 @@ def test_the_page_tells_what_was_found(written):
         "1.50 times AdamW's processor time, and 0.5 MiB of optimizer state beside 1.0",
     ):
         assert said in page
-    picture = (folder / "muon.svg").read_text()
+    picture = (folder / "muon.svg").read_text("utf-8")
     assert picture.count("<polyline") == 2
     assert "AdamW at 0.003" in picture

@@ -23,10 +23,11 @@ LISTED = PAGE.index("Now it can be proven")
 FAST = PAGE.index("Then `tapeless check softplus` holds its kernels")
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """The package before the first step, and a way to take the steps up to a place of the page."""
-    folder = tmp_path_factory.mktemp("adding")
+@pytest.fixture
+def package(tmp_path):
+    """The package before the first step, and a way to take the steps up to a place of the page. Each test has its own,
+    so that none depends on which were run before it."""
+    folder = tmp_path
     shutil.copytree(
         ROOT / "src" / "tapeless", folder / "src" / "tapeless", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -122,9 +123,8 @@ def test_7_to_9_on_a_gpu_in_a_model_and_with_a_bug(package):
         ("check/definitions.py", '    "softplus": softplus,\n', "", "softplus has no definition"),
     ],
 )
-def test_what_was_forgotten_is_one_sentence(package, tmp_path, file, was, becomes, sentence):
-    folder = tmp_path / "copy"
-    shutil.copytree(package(len(PAGE)), folder)
+def test_what_was_forgotten_is_one_sentence(package, file, was, becomes, sentence):
+    folder = package(len(PAGE))
     place = folder / "src" / "tapeless" / file
     text = place.read_text(encoding="utf-8")
     assert was in text

@@ -30,7 +30,8 @@ disk.perform, growing.Growing.add = perform, adding
 main()
 """
 QUESTION = "or quit? "
-NEW = ("train", "--channels", "8", "--epochs", "4", "--save-every", "250", "--eval-every", "500", "--out", "run")
+SMALL = ("--layers", "1", "--channels", "8", "--backend", "reference")  # which starts without Numba
+NEW = ("train", *SMALL, "--epochs", "4", "--save-every", "250", "--eval-every", "500", "--out", "run")
 
 
 class Terminal:

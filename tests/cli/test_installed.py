@@ -30,7 +30,8 @@ def program(wheel, tmp_path_factory):
 
 
 def run(*words, folder):
-    done = subprocess.run([*map(str, words)], cwd=folder, env=outside(), capture_output=True, text=True)
+    command = [*map(str, words)]  # which writes UTF-8 in any locale
+    done = subprocess.run(command, cwd=folder, env=outside(), capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -132,7 +132,7 @@ def test_who_is_elsewhere_or_has_not_said_who(tmp_path):
         ("\x00\xff" * 900, "another process trains it"),
         ("minus 5", "another process trains it"),
     ):
-        (tmp_path / "lock").write_text(said)
+        (tmp_path / "lock").write_text(said, encoding="utf-8")
         with pytest.raises(TapelessError, match=expected):
             hold(tmp_path)
     assert kept.kept
@@ -197,7 +197,9 @@ def test_a_resume_that_is_refused_keeps_nothing(tmp_path):
 
 
 def test_the_command_says_so(tmp_path):
-    running = _start(("train", "--epochs", "1000", "--channels", "8", "--out", "run"), tmp_path)
+    running = _start(
+        ("train", "--epochs", "1000", "--channels", "8", "--backend", "reference", "--out", "run"), tmp_path
+    )
     try:
         done = tapeless("train", "--resume", "run", "--steps", "9", folder=tmp_path)
         assert done.returncode == 2

@@ -25,7 +25,7 @@ def _copy(y, x):
 
 
 def run(threaded: bool) -> None:
-    blas.set_threads(2)
+    blas.set_threads(min(2, blas.cores()))
     x = np.ones(10 * BLOCK, np.float32)
     y = np.zeros_like(x)
     Kernel(copy).bind(x.size, y, x, threaded_from=0 if threaded else 2 * x.size)()

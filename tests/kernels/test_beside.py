@@ -1,5 +1,6 @@
 """Tapeless is a guest in the process: what was there before it, and what comes after it, computes as it did."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tapeless.kernels.cpu import blas
 
 HERE = Path(__file__).parent
 OTHERS = ("torch", "numpy", "scipy", "sklearn")
@@ -57,6 +60,14 @@ def test_numpy_keeps_its_threads():
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_a_mapped_file_may_have_any_name(tmp_path):
+    """Whether an OpenMP is there is read off the names of the files that the process has mapped."""
+    path = tmp_path / os.fsdecode(b"not \xff utf-8")
+    path.write_bytes(b"some bytes")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        assert str(path) in blas._loaded_libraries()
 
 
 # Models in threads

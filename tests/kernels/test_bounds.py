@@ -17,7 +17,7 @@ from tests.random_cases import SOAK
 
 ROOT = Path(__file__).parents[2]
 KERNELS = "tests/properties/test_cpu_kernels.py"
-PARTS = 24
+PARTS = 60
 TRIED = range(PARTS) if SOAK > 1 else range(1)  # each compiles its kernels anew, which takes many seconds
 
 

@@ -294,7 +294,7 @@ def run_all(runs: Iterable[Callable[[], object]]) -> None:
 
 def difference(what: str, found: Any, true: Any, dims: dict[str, int]) -> Iterator[str]:
     error = np.abs(found.to(torch.float64).numpy() - true).max() / (np.abs(true).max() or 1.0)
-    allowed = 4 * LOCKSTEP["float32"] * sqrt(max([dims.get(letter, 1) for letter in "RCFSTVBK"]))
+    allowed = 4 * LOCKSTEP["float32"] * sqrt(max(dims.get(letter, 1) for letter in "RCFSTVBK"))
     if not error <= allowed:
         yield f"{what} is off by {error:.1e}, allowed {allowed:.1e}"
 

@@ -84,6 +84,7 @@ def test_what_no_list_shows_is_found_by_a_second_statement(name: str) -> None:
     with plant():
         for configuration in WALKED:
             assert not list(check_program(configuration)), "the verifier does see it: move it to WRONG"
-        found = next((f for c in WALKED for f in check_walk(c)), None) or next(check_steps(), None)
+        walked = WALKED[:1] if checker == "steps" else WALKED  # a walk does not update
+        found = next((f for c in walked for f in check_walk(c)), None) or next(check_steps(), None)
     assert found is not None
     assert found.checker == checker

@@ -3,7 +3,6 @@ machine, and a test holds the documents to them; of the others it holds what doe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -129,10 +128,10 @@ def _bench() -> str:
     )
 
 
-def _plan(*options: str) -> str:
-    little = ("--memory", "1MB")  # in which no largest batch is looked for, which would take seconds
-    said = json.loads(tapeless("plan", "gpt2-124m", "-B", "4", "-T", "256", "--json", *little, *options))
-    return f"{said['peak_bytes'] / 2**30:.1f} GiB"
+def _plan(**fields: Any) -> str:
+    """As `tapeless plan gpt2-124m -B 4 -T 256` has it."""
+    made = subject("gpt2-124m", {"lean": True, **fields}, batch=4, time=256, usual=(1, None))
+    return f"{made.plan().peak_bytes / 2**30:.1f} GiB"
 
 
 def _plan_answer() -> str:
@@ -278,7 +277,7 @@ FIGURES: dict[str, Figure] = {
     "parameters of ops-102k": Figure(lambda: f"{_program(LARGER[0]).parameters:,}"),
     "bench": Figure(_bench),
     "memory of gpt2-124m": Figure(_plan),
-    "memory of gpt2-124m recomputed": Figure(lambda: _plan("--recompute")),
+    "memory of gpt2-124m recomputed": Figure(lambda: _plan(recompute=True)),
     "plan": Figure(_plan_answer),
     "fine-tuning": Figure(_fine_tuning),
     "attention": Figure(_looks, run=True),

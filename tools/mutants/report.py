@@ -79,9 +79,9 @@ def write_figures(docs: Path, verdicts: list[Verdict], title: str) -> None:
             before, after = shortened(mutant.before, mutant.after)
             lines.append(f"- {mutant.file}, {mutant.function}: `{before}` → `{after}`")
         lines.append("")
-    text = docs.read_text()
+    text = docs.read_text(encoding="utf-8")
     start, rest = text.index(BEGIN) + len(BEGIN), text.index(END)
-    docs.write_text(text[:start] + "\n" + "\n".join(lines) + text[rest:])
+    docs.write_text(text[:start] + "\n" + "\n".join(lines) + text[rest:], encoding="utf-8")
 
 
 def _listed(how: Counter[str]) -> str:

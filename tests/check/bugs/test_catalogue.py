@@ -13,9 +13,11 @@ import typer
 import tapeless.generate as generating
 from tapeless import Model, model
 from tapeless.backends.backend import backend_named
+from tapeless.check import everything
 from tapeless.check.bugs import planting
 from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.bugs.planting import Bug
+from tapeless.check.bugs.races import BUGS as RACES
 from tapeless.check.bugs.rules import unverified
 from tapeless.check.bugs.run import Verdict, run_catalogue
 from tapeless.check.configurations import CONFIGURATIONS
@@ -80,13 +82,14 @@ def named(name):
 # The catalogue
 
 
-SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 16  # `make soak`, like `tapeless check --bugs`, takes every one
+SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 24  # `make soak`, like `tapeless check --bugs`, takes every one
 
 
 def test_every_bug_is_caught_and_nearly_all_are_named():
     """One test, because the catalogue takes its time: two minutes of one core, of which `make test` takes a share."""
     before = snapshot()
-    verdicts = list(run_catalogue(BUGS[::SHARE]))
+    alone = len(os.sched_getaffinity(0)) == 1  # then no two threads meet
+    verdicts = list(run_catalogue([bug for bug in BUGS[::SHARE] if not (alone and bug in RACES)]))
     assert [verdict.bug.name for verdict in verdicts if not verdict.caught] == []
     wrong = [verdict for verdict in verdicts if not verdict.named]
     assert len(wrong) <= (1 - NAMED) * len(BUGS), [(v.bug.name, v.bug.where, v.finding) for v in wrong]
@@ -170,11 +173,20 @@ def test_two_plants_on_one_thing_both_hold():
 # The checkers, on healthy code and on spoilt
 
 
-def test_the_healthy_program_passes_everything():
+def test_the_healthy_program_passes_everything(monkeypatch):
     """On threads a third of the ops, and all of them in `make soak`: each is compiled twice more for it, which takes
-    longer than all the rest. What the others compute on threads is held to the reference in whole models."""
+    longer than all the rest. What the others compute on threads is held to the reference in whole models. Over the
+    range of float32 each op has a test of its own: tests/check/test_ranges.py."""
+    ranged: list[str] = []
+
+    def noted(name, backend):
+        ranged.append(name)
+        return iter(())
+
+    monkeypatch.setattr(everything, "check_ranges", noted)
     shared = some(list(OPS), 3, 2)
     assert list(check_everything(trusted_on_threads=[name for name in OPS if name not in shared])) == []
+    assert ranged == list(OPS)
 
 
 @pytest.mark.parametrize("configuration", some(CONFIGURATIONS, 3, 1), ids=lambda configuration: configuration.name)

@@ -1,5 +1,6 @@
 """Other projects' acceptance rules: they accept what is right, refuse what is grossly wrong, miss what they miss."""
 
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +16,14 @@ from tapeless.errors import ProgramError
 from tapeless.program import builder
 from tapeless.program.verify import verify
 
-EXPECTED = {configuration.name: case_of(configuration).values("float64") for configuration in CASES}
+
+def expected(configuration):
+    return _expected(configuration.name)
+
+
+@cache
+def _expected(name):
+    return case_of(next(each for each in CASES if each.name == name)).values("float64")
 
 
 def bug(name):
@@ -23,20 +31,23 @@ def bug(name):
 
 
 def refusing(name):
-    (judged,) = judge_all((bug(name),))
+    """In the smaller models: Qwen3, where differences take longest, is where the healthy program is accepted."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rules, "CASES", CASES[:3])
+        (judged,) = judge_all((bug(name),))
     return {rule for rule, refused in judged.refused.items() if refused}
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("configuration", CASES, ids=lambda configuration: configuration.name)
 def test_the_healthy_program_is_accepted(rule, configuration):
-    assert RULES[rule](case_of(configuration), EXPECTED[configuration.name])
+    assert RULES[rule](case_of(configuration), expected(configuration))
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in FLOAT64])
 def test_the_healthy_cpu_backend_is_accepted(rule):
     configuration = CASES[0]
-    assert RULES[rule](case_of(configuration, "cpu"), EXPECTED[configuration.name])
+    assert RULES[rule](case_of(configuration, "cpu"), expected(configuration))
 
 
 def test_a_gross_mistake_is_refused_by_all():
@@ -48,8 +59,11 @@ def test_a_consistent_mistake_is_refused_only_where_values_are_compared():
 
 
 def test_a_small_mistake_is_seen_in_float64_only():
-    assert refusing("gelu-exact-in-backward") == set(FLOAT64)
-    assert refusing("loss-epsilon") == set()
+    """JAX's rule in float32 divides by 2e-4 what two losses were rounded by. So small a mistake is refused, or not, by
+    the processor's roundings: two units in the last place of a loss are enough."""
+    decided = set(RULES) - {"JAX check_grads, float32"}
+    assert refusing("gelu-exact-in-backward") & decided == set(FLOAT64)
+    assert refusing("loss-epsilon") & decided == set()
 
 
 def test_what_changes_no_number_is_said_to():
@@ -69,7 +83,7 @@ def test_a_program_that_cannot_run_is_refused():
     def broken(case, expected):
         raise IndexError
 
-    assert not rules._accepts(broken, case_of(CASES[0]), EXPECTED[CASES[0].name])
+    assert not rules._accepts(broken, case_of(CASES[0]), expected(CASES[0]))
 
 
 def test_lists_that_the_verifier_refuses_are_run_and_judged():
@@ -113,7 +127,7 @@ def test_gradcheck_s_rule_is_torch_s(monkeypatch, fast, share, accepted):
     monkeypatch.setattr(Off, "share", share)
     x = torch.tensor(values, requires_grad=True)
     assert torch.autograd.gradcheck(Off.apply, (x,), raise_exception=False, fast_mode=fast) == accepted
-    assert ours(cast(Case, case), EXPECTED["cllm"]) == accepted
+    assert ours(cast(Case, case), _expected("cllm")) == accepted
 
 
 def test_differences_leave_the_weights_as_they_were():

@@ -67,7 +67,7 @@ def _installed(name: str) -> Path | None:
 def _loaded_libraries() -> list[str]:
     """The files that this process has mapped, on systems that tell."""
     maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
+    lines = os.fsdecode(maps.read_bytes()).splitlines() if maps.exists() else []  # a path may be any bytes
     return sorted({line.split(maxsplit=5)[-1].strip() for line in lines if "/" in line})
 
 
