@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz seeds kills clean muon finetune
 .DEFAULT_GOAL := train
 
 .venv/.run: pyproject.toml
@@ -126,6 +126,14 @@ doctor-trials: .venv/.test
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
 	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py tests/explorer -k "random or any_model or property or properties or models_in_threads or every_bug or healthy_program or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays or what_the_reference_does or opens_for_everybody"
+
+# The default training with twenty seeds, on our own GEMM and on MKL's: docs/training.md. About two minutes.
+seeds: .venv/.run
+	$(BIN)/python benchmarks/seeds.py
+
+# Trainings killed five hundred times, in every phase, and what they recorded: docs/training.md. About two minutes.
+kills: .venv/.test
+	$(BIN)/python -m tools.kills
 
 # Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test
