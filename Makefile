@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz clean muon finetune llama-cpp test-elsewhere
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -131,6 +131,14 @@ soak: .venv/.test
 # The tests as other machines would run them, to docs/elsewhere.md: two hours. One alone: make test-elsewhere ONLY="one core".
 test-elsewhere: browser
 	$(BIN)/python -m tools.elsewhere $(if $(ONLY),"$(ONLY)")
+
+# The default training with twenty seeds, on our own GEMM and on MKL's: docs/training.md. About two minutes.
+seeds: .venv/.run
+	$(BIN)/python benchmarks/seeds.py
+
+# Trainings killed five hundred times, in every phase, and what they recorded: docs/training.md. About two minutes.
+kills: .venv/.test
+	$(BIN)/python -m tools.kills
 
 # Every file the program reads, a million times changed at random; figures to docs/fuzzing.md: ten to twenty minutes.
 fuzz: .venv/.test

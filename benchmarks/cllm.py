@@ -56,9 +56,9 @@ class Leaky(Model):
 
 
 def operations(loss: str, seed: int, leaky: bool = False) -> tuple[Trainer, list[Batch]]:
-    """As `tapeless train cllm --data operations` does it."""
+    """As `tapeless train cllm --data operations --lr 0.001 --schedule constant --warmup 0` does it."""
     config = preset("cllm").override(loss=loss).architecture
-    asked = Settings(data="operations", seed=seed).suited(config)
+    asked = Settings(data="operations", seed=seed, lr=1e-3, schedule="constant", warmup=0).suited(config)
     task = Operations(config, seed)
     model = made(leaky, loss, batch=asked.batch, time=LENGTH, optimizer=asked.optimizer("adam"), seed=seed)
     held_out = (task.validation.tokens, targets_for(config, task.validation.answers))
@@ -228,7 +228,7 @@ An evaluation of a squared-error model (`metrics.jsonl`, and the lines of `tapel
 
 ## Where the answer is certain: operations
 
-`tapeless train cllm --data operations --seed N`: ten epochs of `Max(1,6,2)` → `6`, Adam at 0.001, batch 32. Accuracy by nearest embedding, on 1,000 expressions never trained on:
+`tapeless train cllm --data operations --lr 0.001 --schedule constant --warmup 0 --seed N`: ten epochs of `Max(1,6,2)` → `6`, Adam at 0.001, batch 32. Accuracy by nearest embedding, on 1,000 expressions never trained on:
 
 | seed | updates until 99 % | at the end | best |
 |---|---|---|---|

@@ -55,8 +55,9 @@ def labelled(folder: Path, yeast: Path, seed: int) -> Session:
 
 
 TEXT: dict[str, Any] = {"batch": 8, "time": 32}
+CONSTANT: dict[str, Any] = {"schedule": "constant", "warmup": 0}
 TASKS: dict[str, tuple[str, Callable[..., Session]]] = {
-    "operations": ("ops-102k, adam", trained("ops-102k", {}, {})),
+    "operations": ("ops-102k, adam", trained("ops-102k", {"optimizer": "adam"}, CONSTANT)),
     "bytes": ("GPT 2×32, bytes of Python's asyncio, adamw", trained("gpt2-4x256", GPT, {"data": ASYNCIO, **TEXT})),
     "bpe": (
         "GPT 2×32, BPE of Python's email, adamw",
@@ -68,7 +69,7 @@ TASKS: dict[str, tuple[str, Callable[..., Session]]] = {
         "GPT 2×32, bytes of Python's asyncio, momentum",
         trained("gpt2-4x256", GPT | {"optimizer": "momentum"}, {"data": ASYNCIO, **TEXT}),
     ),
-    "sgd": ("ops-102k, sgd", trained("ops-102k", {"optimizer": "sgd"}, {})),
+    "sgd": ("ops-102k, sgd", trained("ops-102k", {"optimizer": "sgd"}, CONSTANT)),
     "dropout": (
         "GPT 2×32, bytes of Python's asyncio, adamw, dropout 0.1",
         trained("gpt2-4x256", GPT | {"dropout": 0.1}, {"data": ASYNCIO, **TEXT}),

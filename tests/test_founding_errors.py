@@ -410,7 +410,7 @@ def weights_of_units(tensors, block, units):
 
 
 def test_units_pushed_below_zero_stay_dead_in_spite_of_residuals_and_layernorm():
-    model = model_of("ops-102k", batch=32)
+    model = model_of("ops-102k", batch=32, optimizer="adam")
     pushed = np.arange(0, 256, 51)
     model.params["blocks.0.mlp.up.bias"][pushed] = -1000.0
     before = weights_of_units(model.params, "blocks.0", pushed)

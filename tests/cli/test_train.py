@@ -44,7 +44,7 @@ def place(tmp_path_factory):
 def test_the_end_shows_the_curve_a_sample_and_what_to_do_next(place):
     folder, said = place
     assert "loss over 30 steps" in said
-    assert "a sample, from the weights as they are now" in said
+    assert "a sample, from the best checkpoint, of step " in said
     assert said.count("the quick") >= 10  # at every evaluation
     assert "doctor run" in said
     assert "sample run" in said
@@ -257,3 +257,9 @@ def test_json_tells_what_the_screen_would(place):
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     result = result_of("train", "--resume", "damaged", "--steps", "31", folder=folder)
     assert sum("is damaged" in message for message in result["messages"]) == 1
+    again = result_of("train", "--resume", "damaged", folder=folder)  # exits with 0, and says the same
+    assert "is complete: all 31 updates are done" in again["messages"][-1]
+    assert (again["steps"], again["val_loss"]) == (result["steps"], result["val_loss"])
+    shown = tapeless("train", "--resume", "damaged", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "a sample, from the best checkpoint" in shown.stdout

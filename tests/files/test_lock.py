@@ -188,10 +188,10 @@ def test_a_run_is_trained_by_one_at_a_time(tmp_path):
 def test_a_resume_that_is_refused_keeps_nothing(tmp_path):
     session = assembled(tmp_path / "run")
     list(session.walk(lambda: None))
-    with pytest.raises(TapelessError, match="is done") as first:
-        resume(tmp_path / "run", {}, {})
-    with pytest.raises(TapelessError, match="is done"):  # and not: in use
-        resume(tmp_path / "run", {}, {})
+    with pytest.raises(TapelessError, match="more than the 1") as first:
+        resume(tmp_path / "run", {}, {"steps": 1})
+    with pytest.raises(TapelessError, match="more than the 1"):  # and not: in use
+        resume(tmp_path / "run", {}, {"steps": 1})
     assert first.tb is not None
     assert not (tmp_path / "run" / "lock").exists()
 

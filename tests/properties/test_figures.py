@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 from tools.figures.made import FIGURES
 from tools.figures.places import PLACE, ROOT, pages, placed
 
 from tapeless.cli.app import app
+from tapeless.cli.display import shown_line
+from tapeless.tasks.task import Measured
+from tapeless.train.loop import Evaluated
 
 STALE = "is stale: `make figures` (or `python -m tools.figures --light`, where nothing is run) makes it again"
 PLACES = [pytest.param(page, name, text, id=f"{page.name}: {name}") for page, name, text in placed()]
@@ -28,6 +32,19 @@ def test_a_figure_is_what_is_made(page: Path, name: str, text: str) -> None:
 
 def test_every_figure_stands_somewhere() -> None:
     assert {name for _, name, _ in placed()} == set(FIGURES)
+
+
+def test_the_training_in_the_readme_is_as_it_is_printed() -> None:
+    """Put together again from its own numbers by what prints it."""
+    (text,) = [text for page, name, text in placed() if name == "training" and page.name == "README.md"]
+    lines = [line for line in text.splitlines() if line.startswith("epoch")]
+    assert len(lines) == 2
+    for line in lines:
+        epoch, step, loss, held_out, right = map(float, re.findall(r"\d[\d.]*", line.replace(",", "")))
+        measured = Measured(held_out, right / 100, train_loss=loss)
+        printed = shown_line(Evaluated(int(step), epoch, measured, line.endswith("best"), {}, None), [])
+        assert Text.from_markup(printed).plain == line
+    assert right >= 99.9
 
 
 def test_every_marker_has_its_end() -> None:

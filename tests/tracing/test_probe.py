@@ -1,5 +1,7 @@
 """Three ways to one gradient, and words that go where the probe says."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,55 @@ def _likely(model, sequence):
     scores = model.logits(sequence[None]).reshape(-1)
     found = np.exp(scores - scores.max())
     return found / found.sum()
+
+
+def test_a_probe_that_was_interrupted_is_as_it_was(monkeypatch):
+    """Ctrl-C, or a model that is refused, in the middle: the twins are kept, and asked again."""
+    update, data = made(backend="reference")
+    name, place = update.largest()
+    sequence = data[0][0][0]
+    fresh = Probe(update)
+    digits, push = fresh.digits(name, place), fresh.push(name, place, sequence)
+    probe = Probe(update)
+    both = ((lambda: probe.digits(name, place), "loss"), (lambda: probe.push(name, place, sequence), "logits"))
+    for asked, method in both:
+        for after in (0, 1, 2):
+            with monkeypatch.context() as interrupted:
+                interrupted.setattr(Model, method, _fails(getattr(Model, method), after))
+                with suppress(KeyboardInterrupt):
+                    asked()
+            assert probe.digits(name, place) == digits
+            again = probe.push(name, place, sequence)
+            assert np.array_equal(again.alone, push.alone)
+            assert np.array_equal(again.update, push.update)
+
+
+def _fails(right, after):
+    left = [after]
+
+    def failing(*arguments, **named):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return right(*arguments, **named)
+
+    return failing
+
+
+def test_an_update_that_is_interrupted_is_taken_back(monkeypatch):
+    model = made()[0].model
+    rng = np.random.default_rng(1)
+    batch = rng.integers(0, model.config.vocab, (3, 8)), rng.integers(0, model.config.vocab, 3)
+    before, steps, draws = {name: each.copy() for name, each in model.weights().items()}, model.steps, model.draws
+    right = Model.update
+
+    def failing(self, *arguments, **named):
+        right(self, *arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Model, "update", failing)
+    with pytest.raises(KeyboardInterrupt):
+        Update(model, [batch], 0.1)
+    assert (model.steps, model.draws) == (steps, draws)
+    for name, values in before.items():
+        assert np.array_equal(model.params[name], values), name

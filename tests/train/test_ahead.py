@@ -293,7 +293,7 @@ def test_patience_that_is_over_ends_it_with_nothing_in_flight():
         trainer.batch()
     trainer.without_better = 2
     assert isinstance([*train(trainer)][-1], Finished)
-    assert trainer.state()["step"] == trainer.model.steps == 7
+    assert trainer.state()["step"] == trainer.model.steps == 6
 
 
 def request(**changes):

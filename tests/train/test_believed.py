@@ -65,6 +65,8 @@ def test_the_sound_state_is_taken(run):
         ("first_spread", {}), ("data", {}), ("data", {"epoch": -1, "position": 0}),
         ("data", {"epoch": 0, "position": 10**9}), ("data", {"epoch": "0", "position": 0}),
         ("data", {"epoch": 0, "position": True}),
+        ("spikes", {}), ("spikes", {"recent": [1, "x"], "start": None, "calm": 1}), ("spikes", 3),
+        ("spikes", {"recent": [], "calm": 0}), ("norms", [{"head": "1"}]), ("norms", {}),
     ],
 )  # fmt: skip
 def test_a_state_without_sense(run, name, value):

@@ -343,7 +343,7 @@ def test_every_bit_of_the_record_of_the_best(tmp_path):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         (tmp_path / "best.json").write_bytes(flipped)
-        assert checkpoint._standing_best(tmp_path) is None
+        assert checkpoint.best_step(tmp_path) is None
 
 
 def manifests(right):

@@ -1,5 +1,6 @@
 """Runs side by side."""
 
+import json
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def place(tmp_path_factory):
 
 def test_what_differs_and_nothing_else(place):
     found = compare([place / "a", place / "b"])
-    assert found.differing == {"layers": [1, 2], "steps": [4, 6], "lr": [1e-3, 3e-3]}
+    assert found.differing == {"layers": [1, 2], "steps": [4, 6], "lr": [2e-3, 3e-3]}
     assert found.remarks == []
     same = compare([place / "a", place / "stopped"])
     assert same.differing == {}
@@ -69,6 +70,14 @@ def test_a_run_without_evaluations_has_its_own_losses(place, tmp_path):
     found = compare([place / "a", run])
     assert found.curves[1].points == []
     assert any("has no metrics" in remark for remark in found.remarks)
+
+
+def test_a_run_that_ended_in_no_number_is_told(place, tmp_path):
+    run = trained(tmp_path / "run")
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-2], json.dumps(json.loads(lines[-2]) | {"loss": None}), lines[-1], ""]))
+    assert compare([place / "a", run]).remarks == [f"{run} ended with a held-out loss that is not finite."]
 
 
 def test_mistakes(place, tmp_path):

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapeless.errors import TapelessError
+from tapeless import load
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
+from tapeless.train import checkpoint
+from tapeless.train.attending import attend, over_training
 from tapeless.train.evaluation import evaluate
 from tapeless.train.run import open_run
 from tapeless.train.session import start
@@ -252,3 +255,45 @@ def test_conversations_that_cannot_be_judged_are_told(place, tmp_path):
             evaluate(opened, str(tmp_path / name), backend="reference", **how)
     with pytest.raises(TapelessError, match="did not learn from text"):
         evaluate(open_run(place / "operations"), str(tmp_path / "long.jsonl"))
+
+
+def with_weight(opened, value, name="blocks.0.attn.qkv.weight"):
+    """The run's best checkpoint once more, with weights that it never learned."""
+    found, _ = checkpoint.best(opened.checkpoints)
+    assert found is not None
+    tensors = {stem: found.tensors(stem) for stem in found.stems}
+    tensors["weights"][name][1] = value
+    checkpoint.save(opened.checkpoints, found.step, tensors, found.state, best=True)
+    return opened
+
+
+ASKED = {
+    "evaluate": lambda run, out: evaluate(run, backend="reference"),
+    "sample": lambda run, out: load(run.folder, backend="reference").generate("a", 3),
+    "attend": lambda run, out: attend(run, "a façade", backend="reference"),
+    "attend over training": lambda run, out: over_training(run, "a façade", backend="reference"),
+    "export": lambda run, out: export_run(run, out / "theirs", "best"),
+    "train --from": lambda run, out: start(Request("gpt2-4x256", {}, Settings(data=str(out))), out / "on", base=run),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_named(place, tmp_path, asked, value):
+    shutil.copytree(place / "bytes", tmp_path / "run")
+    broken = with_weight(open_run(tmp_path / "run"), value)
+    (tmp_path / "text.txt").write_text("some words to train on\n" * 40)
+    named = rf"step-0000000\d are not finite: blocks.0.attn.qkv.weight\[1, 0\] is {value}"
+    with pytest.raises(NonFiniteError, match=named):
+        ASKED[asked](broken, tmp_path)
+    assert not (tmp_path / "theirs").exists()
+    assert not (tmp_path / "on").exists()
+
+
+@pytest.mark.parametrize("name", ["bytes", "operations"])
+def test_a_loss_that_is_no_number_is_no_evaluation(place, tmp_path, name):
+    shutil.copytree(place / name, tmp_path / "run")
+    broken = with_weight(open_run(tmp_path / "run"), 3e38)
+    told = r"the loss of .*run at step 3 is nan: .* \(the largest is 3e\+38, in blocks.0.attn.qkv.weight\)"
+    with pytest.raises(NonFiniteError, match=told):
+        evaluate(broken, backend="cpu")

@@ -350,7 +350,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
         ({}, {"seed": 3}, "seed cannot be changed"),
         ({}, {"backend": "reference"}, "backend cannot be changed"),
         ({}, {"lr": -1.0}, "lr must be"),
-        ({}, {"epochs": 0.1}, "is done: it has made 3 updates of 1"),
+        ({}, {"epochs": 0.1}, "has made 3 updates, more than the 1 that it is given now: give at least as many"),
     ],
 )
 def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):

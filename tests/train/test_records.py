@@ -110,8 +110,8 @@ def test_the_default_keeps_to_its_share_of_the_time(tmp_path, model):
         else:
             recording.took(1.0)
     assert 0.8 * COST < extra / 2000 < 1.1 * COST
-    assert recording._waiting[0][0] == 1
-    assert recording._waiting[-1][0] == 2000
+    assert recording._rows.steps[:6] == [1, 2, 4, 8, 16, 32]
+    assert recording._rows.steps[-1] == 2000
 
 
 def test_a_full_record_is_thinned_and_goes_on_half_as_often(tmp_path, model):
@@ -217,9 +217,16 @@ def test_torn_and_senseless_rows_are_left_out(tmp_path, model):
 def test_heads_that_are_none_are_refused(tmp_path, model):
     path = tmp_path / FILE
     good = json.loads(header_of(model.program).encoded())
-    wrong: list[Any] = [[], {}, {"format": 1}, good | {"every": 0}, good | {"results": [[0, 99]]}]
+    wrong: list[Any] = [
+        [],
+        {},
+        {"format": 1},
+        good | {"every": 0},
+        good | {"chosen": -1},
+        good | {"results": [[0, 99]]},
+    ]
     wrong += [good | {"results": [[10**6, 0]]}, good | {"calls": [{}]}, good | {"sources": {"a": 1}}]
-    wrong += [good | {"branches": None}, good | {"branches": [{}]}]
+    wrong += [good | {"chosen": -1}, good | {"branches": None}, good | {"branches": [{}]}]
     wrong += [good | {"branches": [{"call": 9999, "direction": "forward", "name": "x"}]}]
     wrong += [good | {"branches": [{"call": 1, "direction": "up", "name": "x"}]}, good | {"measured": []}]
     wrong += [good | {"results": [[0, -1]]}, good | {"results": [[0]]}, good | {"lead": []}]

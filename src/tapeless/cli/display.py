@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -70,24 +71,26 @@ class Display:
                 self.say(f"step {step.number:,}/{self.session.trainer.steps:,}   loss {step.loss:.4f}   {speed}")
         elif isinstance(event, Evaluated):
             self.evaluations.append(event)
-            self.say(self._line(event))
+            self.say(shown_line(event, self.losses))
         elif isinstance(event, Spiked):
             self.say(f"[yellow]step {event.step}: {escape(event.message)}[/]")
         elif isinstance(event, NotSaved):
             self.say(f"[red]{escape(event.message)}[/]")
 
-    def _line(self, event: Evaluated) -> str:
-        found = event.measured
-        trained = self.losses[-1] if found.train_loss is None and self.losses else found.train_loss
-        parts = [f"epoch {event.epoch:>5.2f}   step {event.step:>6,}"]
-        if trained is not None:
-            parts.append(f"loss {trained:.4f}")
-        parts.append(f"held out [bold]{found.loss:.4f}[/]")
-        if found.accuracy is not None:
-            parts.append(f"right [bold]{found.accuracy:7.2%}[/]")
-        if found.cross_entropy is not None:
-            parts.append(f"cross-entropy {found.cross_entropy:.3f}")
-        return "   ".join(parts) + ("  [green]best[/]" if event.best else "")
+
+def shown_line(event: Evaluated, losses: Sequence[float]) -> str:
+    """What is printed of an evaluation, after updates with these losses."""
+    found = event.measured
+    trained = losses[-1] if found.train_loss is None and losses else found.train_loss
+    parts = [f"epoch {event.epoch:>5.2f}   step {event.step:>6,}"]
+    if trained is not None:
+        parts.append(f"loss {trained:.4f}")
+    parts.append(f"held out [bold]{found.loss:.4f}[/]")
+    if found.accuracy is not None:
+        parts.append(f"right [bold]{found.accuracy:7.2%}[/]")
+    if found.cross_entropy is not None:
+        parts.append(f"cross-entropy {found.cross_entropy:.3f}")
+    return "   ".join(parts) + ("  [green]best[/]" if event.best else "")
 
 
 def _columns() -> list[ProgressColumn]:

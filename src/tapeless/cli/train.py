@@ -41,6 +41,7 @@ from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.find_rate import find_rate
 from tapeless.train.loop import Evaluated, Finished
+from tapeless.train.report import measured, take_best
 from tapeless.train.run import NumberedFolder, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
@@ -281,9 +282,9 @@ def insist(write: Callable[[], T], shown: bool) -> T:
 
 
 def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
-    measured = status.evaluations[-1].measured if status.evaluations else None
     if json:
-        found = vars(measured) if measured else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
+        judged = status.evaluations[-1].measured if status.evaluations else measured(session.run)
+        found = vars(judged) if judged else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
         last = status.losses[-1] if status.losses else None
         print_json(
             {
@@ -318,17 +319,24 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
         losses = status.losses
         console.print(f"\n[dim]loss over {len(losses):,} steps, from {losses[0]:.2f} to {losses[-1]:.4f}[/]")
         console.print(f"[cyan]{bars(losses, min(console.width - 2, 100))}[/]\n")
+    step, task = session.trainer.step, session.trainer.task
+    if task.shows_best:
+        step, messages = take_best(session)
+        for message in messages:
+            console.print(f"[yellow]{escape(message)}[/]")
     with preparing_shown(False) as progress:
-        ended = _ended(session, progress)
-        said = insist(lambda: session.trainer.task.farewell(ended), shown=True)
+        ended = _ended(session, step, progress)
+        said = insist(lambda: task.farewell(ended), shown=True)
     _print_said(said)
-    measured = status.evaluations[-1].measured if status.evaluations else None
+    found = measured(session.run, step)
     if said.result:
-        console.print(f"[bold green]{escape(said.result)}[/] after {seconds:.1f} s.")
-    elif measured and measured.accuracy is not None:
-        console.print(f"[bold green]{measured.accuracy:.2%}[/] of what was held out is right, after {seconds:.1f} s.")
-    elif measured:
-        console.print(f"held-out loss [bold green]{measured.loss:.4f}[/] after {seconds:.1f} s.")
+        which = ended.weights if task.shows_best else "the last weights"
+        console.print(f"[bold green]{escape(said.result)}[/], by {which}, after {seconds:.1f} s.")
+    elif found and found.accuracy is not None:
+        right = f"[bold green]{found.accuracy:.2%}[/] of what was held out is right"
+        console.print(f"{right}, by {ended.weights}, after {seconds:.1f} s.")
+    elif found:
+        console.print(f"held-out loss [bold green]{found.loss:.4f}[/], of {ended.weights}, after {seconds:.1f} s.")
     beside = f"; {said.beside}" if said.beside else ""
     console.print(f"The run is in [bold]{escape(str(session.run.folder))}[/]{beside}.", soft_wrap=True)
     doctor = (f"{ended.command} doctor {ended.spelled}", "how the training went, in plain words")
@@ -336,10 +344,10 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
     _print_next([doctor, explore, *said.next])
 
 
-def _ended(session: Session, progress: Progressing) -> Ended:
+def _ended(session: Session, step: int, progress: Progressing) -> Ended:
     trainer, folder = session.trainer, session.run.folder
     return Ended(
-        session.model, trainer.step, trainer.settings.lr, trainer.settings.sample, session.request.preset, folder,
+        session.model, step, trainer.settings.lr, trainer.settings.sample, session.request.preset, folder,
         spelled=quoted(folder), command=own_command(), progress=progress,
     )  # fmt: skip
 

@@ -4,6 +4,8 @@ reference, its time against the machine's ceiling, and the numbers of one call."
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -30,6 +32,21 @@ def of_calls(traced: Traced, what: str) -> dict[str, Any]:
     return {"step": traced.standing.step, "what": what, "listing": listing, "calls": found}
 
 
+@contextmanager
+def _fed(traced: Traced, *twins: Model) -> Iterator[None]:
+    """Its model, and twins of it, given the first batch of the step; afterwards, however it ends, each is where the
+    step begins."""
+    sides = (traced.model, *twins)
+    try:
+        for side in sides:
+            side.draws = traced.update.draws
+            side.feed(*traced.update.batches[0], traced.update.count)
+        yield
+    finally:
+        for side in sides:
+            side.draws = traced.update.draws
+
+
 def _branches(traced: Traced) -> list[dict[str, Any]]:
     inputs, targets = traced.update.batches[0]
     return [asdict(each) for each in branches(traced.model, inputs, targets, count=traced.update.count)]
@@ -45,21 +62,18 @@ def _errors(traced: Traced) -> list[dict[str, Any]]:
     if sum(call.flops for _, call in _numbered(model)) > MOST_FLOPS:
         raise TapelessError("the reference would take too long for a step of this size: `tapeless check` is for that.")
     twin = traced.probe.exact()
-    for side in (model, twin):
-        side.draws = traced.update.draws
-        side.feed(*traced.update.batches[0], traced.update.count)
     found: dict[int, dict[str, Any]] = {}
-    for number, call in _numbered(model):
-        arrays, true = model.engine.arguments(call), twin.engine.arguments(call)
-        for each in compare(call, arrays, true, model.engine.backend, number):
-            worst = found.get(number)
-            if worst is None or not each.error <= worst["error"]:
-                found[number] = {
-                    "call": number, "argument": each.argument, "error": finite(each.error), "ok": each.ok,
-                    "tolerance": each.tolerance, "position": list(each.position), "found": finite(each.found),
-                    "true": finite(each.true),
-                }  # fmt: skip
-    model.draws = twin.draws = traced.update.draws
+    with _fed(traced, twin):
+        for number, call in _numbered(model):
+            arrays, true = model.engine.arguments(call), twin.engine.arguments(call)
+            for each in compare(call, arrays, true, model.engine.backend, number):
+                worst = found.get(number)
+                if worst is None or not each.error <= worst["error"]:
+                    found[number] = {
+                        "call": number, "argument": each.argument, "error": finite(each.error), "ok": each.ok,
+                        "tolerance": each.tolerance, "position": list(each.position), "found": finite(each.found),
+                        "true": finite(each.true),
+                    }  # fmt: skip
     return list(found.values())
 
 
@@ -69,15 +83,14 @@ def _times(traced: Traced) -> list[dict[str, Any]]:
     model = traced.model
     if model.backend != "cpu":
         raise TapelessError(f"calls are timed on the cpu backend, and this run's is {model.backend}.")
-    model.feed(*traced.update.batches[0], traced.update.count)
     times: dict[int, list[float]] = {number: [] for number, _ in _numbered(model)}
-    for _ in range(TIMES + 1):
-        for number in times:
-            start = time.perf_counter()
-            for native in model.engine.bound[number][1]:
-                native()
-            times[number].append(time.perf_counter() - start)
-    model.draws = traced.update.draws
+    with _fed(traced):
+        for _ in range(TIMES + 1):
+            for number in times:
+                start = time.perf_counter()
+                for native in model.engine.bound[number][1]:
+                    native()
+                times[number].append(time.perf_counter() - start)
     peak = ceilings(768)
     found = []
     for number, call in _numbered(model):
@@ -94,20 +107,21 @@ def of_one(traced: Traced, number: int) -> dict[str, Any]:
     model = traced.model
     if number >= len(model.program.calls):
         raise TapelessError(f"there is no call {number}: there are {len(model.program.calls)}.")
-    model.draws = traced.update.draws
-    model.feed(*traced.update.batches[0], traced.update.count)
     phases = PHASES if model.program.calls[number].phase in PHASES else ()
     if not phases:
         raise TapelessError("clip and update are made once for all weights: Trace a weight shows their numbers.")
     wanted = model.program.calls[number]
-    for call in model.engine.walk(*phases):
-        if call is wanted:
-            break
-    arguments = [
-        told(each.name, each.mode, each.view.name, np.array(model.engine.read(each.view))) for each in wanted.arguments
-    ]
-    for _ in model.engine.walk("zero"):  # what was walked halfway leaves no half a gradient behind
-        pass
-    model.draws = traced.update.draws
+    with _fed(traced):
+        try:
+            for call in model.engine.walk(*phases):
+                if call is wanted:
+                    break
+            arguments = [
+                told(each.name, each.mode, each.view.name, np.array(model.engine.read(each.view)))
+                for each in wanted.arguments
+            ]
+        finally:
+            for _ in model.engine.walk("zero"):  # what was walked halfway leaves no half a gradient behind
+                pass
     listing = header_of(model.program).listing
     return {"step": traced.standing.step, "call": number, "listing": listing, "arguments": arguments}

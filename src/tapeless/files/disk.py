@@ -75,7 +75,7 @@ def rename(source: Path, target: Path) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Written beside, then renamed: a reader sees the old file or the new one. OSError where it cannot be done."""
-    beside = path.with_name(path.name + ".part")
+    beside = _beside(path)
     try:
         write_file(beside, [content])
         rename(beside, path)
@@ -83,6 +83,17 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             perform(os.unlink, beside)
         raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
+
+
+def remove_beside(path: Path) -> None:
+    """What a process left that was killed while it replaced this file."""
+    if _beside(path).exists():
+        with suppress(OSError):
+            perform(os.unlink, _beside(path))
 
 
 def write_whole(path: Path, content: bytes) -> None:

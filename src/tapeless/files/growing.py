@@ -38,3 +38,14 @@ class Growing:
             self._torn_at = None
         finally:
             disk.perform(os.close, descriptor)
+
+    def sync(self) -> None:
+        """What was added is on the disk when this returns; OSError where it cannot be."""
+        try:
+            descriptor = disk.perform(os.open, self.path, os.O_WRONLY | os.O_NONBLOCK)
+        except FileNotFoundError:  # nothing was added yet
+            return
+        try:
+            disk.perform(os.fsync, descriptor)
+        finally:
+            disk.perform(os.close, descriptor)

@@ -43,6 +43,8 @@ DEMO_HELD_OUT = (f"chr{DEMO_CHROMOSOMES}",)
 class LabellingTask(Labelled):
     """The task with what it was opened from, by which what was held out is scored at the end."""
 
+    shows_best = False
+
     def __init__(
         self, opened: Opened, preset: Preset, time: int, seed: int, class_weights: tuple[float, ...] | None
     ) -> None:

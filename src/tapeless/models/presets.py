@@ -43,7 +43,6 @@ PRESETS = {
                 readout="last",
             ),
             initialisation="xavier",
-            optimizer="adam",
         ),
         _gpt2("gpt2-4x256", layers=4, channels=256, heads=4),
         _gpt2("gpt2-124m", layers=12, channels=768, heads=12),

@@ -67,7 +67,7 @@ class Conversations(Task):
             return Farewell(next=(talk,))
         asked = Sampling(ANSWER, seed=ended.step)
         said = answer(ended.model, speech, [{"role": "user", "content": ended.prompt}], asked).whole()
-        return Farewell(f"asked {ended.prompt!r}, it answers", text=said, next=(talk,))
+        return Farewell(f"asked {ended.prompt!r}, it answers, with {ended.weights}", text=said, next=(talk,))
 
 
 def answer(

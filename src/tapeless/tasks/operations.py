@@ -198,7 +198,7 @@ class Operations(Task):
         )
         command = ended.command
         return Farewell(
-            "held-out expressions, never trained on",
+            f"held-out expressions, never trained on, answered with {ended.weights}",
             rows=rows,
             next=(
                 (f"{command} explain {ended.preset} --values", "every gradient, with its norm"),
@@ -226,7 +226,8 @@ KIND = TaskKind(
     "operations",
     takes=lambda data, folder: data == "operations",
     open=lambda asked: (Operations(asked.preset.architecture, asked.seed), asked.preset),
-    defaults={"batch": 32, "epochs": 10.0, "lr": 1e-3, "schedule": "constant", "warmup": 0},
+    # With AdamW 20 of 20 seeds end at 99.9 % or more: benchmarks/seeds.py.
+    defaults={"batch": 32, "epochs": 10.0, "lr": 2e-3, "schedule": "linear", "decay": 0.1},
     length=LENGTH,
     presets=("ops-102k",),
     reader=lambda run, tokenizer: ExpressionReader(),

@@ -70,6 +70,7 @@ class Stream(Protocol):
 
 class Task(ABC):
     tokenizer: Tokenizer | None = None
+    shows_best = True  # at the end it is asked with the weights of the best checkpoint; else with the last
     class_weights: tuple[float, ...] | None = None  # how much each class counts in the loss
 
     @abstractmethod
@@ -95,7 +96,7 @@ class Ended:
     """A training that has come to its end, as its task is told of it."""
 
     model: Model
-    step: int
+    step: int  # of the weights that the model has now
     lr: float | None
     prompt: str | None  # what the user wants continued
     preset: str
@@ -103,6 +104,11 @@ class Ended:
     spelled: str  # the same, as a command line takes it
     command: str  # this program, as it was started
     progress: Progress | None = None
+
+    @property
+    def weights(self) -> str:
+        """Which weights it is asked with, where these are the best."""
+        return f"the best checkpoint, of step {self.step:,}"
 
 
 @dataclass(frozen=True)

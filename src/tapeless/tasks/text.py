@@ -79,7 +79,7 @@ class Text(Task):
         prompt = ended.prompt or self.prompt(ended.step)
         command = f"{ended.command} sample {ended.spelled} --prompt {shlex.quote(prompt)}"
         written = continuation(ended.model, self.tokenizer, prompt, 96, seed=ended.step)
-        title = "a sample, from the weights as they are now"
+        title = f"a sample, from {ended.weights}"
         if not ended.prompt:
             title += "; it goes on from the beginning of a text that was held out"
         return Farewell(title, text=written, next=((command, "let it write"),))

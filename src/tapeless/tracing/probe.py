@@ -7,7 +7,8 @@ of this one weight makes likelier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,32 +56,29 @@ class Probe:
             exact = self._twin("float64")
             self._losses(exact)
             self._gradients = {each: np.array(array) for each, array in exact.grads.items()}
-        probe = self._twin("complex128")
-        kept = probe.params[name][place]
-        probe.params[name][place] = kept + 1j * STEP
-        derivative = complex(self._losses(probe)).imag / STEP
-        probe.params[name][place] = kept
+        with _moved(self._twin("complex128"), name, place) as probe:
+            derivative = complex(self._losses(probe)).imag / STEP
         engine = float(self.update.gradients[name][place])
         return Digits(engine, float(self._gradients[name][place]), derivative)
 
     def push(self, name: str, index: Sequence[int], sequence: Any) -> Push:
         """Of one sequence (T): at the position whose words the change of this weight moves the most."""
         place, tokens = checked_element(self.update.model, name, index), np.asarray(sequence)[None]
-        probe, exact = self._twin("complex128"), self._twin("float64")
-        kept = probe.params[name][place]
-        probe.params[name][place] = kept + 1j * STEP
-        slopes = _rows(probe.logits(tokens)).imag / STEP
-        probe.params[name][place] = kept
+        exact = self._twin("float64")
+        with _moved(self._twin("complex128"), name, place) as probe:
+            slopes = _rows(probe.logits(tokens)).imag / STEP
         before = _log_softmax(_rows(exact.logits(tokens)))
         likely = np.exp(before)
         change = float(self.update.change(name)[place])
         alone = change * (slopes - (likely * slopes).sum(axis=1, keepdims=True))
         position = int(np.argmax(np.abs(alone * likely).sum(axis=1)))
-        for each, array in self.update.after.items():
-            exact.write(each, array)
-        after = np.exp(_log_softmax(_rows(exact.logits(tokens))))
-        for each in self.update.after:
-            exact.write(each, self.update.before[each])
+        try:
+            for each, array in self.update.after.items():
+                exact.write(each, array)
+            after = np.exp(_log_softmax(_rows(exact.logits(tokens))))
+        finally:
+            for each in self.update.after:
+                exact.write(each, self.update.before[each])
         at = position if len(before) > 1 else tokens.shape[1] - 1
         return Push(at, likely[position], alone[position], after[position])
 
@@ -123,6 +121,17 @@ class Probe:
             twin.forward_backward(*batch, accumulate=number > 0, count=update.count)
             for number, batch in enumerate(update.batches)
         )
+
+
+@contextmanager
+def _moved(twin: Model, name: str, place: tuple[int, ...]) -> Iterator[Model]:
+    """The twin with one weight moved by a tiny imaginary step, and moved back however that ends."""
+    kept = twin.params[name][place]
+    twin.params[name][place] = kept + 1j * STEP
+    try:
+        yield twin
+    finally:
+        twin.params[name][place] = kept
 
 
 def _rows(scores: Array) -> Array:

@@ -61,6 +61,15 @@ class Update:
         self.draws, steps = model.draws, model.steps
         self.before, self.state = model.weights(), {name: model.read(name).copy() for name in model.state}
         self.before = {name: array.copy() for name, array in self.before.items()}
+        try:
+            self._make()
+        finally:  # however it ended, it is taken back
+            for name, array in (*self.before.items(), *self.state.items()):
+                model.write(name, array)
+            model.steps, model.draws = steps, self.draws
+
+    def _make(self) -> None:
+        model = self.model
         losses = [
             model.forward_backward(*batch, accumulate=number > 0, count=self.count)
             for number, batch in enumerate(self.batches)
@@ -68,15 +77,12 @@ class Update:
         self.loss = float(sum(losses))
         self.gradients = {name: model.read(gradient_name(name)).copy() for name in model.grads}
         try:
-            self.norm = model.update(lr, clip=clip)
+            self.norm = model.update(self.lr, clip=self.clip)
         except NonFiniteError as error:
             raise TapelessError(f"this update was not made: {error}") from None
         self.scale = float(model.read("scale")[0])
         self.number = model.steps
         self.after = {name: model.read(name).copy() for name in model.grads}
-        for name, array in (*self.before.items(), *self.state.items()):
-            model.write(name, array)
-        model.steps, model.draws = steps, self.draws
 
     def change(self, name: str) -> Array:
         """How far each element was moved."""
@@ -97,9 +103,10 @@ class Update:
     def contributions(self, name: str, index: Sequence[int]) -> list[Contributions]:
         """Of each batch of the update."""
         self.model.draws = self.draws
-        found = [contributions(self.model, name, index, *batch, count=self.count) for batch in self.batches]
-        self.model.draws = self.draws
-        return found
+        try:
+            return [contributions(self.model, name, index, *batch, count=self.count) for batch in self.batches]
+        finally:
+            self.model.draws = self.draws
 
     def arithmetic(self, name: str, index: Sequence[int]) -> Arithmetic:
         """The optimizer's lines for one element."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.tokenizer import load_tokenizer, lost_in
@@ -84,6 +84,9 @@ def over_training(opened: Run, prompt: str, *, backend: str = DEFAULT_BACKEND) -
 
 
 def _of_one(weights: dict[str, Array]) -> dict[str, Array]:
+    for block, array in weights.items():
+        if not np.isfinite(array).all():
+            raise NonFiniteError(f"what the heads of {block} look at is not finite: its weights are too large.")
     return {block: array[0] for block, array in weights.items()}
 
 

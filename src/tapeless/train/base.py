@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tapeless.backends.host import store_rounded
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files.disk import UnwritableError, fsync_folder
 from tapeless.files.plain import open_plain
 from tapeless.files.safetensors import read_safetensors, write_safetensors
@@ -18,6 +18,7 @@ from tapeless.ops.contract import Array
 from tapeless.program.call import Weight
 from tapeless.program.precision import numpy_type
 from tapeless.train.checkpoint import Checkpoint
+from tapeless.train.guard import first_nonfinite
 
 FILE = "base.safetensors"
 
@@ -65,4 +66,12 @@ def read_base(found: Checkpoint) -> dict[str, Array]:
 
 
 def all_weights(found: Checkpoint) -> dict[str, Array]:
-    return read_base(found) | found.tensors("weights")
+    """Every weight of a checkpoint; refused where one is not finite, as nothing can be computed with it."""
+    weights = read_base(found) | found.tensors("weights")
+    for name, array in weights.items():
+        if (index := first_nonfinite(array)) is not None:
+            raise NonFiniteError(
+                f"the weights in {found.path} are not finite: {name}{list(index)} is {float(array[index])}; take "
+                f"another checkpoint, or look at what they came from."
+            )
+    return weights

@@ -29,8 +29,24 @@ def _numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(map(is_number, value.values()))
 
 
+def _finite_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_finite, value.values()))
+
+
 def _text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _spikes(value: Any) -> bool:
+    """Of the losses that were seen last, and of what they are held against."""
+    return value is None or (
+        isinstance(value, dict)
+        and isinstance(value.get("recent"), list)
+        and all(map(_finite, value["recent"]))
+        and (value.get("start") is None or _finite(value["start"]))
+        and _count(value.get("calm"))
+        and "start" in value
+    )
 
 
 STATE: dict[str, Callable[[Any], bool]] = {
@@ -44,8 +60,15 @@ STATE: dict[str, Callable[[Any], bool]] = {
     "draws": _count,
     "first_spread": lambda value: value is None or _finite(value),
     "base": lambda value: value is None or _text(value),
+    "spikes": _spikes,
+    "norms": lambda value: isinstance(value, list) and all(map(_finite_numbers, value)),
 }
-LATER = {"draws": 0, "base": None}  # what earlier versions did not keep, and what it was then
+LATER: dict[str, Any] = {
+    "draws": 0,
+    "base": None,
+    "spikes": None,
+    "norms": [],
+}  # what earlier versions did not keep, and what it was then
 LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     "step": {
         **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), is_number),

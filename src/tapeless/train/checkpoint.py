@@ -105,6 +105,14 @@ def save(
     return path
 
 
+def tidy(folder: Path, step: int, keep: int) -> None:
+    """Remove what a process left that was killed behind its last save, as far as that goes."""
+    with suppress(OSError):
+        _remove_stale(folder)
+        _finish_replacements(folder)
+        _prune(folder, step, keep)
+
+
 def verify(path: Path) -> None:
     """Refuse a checkpoint that is not whole, naming the file and what is wrong with it."""
     load(path)
@@ -140,7 +148,7 @@ def at(folder: Path, step: int) -> Checkpoint | None:
 def best(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The best checkpoint, or the newest whole one with a message why."""
     found = _found(folder)
-    standing = _standing_best(folder)
+    standing = best_step(folder)
     if standing is None and found:
         taken, messages = newest(folder)
         instead = f"{taken.path.name} is taken." if taken else "there is none to take."
@@ -279,7 +287,7 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     Newer ones than the one just saved are damaged, or another's choice: they are not ours to remove.
     """
     earlier = [(number, path) for number, path in _found(folder) if number <= step]
-    kept = {number for number, _ in earlier[:keep]} | {_standing_best(folder)}
+    kept = {number for number, _ in earlier[:keep]} | {best_step(folder)}
     for number, path in earlier:
         if number not in kept:
             with suppress(OSError):
@@ -295,6 +303,7 @@ def _retire(path: Path) -> None:
 
 def _remove_stale(folder: Path) -> None:
     """What processes that are no more left half-written. Our own earlier saves are over, so theirs goes too."""
+    disk.remove_beside(folder / BEST)
     for path in list(folder.iterdir()):
         if path.name.startswith(PARTIAL) and not _belongs_to_another(path.name):
             disk.remove_folder(path)
@@ -316,7 +325,7 @@ def _belongs_to_another(name: str) -> bool:
 
 def _record_best(folder: Path, step: int, is_best: bool) -> None:
     """Named before it is in place, with the one before it: whichever moment is the last, the record holds true."""
-    standing = _standing_best(folder)
+    standing = best_step(folder)
     if is_best:
         record = {"step": step, "before": None if standing == step else standing}
     elif step in _named_best(folder) and standing != step:
@@ -334,7 +343,8 @@ def _named_best(folder: Path) -> list[int]:
     return [step for step in (record.get("step"), record.get("before")) if type(step) is int]
 
 
-def _standing_best(folder: Path) -> int | None:
+def best_step(folder: Path) -> int | None:
+    """The step whose checkpoint is the best, as far as is recorded."""
     steps = {step for step, _ in _found(folder)}
     return next((step for step in _named_best(folder) if step in steps), None)
 

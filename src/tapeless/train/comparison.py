@@ -75,6 +75,8 @@ def _remarks(seen: list[Overview], asked: list[dict[str, Any]]) -> list[str]:
     for each in seen:
         if not each.lines:
             found.append(f"{each.folder} has no metrics: it was not trained here, or has not begun.")
+        elif any(line["kind"] == "evaluation" and line.get("loss") is None for line in each.lines[-2:]):
+            found.append(f"{each.folder} ended with a held-out loss that is not finite.")
         elif each.loss is None and each.best is None:
             found.append(f"{each.folder} was not judged yet: its curve is the loss on what it trains on.")
     return found

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files.plain import read_json
 from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
@@ -29,6 +30,7 @@ from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.scoring import score_rows, score_text
 from tapeless.tasks.task import Progress, TaskKind
 from tapeless.tasks.text import told_left_out
+from tapeless.train.base import all_weights
 from tapeless.train.run import Run
 from tapeless.train.session import open_task
 
@@ -80,8 +82,29 @@ def evaluate(
     kinds: Sequence[TaskKind] = KINDS,
 ) -> Evaluation:
     """On all that the run held out, or on `data`: a file or folder of text, conversations, or tokens of either.
-    `checkpoint`: best, newest or the number of its step. `reading` says how text is taken out of files."""
-    reading = reading or Reading()
+    `checkpoint`: best, newest or the number of its step. `reading` says how text is taken out of files. Refused where
+    what comes out is no number."""
+    with np.errstate(all="ignore"):  # what NumPy would warn of is told below
+        found = _evaluated(
+            opened, data, reading or Reading(), checkpoint, backend, precision, stride, progress or _silent, kinds
+        )
+    if isfinite(found.loss):
+        return found
+    weights = all_weights(opened.checkpoint(checkpoint)[0])
+    name, largest = max(
+        ((name, float(np.abs(array).max())) for name, array in weights.items()), key=lambda pair: pair[1]
+    )
+    raise NonFiniteError(
+        f"the loss of {opened.folder} at step {found.step:,} is {found.loss:g}: its weights are finite, and what is "
+        f"computed with them is not (the largest is {largest:.3g}, in {name}); take another checkpoint, or --precision "
+        f"float64."
+    )
+
+
+def _evaluated(
+    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
+    stride: int | None, progress: Progress, kinds: Sequence[TaskKind],
+) -> Evaluation:  # fmt: skip
     if reading != Reading() and (data is None or holds_tokens(Path(data)) or holds_conversations(Path(data))):
         name = next(name for name in READING_HELP if getattr(reading, name))
         raise TapelessError(
@@ -94,9 +117,9 @@ def evaluate(
     if knows_text:
         _check_foretells(opened)
     if knows_text and (kind if data is None else kind_of(data)) is conversations.KIND:
-        return _of_conversations(opened, data, reading, checkpoint, backend, precision, stride, progress or _silent)
+        return _of_conversations(opened, data, reading, checkpoint, backend, precision, stride, progress)
     if knows_text:
-        return _of_text(opened, data, reading, checkpoint, backend, precision, stride, progress or _silent)
+        return _of_text(opened, data, reading, checkpoint, backend, precision, stride, progress)
     if data is not None:
         raise TapelessError(
             f"{opened.folder} did not learn from text, so {data} says nothing of it: leave --data out for what it held "

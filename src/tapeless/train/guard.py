@@ -115,7 +115,7 @@ def find_nonfinite(model: Model, inputs: Any, targets: Any) -> Culprit | None:
 
 def _nonfinite_results(model: Model, call: Call) -> list[tuple[Argument, tuple[int, ...]]]:
     """Where each result of a call is first not finite, those first that know the token it belongs to."""
-    written = [(argument, _first_nonfinite(model.engine.read(argument.view))) for argument in call.writes]
+    written = [(argument, first_nonfinite(model.engine.read(argument.view))) for argument in call.writes]
     found = [(argument, index) for argument, index in written if index is not None]
     return sorted(found, key=lambda pair: _position(model, call, *pair) is None)
 
@@ -124,7 +124,7 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
     """NaN that came from outside, which a walk would blame on the first call that touches it."""
     if model.config.features:
         array = np.asarray(inputs)
-        index = _first_nonfinite(array) if array.dtype.kind == "f" else None
+        index = first_nonfinite(array) if array.dtype.kind == "f" else None
         if index is not None:
             value = float(array[index])
             name, dtype = inputs_name(model.config), model.precision.activation
@@ -133,7 +133,7 @@ def _before_the_step(model: Model, inputs: Any) -> Culprit | None:
         for buffer in model.program.buffers:
             if buffer.kind == kind and not buffer.members:
                 array = model.engine.read(buffer)
-                index = _first_nonfinite(array)
+                index = first_nonfinite(array)
                 if index is not None:
                     dtype = model.precision.dtype(buffer.role) if kind == "frozen" else model.precision.activation
                     return Culprit(kind, buffer.name, index, float(array[index]), dtype)
@@ -183,8 +183,9 @@ def _token(model: Model, position: tuple[int, int] | None) -> int | None:
     return int(model.read(inputs_name(model.config))[position])
 
 
-def _first_nonfinite(array: Array) -> tuple[int, ...] | None:
-    if array.dtype.kind != "f":
+def first_nonfinite(array: Array) -> tuple[int, ...] | None:
+    """Where an array of floating-point numbers first holds NaN or infinity."""
+    if array.dtype.kind not in "fV":  # NumPy has bfloat16 as a type that it does not know
         return None
     row = max(1, array.size // max(1, len(array)))
     rows = max(1, PIECE // row)
@@ -208,6 +209,14 @@ class Spikes:
         self._recent: deque[float] = deque(maxlen=window)
         self._start: float | None = None  # the loss at the beginning: what counts as much depends on it
         self._calm = window  # updates since the loss was last too high
+
+    def state(self) -> dict[str, Any]:
+        return {"recent": [*self._recent], "start": self._start, "calm": self._calm}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        self._start, self._calm = state["start"], state["calm"]
 
     def see(self, step: int, loss: float) -> str | None:
         """A sentence when a spike begins. A spike lasts until half a window has been calm; the first window is."""

@@ -21,7 +21,7 @@ from tapeless.train.base import read_base
 from tapeless.train.believed import LATER, check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
-from tapeless.train.metrics import Phases, dead_units, gradient_norms, update_ratios
+from tapeless.train.metrics import ENDS, Phases, dead_units, gradient_norms, update_ratios
 from tapeless.train.recording import Recording
 from tapeless.train.settings import Settings
 
@@ -156,6 +156,13 @@ class Trainer:
     def out_of_patience(self) -> bool:
         return self.settings.patience is not None and self.without_better >= self.settings.patience
 
+    def end(self) -> str:
+        """Why nothing is left to be done."""
+        if not self.out_of_patience:
+            return f"{ENDS[0]}{self.steps:,} updates are done"
+        than = "not finite" if self.best is None else f"no better than {self.best:.4f}"
+        return f"{ENDS[1]}: {self.without_better} evaluations were {than}"
+
     @property
     def in_flight(self) -> bool:
         """Whether something was launched that nobody has looked at."""
@@ -239,9 +246,9 @@ class Trainer:
         return self.settings.accumulate == 1 and self._walks(self._number())
 
     def _is_awaited(self, number: int) -> bool:
-        """Whether somebody looks at the model after this update, or it may be the last."""
+        """Whether somebody looks at the model after this update; after an evaluation, it may be the last."""
         looked = self.logs(number) or self.evaluates(number) or self.saves(number)
-        return looked or self.out_of_patience or bool(self.recording and self.recording.moments.due(number))
+        return looked or bool(self.recording and self.recording.moments.due(number))
 
     def _take_in(self, update: Drawn) -> Step | None:
         """What came of its batches, and of the update if they are all."""
@@ -349,6 +356,8 @@ class Trainer:
             "updates": self.model.steps,
             "draws": self.model.draws,
             "first_spread": self.first_spread,
+            "spikes": self.spikes.state(),
+            "norms": [*self.norms],
         } | ({} if self.base is None else {"base": self.base})
 
     def tensors(self) -> dict[str, dict[str, Array]]:
@@ -379,6 +388,10 @@ class Trainer:
         self.model.draws = state["draws"]
         self.best, self.without_better = state["best"], state["without_better"]
         self.added, self.first_spread = state["added"], state["first_spread"]
+        if state["spikes"] is not None:
+            self.spikes.restore(state["spikes"])
+        self.norms.clear()
+        self.norms.extend(state["norms"])
         if self.added:
             self._draw()
             self._next.loss, self._next.seen = state["loss"], self.added
@@ -409,7 +422,7 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
 def _trained(trainer: Trainer) -> Iterator[Event | None]:
     tokens = trainer.model.batch * trainer.model.time * trainer.settings.accumulate
     mark, logged_at = time.perf_counter(), trainer.step
-    while trainer.step < trainer.steps:
+    while trainer.step < trainer.steps and not trainer.out_of_patience:
         done = trainer.batch()
         if done is None:
             yield None
@@ -431,10 +444,5 @@ def _trained(trainer: Trainer) -> Iterator[Event | None]:
         if trainer.saves(done.number) or (evaluated and evaluated.best):
             yield SaveDue(bool(evaluated and evaluated.best))
             mark, logged_at = time.perf_counter(), done.number  # evaluating and saving are not training
-        if trainer.out_of_patience:
-            count, best = trainer.without_better, trainer.best
-            than = "not finite" if best is None else f"no better than {best:.4f}"
-            yield Finished(f"stopped early: {count} evaluations were {than}")
-            return
         yield None
-    yield Finished(f"all {trainer.steps:,} updates are done")
+    yield Finished(trainer.end())

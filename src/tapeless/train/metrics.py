@@ -27,6 +27,7 @@ from tapeless.train.believed import LINES, is_line, is_number
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model
 PHASES = ("data", "step", "evaluate", "save")
+ENDS = ("all ", "stopped early")  # how the reasons of trainings begin that came to their end
 
 
 def gradient_norms(model: Model, made: Stepped | None = None) -> dict[str, float]:
@@ -62,14 +63,16 @@ def dead_units(model: Model, inputs: Any) -> dict[str, float]:
     targets = np.zeros((model.batch,) if model.config.readout == "last" else (model.batch, model.time), np.int64)
     active: dict[str, Array] = {}
     drawn = model.draws
-    for start in range(0, shape[0], model.batch):
-        model.feed(rows_of(inputs, slice(start, start + model.batch)), targets)
-        for call in model.engine.walk("forward"):
-            if call.op == "relu":
-                rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])
-                awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
-                awake |= (rows > 0).any(axis=0)
-    model.draws = drawn  # nothing was learned from what was walked here
+    try:
+        for start in range(0, shape[0], model.batch):
+            model.feed(rows_of(inputs, slice(start, start + model.batch)), targets)
+            for call in model.engine.walk("forward"):
+                if call.op == "relu":
+                    rows = model.engine.read(call["y"]).reshape(-1, call["y"].shape[-1])
+                    awake = active.setdefault(call.section, np.zeros(rows.shape[1], bool))
+                    awake |= (rows > 0).any(axis=0)
+    finally:
+        model.draws = drawn  # nothing was learned from what was walked here
     return {layer: float(1 - awake.mean()) for layer, awake in active.items()}
 
 
@@ -140,6 +143,13 @@ class Recorder:
         if self._events:
             self._events.write()
 
+    def sync(self) -> None:
+        """What was written survives a power cut from here on."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise UnwritableError(f"cannot write {self._path}: {error.strerror}.") from None
+
     def record(self, kind: str, step: int, **values: Any) -> None:
         self.note(kind, step, **values)
         self.write()
@@ -156,6 +166,11 @@ class Recorder:
             self._events.cut_after(step)
         return noticed
 
+    def ended(self, step: int) -> bool:
+        """Whether the last line says that the training came to its end at this step."""
+        line = read_metrics(self._path.parent)[-1:] if self._path.exists() else []
+        return bool(line) and line[0]["step"] == step and came_to_its_end(line[0])
+
     def _rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         write_whole(self._path, text.encode())
@@ -163,6 +178,11 @@ class Recorder:
 
 def _unrecorded(step: int, path: Path, error: OSError) -> UnwritableError:
     return UnwritableError(f"cannot record step {step} in {path}: {error.strerror}.")
+
+
+def came_to_its_end(line: Mapping[str, Any]) -> bool:
+    """Whether a line of metrics is the last of a training that nothing cut short."""
+    return line["kind"] == "stop" and str(line.get("reason", "")).startswith(ENDS)
 
 
 def twice(lines: Iterable[Mapping[str, Any]]) -> list[int]:

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import UnwritableError, perform, write_whole
-from tapeless.files.growing import Growing
+from tapeless.files.disk import perform
 from tapeless.files.plain import parse_json, read_plain
 from tapeless.model import Model
 from tapeless.ops.contract import Array, Shape
 from tapeless.train import checkpoint
 from tapeless.train.records import ALIGNMENT, HIGH, steps_of, whole_rows
+from tapeless.train.rows import Rows
 from tapeless.train.run import Run
 
 FILE = "moments.f32"
@@ -35,30 +35,42 @@ FEWEST = 6  # a model of which fewer moments would fit keeps none
 LARGEST = 64_000_000  # bytes that are read; a writer keeps to far fewer
 LEAD = 2  # columns before the weights: a step has two, as in records
 RATIO = sqrt(2)  # of a moment's step to that of the one before
+LAST = 1 << 53  # steps beyond which nobody trains
+
+
+def _series() -> tuple[int, ...]:
+    found = [0]
+    while found[-1] < LAST:
+        found.append(max(found[-1] + 1, ceil(found[-1] * RATIO)))
+    return tuple(found)
+
+
+SERIES = _series()  # the steps of all moments there can be
 
 
 class Moments:
     """Of a training that goes on in this process."""
 
     def __init__(self, folder: Path, model: Model, most: int = MOST_BYTES) -> None:
-        self._model, self._file, self._ratio = model, Growing(folder / FILE), RATIO
-        shapes = {name: tuple(array.shape) for name, array in model.params.items()}
-        self._head = _encoded(shapes)
-        self._capacity = (most - len(self._head)) // (4 * (LEAD + model.parameters))
-        self._kept = 0  # rows in the file
-        self._waiting: list[Array] = []
-        self._next = 0
+        self._model = model
+        self._rows = Rows(folder / FILE, "cannot keep the weights of step {step} in {path}")
+        self._shapes = {name: tuple(array.shape) for name, array in model.params.items()}
+        self._capacity = (most - len(_encoded(self._shapes, LAST))) // (4 * (LEAD + model.parameters))
+        self._keep_every(1)
+
+    def _keep_every(self, every: int) -> None:
+        self._every, self._steps = every, frozenset(SERIES[::every])
 
     @property
     def path(self) -> Path:
-        return self._file.path
+        return self._rows.path
 
     def due(self, step: int, last: bool = False) -> bool:
-        return self._capacity >= FEWEST and (last or step >= self._next)
+        return self._capacity >= FEWEST and (last or step in self._steps)
 
     def take(self, step: int, last: bool = False) -> None:
         """The weights as they are after so many updates, where it is time for it."""
-        if not self.due(step, last):
+        if not self.due(step, last) or step in self._rows.steps:
             return
         row = np.empty(LEAD + self._model.parameters, np.float32)
         row[:LEAD] = step % HIGH, step // HIGH
@@ -66,39 +78,17 @@ class Moments:
             np.concatenate(
                 [each.ravel() for each in self._model.weights().values()], out=row[LEAD:], casting="same_kind"
             )
-        self._waiting.append(row)
-        self._next = max(step + 1, ceil(step * self._ratio))
+        self._rows.add(step, row)
+        while len(self._rows.steps) > self._capacity:  # from here on they lie further apart
+            self._keep_every(2 * self._every)
+            self._rows.thin(lambda each: each in self._steps or (last and each == step))
 
     def write(self) -> None:
         """What was taken. Where it does not reach the disk it is kept, and can be tried again."""
-        if not self._waiting:
-            return
-        try:
-            if self._kept + len(self._waiting) > self._capacity:
-                self._thin()
-            else:
-                rows = b"".join(row.tobytes() for row in self._waiting)
-                self._file.add(rows if self._kept else self._head + rows)
-                self._kept += len(self._waiting)
-            self._waiting.clear()
-        except (OSError, UnwritableError) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            del self._waiting[: -self._capacity]
-            raise UnwritableError(f"cannot keep the weights in {self.path}: {said}.") from None
+        self._rows.write(_encoded(self._shapes, self._every))
 
-    def _thin(self) -> None:
-        """Every second stays, the first and the last among them, and from here on they lie further apart."""
-        rows = np.array(self._waiting)
-        if self._kept:
-            rows = np.concatenate([read_moments(self.path).rows, rows])
-        while len(rows) > 3 * self._capacity // 4:
-            rows, self._ratio = np.concatenate([rows[:-1:2], rows[-1:]]), self._ratio**2
-        self._replace(rows)
-        self._next = max(self._next, ceil(float(steps_of(rows)[-1]) * self._ratio))
-
-    def _replace(self, rows: Array) -> None:
-        write_whole(self.path, self._head + rows.tobytes())
-        self._kept = len(rows)
+    def sync(self) -> None:
+        self._rows.sync()
 
     def cut_after(self, step: int) -> None:
         """Go on with those that are there, without what lies beyond a step; what belongs to no such model goes."""
@@ -106,20 +96,20 @@ class Moments:
             return
         try:
             found = read_moments(self.path)
-            rows = found.rows[steps_of(found.rows) <= step] if found.head == self._head else found.rows[:0]
+            rows = found.rows[steps_of(found.rows) <= step] if found.shapes == self._shapes else found.rows[:0]
         except TapelessError:
             rows = None
         if rows is None or not len(rows):
             with suppress(OSError):
                 perform(self.path.unlink)
             return
-        self._replace(rows)
-        for number in steps_of(rows).tolist():
-            self._next = max(int(number) + 1, ceil(number * self._ratio))
+        self._keep_every(found.every)
+        steps = [int(each) for each in steps_of(rows).tolist()]
+        self._rows.go_on(_encoded(self._shapes, self._every), steps, rows)
 
 
-def _encoded(shapes: dict[str, Shape]) -> bytes:
-    line = json.dumps({"format": FORMAT, "weights": shapes}).encode()
+def _encoded(shapes: dict[str, Shape], every: int) -> bytes:
+    line = json.dumps({"format": FORMAT, "every": every, "weights": shapes}).encode()
     return line + b" " * (-(len(line) + 1) % ALIGNMENT) + b"\n"
 
 
@@ -131,6 +121,7 @@ class Kept:
     shapes: dict[str, Shape]
     rows: Array
     lost: int = 0  # rows from the first that is damaged on
+    every: int = 1  # of the moments there could be, each so many-th is kept: doubled when the file is full
 
     @property
     def steps(self) -> list[int]:
@@ -157,11 +148,14 @@ def read_moments(path: Path) -> Kept:
         said = None
     if not (isinstance(said, dict) and said.get("format") == FORMAT and _are_shapes(said.get("weights"))):
         raise TapelessError(f"{path} does not hold the weights of a run's moments, or is damaged: remove it.")
+    every = said.get("every", 1)
+    if type(every) is not int or not 0 < every <= LAST:
+        raise TapelessError(f"{path} is damaged (every is {every!r}): remove it.")
     shapes = {name: tuple(shape) for name, shape in said["weights"].items()}
     width = LEAD + sum(prod(shape) for shape in shapes.values())
     # The moment before the first update has step 0, which no record has.
     rows = whole_rows(content, len(line) + 1, width, first=0)
-    return Kept(line + newline, shapes, rows, (len(content) - len(line) - 1) // (4 * width) - len(rows))
+    return Kept(line + newline, shapes, rows, (len(content) - len(line) - 1) // (4 * width) - len(rows), every)
 
 
 def _are_shapes(said: Any) -> bool:

@@ -1,17 +1,18 @@
 """Recording while a run trains: recorded steps walk the list call by call, all others take the fast path.
 
-How many are recorded follows from what they cost: together 1.5 % of the time. A fast step of a small model leaves
-time for one in ten or so, a slow one for more, whatever the machine. `--record N` takes every Nth instead. Steps whose
-tensors are kept whole are recorded besides, and what they cost was asked for.
+How many are recorded follows from what they cost: together at most 1.5 % of the time. That is measured once, over the
+first steps, and then kept: every so many-th is recorded from there on, by the same process or another that resumes the
+run. `--record N` takes every Nth instead. Steps whose tensors are kept whole are recorded besides, and what they cost
+was asked for.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil, log2
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import UnwritableError, perform, rename, write_whole
-from tapeless.files.growing import Growing
+from tapeless.files.disk import perform, rename
 from tapeless.kernels.native import Native
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
@@ -28,12 +28,14 @@ from tapeless.program.call import Call
 from tapeless.train.branches import MEASURED, measuring
 from tapeless.train.moments import Moments
 from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, Header, header_of, read_record, steps_of
+from tapeless.train.rows import Rows
 from tapeless.train.tensors import Tensors
 
 COST = 0.015  # of the time; what is not counted (writing, caches that the next step finds cold) comes on top
+TRIED = (1, 2, 4, 8, 16)  # steps that are recorded to see what that costs
+LEAST_OFTEN = 1 << 20
 MOST_BYTES = 10_000_000  # of a run's record; its moments may have as many
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
-USUAL = 15  # steps over which it is seen what one takes
 
 
 class Recording:
@@ -45,41 +47,50 @@ class Recording:
     ) -> None:  # fmt: skip
         """`every`: record every so many steps; None: as many as cost 1.5 % of the time. `whole`: steps whose tensors
         are kept."""
-        self._file, self._clock, self._asked = Growing(folder / FILE), clock, every
+        self._clock, self._asked = clock, every
+        self._rows = Rows(folder / FILE, "cannot record step {step} in {path}")
         self.moments = Moments(folder, model)
         self.header = header_of(model.program)
         self.tensors = Tensors(folder, model, self.header, whole)
         self._row = np.zeros(self.header.width, np.float32)
         self._watched = _bind(model, self.header, self._row)
         self._capacity = max(2, (most - len(self.header.encoded())) // self._row.nbytes)
-        self._kept = 0  # rows in the file
-        self._waiting: list[tuple[int, Array]] = []  # rows by step, that are not in it yet
         self._written_at = clock()
-        self._plain: deque[float] = deque(maxlen=USUAL)
-        self._costs: deque[float] = deque(maxlen=USUAL)
+        self._plain: list[float] = []  # seconds of steps that were not recorded, and of those that were tried
+        self._tried: list[tuple[float, float]] = []  # with those of them that went into measuring
         self._measuring = 0.0  # seconds of the step at hand that went into measuring
-        self._recorded = self._asked_for = False  # whether the step at hand is recorded, and whether somebody named it
-        self._elapsed = self._spent = 0.0
-        self._next_at = 0.0  # after so many seconds of training the next step is paid for
+        self._recorded = 0  # the step at hand, where it is recorded
+        self._last: int | None = None
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        """The steps after this one are the first of this record."""
+        self._trial = step + TRIED[-1]
+        tried = TRIED if self._asked is None else TRIED[:1]
+        self._named = {*(step + each for each in tried), *self.tensors.steps}
 
     @property
     def path(self) -> Path:
-        return self._file.path
+        return self._rows.path
+
+    @property
+    def _every(self) -> int:
+        """0: that is not known yet."""
+        return self.header.every * (self.header.chosen if self._asked is None else self._asked)
 
     def due(self, step: int, last: bool) -> bool:
-        if last or step == 1 or step in self.tensors.steps:
-            return True
-        if step % (self.header.every * (self._asked or 1)):
-            return False
-        if self._asked is not None:
-            return True
-        return self._elapsed >= self._next_at and len(self._plain) > 0
+        if last:
+            self._last = step
+        return self._stays(step)
+
+    def _stays(self, step: int) -> bool:
+        return step in self._named or step == self._last or bool(self._every and step % self._every == 0)
 
     def see(self, step: int, lr: float, walk: Iterator[Call], made: Stepped) -> None:
         """Walk a step to its end, and note what every call wrote."""
         watched, clock = self._watched, self._clock
-        self._recorded, self._asked_for, self._measuring = True, step in self.tensors.steps, 0.0
-        if self._asked_for:
+        self._recorded, self._measuring = step, 0.0
+        if step in self.tensors.steps:
             walk = self.tensors.taken(step, walk)
         for call in walk:
             natives = watched.get(id(call))
@@ -90,67 +101,55 @@ class Recording:
                 self._measuring += clock() - begun
         with np.errstate(over="ignore"):
             self._row[: len(LEAD)] = step % HIGH, step // HIGH, made.loss, lr, made.norm
-        self._waiting.append((step, self._row.copy()))
+        self._rows.add(step, self._row.copy())
+        self._thin(step)
+
+    def _thin(self, step: int) -> None:
+        """Half as many are recorded from here on, and of those that were every second goes, where the file is full."""
+        while len(self._rows.steps) > self._capacity and 0 < self._every <= step:
+            self.header = replace(self.header, every=2 * self.header.every)
+            self._rows.thin(self._stays)
 
     def took(self, seconds: float) -> None:
         """How long the step at hand took, recorded or not."""
-        self._elapsed += seconds
-        if self._recorded and not self._asked_for:
-            beyond = seconds - median(self._plain) if self._plain else self._measuring
-            self._costs.append(max(beyond, self._measuring))
-            usual = median(self._costs)  # a step during which the machine did something else is no cost of ours
-            self._spent += usual
-            self._next_at = (self._spent + usual) / COST
-        elif not self._recorded:
+        step, self._recorded = self._recorded, 0
+        if self._asked is not None or self.header.chosen:
+            return
+        if not step:
             self._plain.append(seconds)
-        self._recorded = self._asked_for = False
+        elif step not in self.tensors.steps:
+            self._tried.append((seconds, self._measuring))
+        if step == self._trial:
+            self.header = replace(self.header, chosen=self._affordable())
+
+    def _affordable(self) -> int:
+        """How often a step can be recorded, as a power of two: two trainings are then likely to agree."""
+        if not self._tried:
+            return LEAST_OFTEN
+        usual = median(self._plain or [seconds - measuring for seconds, measuring in self._tried])
+        cost = median(max(seconds - usual, measuring) for seconds, measuring in self._tried)
+        share = cost / (COST * usual) if usual > 0 else 1.0
+        return int(min(LEAST_OFTEN, 1 << max(0, ceil(log2(max(1.0, share))))))
 
     def write(self, now: bool = False) -> None:
         """What was noted, unless something was written a moment ago. Where it does not reach the disk it is kept, and
-        can be tried again."""
+        can be tried again. `now`: when this returns, it also survives a power cut."""
         if not now and self._clock() - self._written_at < PAUSE:
             return
         self._written_at = self._clock()
         self.moments.write()
         self.tensors.write()
-        if not self._waiting:
-            return
-        try:
-            if self._kept + len(self._waiting) > self._capacity:
-                self._thin()
-            else:
-                rows = b"".join(row.tobytes() for _, row in self._waiting)
-                self._file.add(rows if self._kept else self.header.encoded() + rows)
-                self._kept += len(self._waiting)
-                self._waiting.clear()
-        except (OSError, UnwritableError) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            step = self._waiting[0][0]
-            del self._waiting[: -self._capacity]
-            raise UnwritableError(f"cannot record step {step} in {self.path}: {said}.") from None
-
-    def _thin(self) -> None:
-        """Every second row stays, the first and the last among them, and from here on half as many are recorded."""
-        waiting = np.array([row for _, row in self._waiting], np.float32)
-        rows = np.concatenate([read_record(self.path).rows, waiting]) if self._kept else waiting
-        every = self.header.every
-        while len(rows) > max(3 * self._capacity // 4, len(self.tensors.steps) + 2):
-            stays = np.isin(steps_of(rows), [*self.tensors.steps])
-            stays[::2] = stays[-1] = True
-            rows, every = rows[stays], 2 * every
-        self._replace(rows, every)
-        self._waiting.clear()
-
-    def _replace(self, rows: Array, every: int) -> None:
-        header = replace(self.header, every=every)
-        write_whole(self.path, header.encoded() + rows.tobytes())
-        self.header, self._kept = header, len(rows)
+        self._rows.write(self.header.encoded())
+        if now:
+            self.moments.sync()
+            self._rows.sync()
 
     def cut_after(self, step: int) -> list[str]:
         """Go on with the record that is there, without what lies beyond a step. One of another list of calls, or one
         that cannot be read, is laid aside; that is said."""
         self.moments.cut_after(step)
         self.tensors.cut_after(step)
+        self._begin(step)
         if not self.path.exists():
             return []
         try:
@@ -163,7 +162,12 @@ class Recording:
         if not found.header.branches:  # an earlier version measured none
             unmeasured = np.full((len(rows), self.header.width - found.header.width), np.nan, np.float32)
             rows = np.concatenate([rows, unmeasured], axis=1)
-        self._replace(rows, found.header.every)
+        steps = [int(each) for each in steps_of(rows).tolist()]
+        first = steps[0] - 1 if steps else step
+        if self._asked is not None or found.header.chosen or step < first + TRIED[-1]:
+            self._begin(first)
+        self.header = replace(self.header, every=found.header.every, chosen=found.header.chosen)
+        self._rows.go_on(self.header.encoded(), steps, rows)
         return []
 
     def _laid_aside(self, why: str) -> list[str]:

@@ -45,7 +45,8 @@ class Header:
     calls: tuple[dict[str, Any], ...]  # as `describe` has them
     results: tuple[tuple[int, int], ...]  # of each group of four columns: the call, and which of its results
     sources: dict[str, str]  # the statement that made a call, by its place
-    every: int = 1  # only steps that are multiples of it are still recorded: doubled when the file is full
+    every: int = 1  # doubled when the file is full: then half as many steps are recorded
+    chosen: int = 0  # where nobody said how often a step is recorded, how often that is; 0 before it is known
     branches: tuple[Joining, ...] = ()  # of each group of three columns behind those: what joins the stream, and where
 
     @property
@@ -69,7 +70,8 @@ class Header:
 
     def encoded(self) -> bytes:
         said = {
-            "format": FORMAT, "listing": self.listing, "every": self.every, "width": self.width, "lead": LEAD,
+            "format": FORMAT, "listing": self.listing, "every": self.every, "chosen": self.chosen,
+            "width": self.width, "lead": LEAD,
             "statistics": STATISTICS, "results": self.results, "calls": self.calls, "sources": self.sources,
             "measured": MEASURED, "branches": [asdict(each) for each in self.branches],
         }  # fmt: skip
@@ -170,7 +172,7 @@ def _believed(line: bytes, path: Path) -> Header:
         raise TapelessError(f"the first line of {path} is not the head of a record: remove the file.")
     results = tuple((call, index) for call, index in said["results"])
     branches = tuple(Joining(each["call"], each["direction"], each["name"]) for each in said.get("branches", ()))
-    return Header(tuple(said["calls"]), results, said["sources"], said["every"], branches)
+    return Header(tuple(said["calls"]), results, said["sources"], said["every"], said.get("chosen", 0), branches)
 
 
 def _is_header(said: Any) -> bool:
@@ -183,6 +185,7 @@ def _is_header(said: Any) -> bool:
         said.get("lead") == list(LEAD)
         and said.get("statistics") == list(STATISTICS)
         and _is_count(said.get("every"), 1)
+        and _is_count(said.get("chosen", 0), 0)
         and isinstance(sources, dict)
         and all(isinstance(text, str) for text in sources.values())
         and isinstance(calls, list)

@@ -66,6 +66,7 @@ class Session:
     recorder: Recorder
     messages: list[str]  # what the user should know about how it started
     last_saved: int | None = None  # the step of the newest checkpoint
+    complete: bool = False  # it came to its end before, and has recorded that
     _waiting: bool = False  # with what is to be recorded, for the next checkpoint: just now it could not be written
 
     @property
@@ -125,7 +126,8 @@ class Session:
 
     def _ended(self, event: Finished) -> Iterator[Event | Saved | NotSaved]:
         """Where somebody has just said to go on without what could not be written, nobody is asked once more."""
-        self._note(event)
+        if not self.complete:
+            self._note(event)
         if self._waiting:
             with suppress(TapelessError):
                 self._write()
@@ -144,22 +146,33 @@ class Session:
                 yield saved
 
     def keep(self, best: bool = False) -> Saved:
-        """A checkpoint, then what there is to record: the weights come first, whatever ails the metrics."""
+        """What there is to record, then a checkpoint: a run that goes on from it has all that was recorded before it.
+        Where a record does not reach the disk the weights are saved all the same."""
         trainer = self.trainer
+        unrecorded: TapelessError | None = None
+        try:
+            self._write(now=True)
+        except TapelessError as error:
+            unrecorded = error
         with trainer.phases("save"):
-            identity = _identity(self.request, self.model.preset, trainer.task)
+            about: dict[str, Any] = {"run": _identity(self.request, self.model.preset, trainer.task)}
+            about |= {"unrecorded": str(unrecorded)} if unrecorded else {}
             path = checkpoint.save(
-                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | {"run": identity},
+                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | about,
                 keep=trainer.settings.keep, best=best,
             )  # fmt: skip
         self.last_saved = trainer.step
-        self._write(now=True)
+        if unrecorded:
+            raise unrecorded
         return Saved(trainer.step, path, best)
 
     def _write(self, now: bool = False) -> None:
+        """`now`: when this returns, it also survives a power cut."""
         self.recorder.write()
         if self.trainer.recording:
             self.trainer.recording.write(now)
+        if now:
+            self.recorder.sync()
         self._waiting = False
 
     def _note(self, event: Event) -> None:
@@ -323,17 +336,29 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
         trainer.restore(found)
     else:
         trainer.base = _keep_base(opened, trainer.model, {})
-    if trainer.step >= trainer.steps and not trainer.added:
-        made = f"it has made {trainer.step:,} updates of {trainer.steps:,}"
-        raise TapelessError(f"{folder} is done: {made}; go on by giving more with --steps.")
-    run.write_configuration(opened, request, preset)
+    if trainer.step > trainer.steps:
+        raise TapelessError(
+            f"{folder} has made {trainer.step:,} updates, more than the {trainer.steps:,} that it is given now: give "
+            f"at least as many with --steps."
+        )
+    finished = trainer.step == trainer.steps or trainer.out_of_patience
+    if not finished:
+        run.write_configuration(opened, request, preset)
     recorder = Recorder(opened.folder, tensorboard=request.settings.tensorboard)
     begun = trainer.step > 0 or trainer.added > 0
     messages += [*_lock_messages(opened), *recorder.cut_after(trainer.step if begun else -1)]
     trainer.recording = _recording(opened, trainer)
     if trainer.recording:
         messages += trainer.recording.cut_after(trainer.step)
-    return Session(opened, request, trainer, recorder, messages, last_saved=found.step if found else None)
+    if found is not None and "unrecorded" in found.state:
+        messages.append(f"Some of what was recorded up to step {found.step:,} is lost: {found.state['unrecorded']}")
+    complete = finished and recorder.ended(trainer.step)
+    if finished:
+        checkpoint.tidy(opened.checkpoints, trainer.step, request.settings.keep)
+        more = "--patience" if trainer.step < trainer.steps else "--steps"
+        how = "is complete" if complete else "was ended before its report"
+        messages.append(f"{folder} {how}: {trainer.end()}; go on by giving more with {more}.")
+    return Session(opened, request, trainer, recorder, messages, found.step if found else None, complete)
 
 
 def open_task(opened: Run, kind: TaskKind) -> Task:

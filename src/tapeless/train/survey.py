@@ -16,12 +16,11 @@ from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import TaskKind
 from tapeless.train import checkpoint
 from tapeless.train.metrics import FILE as METRICS
-from tapeless.train.metrics import read_metrics
+from tapeless.train.metrics import came_to_its_end, read_metrics
 from tapeless.train.run import CONFIGURATION, Run, open_run
 
 FINISHED, STOPPED, RUNNING, DAMAGED, IMPORTED = "finished", "stopped", "running", "damaged", "imported"
 ORDERS = ("newest", "loss")
-ENDS = ("all ", "stopped early")  # how the reasons of trainings begin that came to their end
 
 
 @dataclass(frozen=True)
@@ -124,5 +123,4 @@ def _state(opened: Run, lines: Sequence[dict[str, Any]], running: bool, imported
         return IMPORTED, ""
     if not lines or lines[-1]["kind"] != "stop":
         return STOPPED, "it was killed"
-    reason = str(lines[-1].get("reason", ""))
-    return FINISHED if reason.startswith(ENDS) else STOPPED, reason
+    return FINISHED if came_to_its_end(lines[-1]) else STOPPED, str(lines[-1].get("reason", ""))

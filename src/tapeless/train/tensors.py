@@ -81,10 +81,10 @@ class Tensors:
 
     def cut_after(self, step: int) -> None:
         """What lies beyond a step is made again, or was not meant to be."""
-        for each, path in found_in(self.folder.parent).items():
-            if each > step:
-                with suppress(OSError):
-                    perform(os.unlink, path)
+        beyond = [path for each, path in found_in(self.folder.parent).items() if each > step]
+        for path in (*beyond, *self.folder.glob("*.part")):  # the last is what a kill left half-written
+            with suppress(OSError):
+                perform(os.unlink, path)
 
 
 def _wanted(model: Model) -> dict[int, list[tuple[str, View]]]:

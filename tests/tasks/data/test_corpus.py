@@ -53,6 +53,22 @@ def test_a_folder_gives_its_text_files_sorted_and_counts_the_rest(folder):
     assert found.size == sum(len(b"".join(pieces(document))) for document in found.documents)
 
 
+@pytest.mark.parametrize("beside", ["checkpoints", "data"])
+def test_a_run_is_no_text(folder, beside):
+    """Its configuration and its metrics would be learned: of a folder with runs in it they are left out."""
+    run = folder / "deep" / "run-001"
+    (run / beside).mkdir(parents=True)
+    (run / "config.toml").write_text('preset = "gpt2-4x256"\n')
+    (run / "metrics.jsonl").write_text("{}\n")
+    tokens = rf", or {run}/data, the tokens that it learned from" if beside == "data" else ""
+    told = rf"{run} is a run, not text: give the text itself{tokens}; --from {run} trains on from its weights\."
+    with pytest.raises(TapelessError, match=f"^{told}$"):
+        find_documents(str(run))
+    found = find_documents(str(folder))
+    assert names(found, folder) == ["a.md", "b.txt", "deep/er/c.py", "marked.txt", "no_suffix"]
+    assert found.skipped["a run"] == 1
+
+
 def test_a_byte_order_mark_is_no_text(folder):
     [document] = find_documents(str(folder / "marked.txt")).documents
     assert b"".join(pieces(document)) == b"with mark\n"

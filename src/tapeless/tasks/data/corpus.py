@@ -28,7 +28,7 @@ from tapeless.tasks.data.documents import (
     sizes,
     unreadable,
 )
-from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.files import is_run, user_path
 from tapeless.tasks.data.gather import Gatherer
 from tapeless.tasks.data.reading import TEXT, Reading, not_text
 
@@ -95,7 +95,7 @@ def _gathered(source: str, entries: Iterable[tuple[Path, bool]], gatherer: Gathe
         if path.name.startswith(".") and not gatherer.alone:
             gatherer.skip("hidden", path)
         elif not usable:
-            gatherer.skip("not a file", path)
+            gatherer.skip("a run" if is_run(path) else "not a file", path)
         else:
             gatherer.take(path)
     skipped, documents = dict(gatherer.skipped), gatherer.documents
@@ -121,6 +121,12 @@ def _on_disk(source: str) -> Path | Iterable[tuple[Path, bool]]:
     """A file, or what is in a folder or matches a glob, with whether it is a file."""
     path = user_path(source)
     if path.is_dir():
+        if is_run(path):
+            tokens = f", or {source}/data, the tokens that it learned from" if (path / "data").is_dir() else ""
+            raise TapelessError(
+                f"{source} is a run, not text: give the text itself{tokens}; "
+                f"--from {source} trains on from its weights."
+            )
         return _files_under(path)
     if path.is_file():
         return path
@@ -190,9 +196,9 @@ def cut_once(document: Document, share: float) -> tuple[Document, Document]:
 
 
 def _files_under(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Every entry that is not a folder, hidden folders as they are; links to folders are not followed."""
+    """Every entry that is not a folder, hidden folders and runs as they are; links to folders are not followed."""
     for parent, folders, names in os.walk(folder, onerror=lambda error: unreadable(folder, error)):
-        for name in [name for name in folders if name.startswith(".")]:
+        for name in [name for name in folders if name.startswith(".") or is_run(Path(parent, name))]:
             folders.remove(name)
             yield Path(parent, name), False
         for name in names:

@@ -13,3 +13,9 @@ def user_path(given: str | Path) -> Path:
         return Path(given).expanduser()
     except RuntimeError:
         return Path(given)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is what a training made: its own files are no text that anybody wants learned."""
+    beside = ("checkpoints", "metrics.jsonl", "lock")
+    return (folder / "config.toml").is_file() and any((folder / name).exists() for name in beside)

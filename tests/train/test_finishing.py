@@ -1,0 +1,243 @@
+"""The end of a run, and what lies before it: finished wherever it was ended, told of the best weights, and recorded as
+if nothing had ended it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapeless import Model
+from tapeless.cli import train as command
+from tapeless.cli.common import console
+from tapeless.files.disk import UnwritableError
+from tapeless.train import checkpoint
+from tapeless.train.guard import Spikes
+from tapeless.train.loop import Finished
+from tapeless.train.metrics import read_metrics
+from tapeless.train.moments import FILE as MOMENTS
+from tapeless.train.moments import SERIES, Moments, read_moments
+from tapeless.train.recording import TRIED, Recording
+from tapeless.train.records import FILE, read_record
+from tapeless.train.rows import Rows
+from tapeless.train.session import Saved, Session, resume, start
+from tapeless.train.settings import Request, Settings
+from tests.train.test_records import FIELDS, record_one
+
+SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "steps": 6, "eval_every": 2, "lr": 3e-3}
+
+
+def begun(folder, **settings):
+    return start(Request("ops-102k", FIELDS, Settings(**{**SETTINGS, "record": 2, **settings})), folder)
+
+
+def stops(folder):
+    return [line["reason"] for line in read_metrics(folder) if line["kind"] == "stop"]
+
+
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished(tmp_path):
+    walk = begun(tmp_path / "run").walk(lambda: None)
+    for event in walk:
+        if isinstance(event, Saved) and event.step == 6:
+            walk.close()
+    assert stops(tmp_path / "run") == []
+    again = resume(tmp_path / "run", {}, {})
+    assert again.messages == [
+        f"{tmp_path / 'run'} was ended before its report: all 6 updates are done; go on by giving more with --steps."
+    ]
+    assert [type(event) for event in again.walk(lambda: None)] == [Finished]
+    assert stops(tmp_path / "run") == ["all 6 updates are done"]
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    complete = resume(tmp_path / "run", {}, {})
+    assert "is complete: all 6 updates are done" in complete.messages[0]
+    status = command.follow(complete, shown=False)
+    assert (status.code, status.reason) == (0, "all 6 updates are done")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    more = resume(tmp_path / "run", {}, {"steps": 8})
+    assert [*more.walk(lambda: None)][-1] == Finished("all 8 updates are done")
+
+
+def test_a_run_that_stopped_early_makes_no_further_update(tmp_path):
+    session = begun(tmp_path / "run", lr=1e-9, steps=20, eval_every=1, patience=1)
+    session.trainer.best = 0.0  # which nothing is better than
+    assert [*session.walk(lambda: None)][-1] == Finished("stopped early: 1 evaluations were no better than 0.0000")
+    again = resume(tmp_path / "run", {}, {})
+    assert "go on by giving more with --patience" in again.messages[0]
+    assert [type(event) for event in again.walk(lambda: None)] == [Finished]
+    assert again.trainer.step == session.trainer.step == 1
+    longer = resume(tmp_path / "run", {}, {"patience": 3})
+    assert [*longer.walk(lambda: None)][-1] == Finished("stopped early: 3 evaluations were no better than 0.0000")
+
+
+def test_the_answers_are_those_of_the_best_checkpoint(tmp_path):
+    """Which is not the last: from there on the rate is such that it learns the wrong things."""
+    session = begun(tmp_path / "run", steps=4, lr=1e-2)
+    [*session.walk(lambda: None)]
+    worse = resume(tmp_path / "run", {}, {"steps": 8, "lr": 100.0})
+    status = command.follow(worse, shown=False)
+    best, _ = checkpoint.best(tmp_path / "run" / "checkpoints")
+    assert best is not None
+    assert best.step < 8
+    with console.capture() as shown:
+        command.print_farewell(worse, status, 1.0)
+    said = " ".join(shown.get().split())
+    for name, values in best.tensors("weights").items():
+        assert np.array_equal(worse.model.params[name], values), name
+    evaluations = [each for each in read_metrics(tmp_path / "run") if each["kind"] == "evaluation"]
+    (line,) = [each for each in evaluations if each["step"] == best.step]
+    assert f"never trained on, answered with the best checkpoint, of step {best.step}" in said
+    right = f"{line['accuracy']:.2%} of what was held out is right, by the best checkpoint, of step {best.step}, after"
+    assert right in said
+
+
+def test_what_a_spike_is_held_against_outlives_the_process():
+    losses = [1.0 + 0.01 * (step % 3) for step in range(60)] + [9.0] + [1.0] * 60 + [9.0]
+    whole = Spikes()
+    expected = [whole.see(step, loss) for step, loss in enumerate(losses)]
+    assert sum(each is not None for each in expected) == 2
+    for cut in (10, 55, 61, 70, 120):
+        first, second = Spikes(), Spikes()
+        found = [first.see(step, loss) for step, loss in enumerate(losses[:cut])]
+        second.restore(first.state())
+        found += [second.see(step, loss) for step, loss in enumerate(losses[cut:], cut)]
+        assert found == expected
+
+
+class Counted:
+    """In the place of a model's weights: what is to be kept of a step is its number."""
+
+    def __init__(self):
+        self.params = {"w": np.zeros(8, np.float32)}
+        self.parameters, self.step = 8, 0
+
+    def weights(self):
+        return {"w": np.full(8, self.step, np.float32)}
+
+
+def moments_of(folder, most=400):
+    return Moments(folder, Counted(), most)  # type: ignore[arg-type]
+
+
+def go_through(moments, steps, last):
+    for step in steps:
+        moments._model.step = step
+        moments.take(step, last=step == last)
+        if step % 7 == 0:
+            moments.write()
+    moments.write()
+
+
+@pytest.mark.parametrize("reached", [9, 30, 100, 400, 999])
+@pytest.mark.parametrize("saved", [0, 1, 8, 12, 25, 99])
+def test_moments_are_the_same_wherever_they_were_cut(tmp_path, saved, reached):
+    """A process was killed at `reached`, and its last checkpoint was of `saved`."""
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    go_through(moments_of(tmp_path / "whole"), range(1000), 999)
+    go_through(moments_of(tmp_path / "cut"), range(reached), 999)
+    resumed = moments_of(tmp_path / "cut")
+    resumed.cut_after(saved)
+    go_through(resumed, range(min(saved, reached - 1) + 1, 1000), 999)
+    found = read_moments(tmp_path / "whole" / MOMENTS)
+    assert found.every > 1
+    assert set(found.steps) <= {*SERIES[:: found.every], 999}
+    assert (tmp_path / "cut" / MOMENTS).read_bytes() == (tmp_path / "whole" / MOMENTS).read_bytes()
+
+
+def test_records_are_the_same_wherever_they_were_cut(tmp_path):
+    def walked(recording, model, steps):
+        for step in steps:
+            if recording.due(step, last=step == 60):
+                row = np.full(recording.header.width, step, np.float32)
+                row[:2] = step, 0
+                recording._row[:] = row
+                recording._rows.add(step, row)
+                recording._thin(step)
+            if step % 5 == 0:
+                recording.write(now=True)
+        recording.write(now=True)
+
+    model = Model("ops-102k", batch=4, **FIELDS)
+    most = len(Recording(tmp_path, model).header.encoded()) + 12 * 4 * Recording(tmp_path, model).header.width
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    walked(Recording(tmp_path / "whole", model, 1, whole=[7], most=most), model, range(1, 61))
+    found = read_record(tmp_path / "whole" / FILE)
+    assert found.header.every == 8
+    assert found.steps.tolist() == [1, 7, *range(8, 61, 8), 60]
+    for saved, reached in ((0, 3), (3, 13), (10, 30), (30, 31), (20, 60)):
+        (tmp_path / "cut" / FILE).unlink(missing_ok=True)
+        walked(Recording(tmp_path / "cut", model, 1, whole=[7], most=most), model, range(1, reached + 1))
+        resumed = Recording(tmp_path / "cut", model, 1, whole=[7], most=most)
+        resumed.cut_after(saved)
+        walked(resumed, model, range(saved + 1, 61))
+        assert (tmp_path / "cut" / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes(), (saved, reached)
+
+
+def test_how_often_is_measured_once_and_kept(tmp_path):
+    """A machine that is slower later, or another, records the same steps."""
+    model = Model("ops-102k", batch=4, **FIELDS)
+
+    def walked(recording, steps, extra):
+        for step in steps:
+            recorded = recording.due(step, last=False)
+            if recorded:
+                record_one(recording, model, step)
+            recording.took(1.0 + extra * recorded)
+        recording.write(now=True)
+
+    recording = Recording(tmp_path, model, clock=lambda: 0.0)
+    walked(recording, range(1, 41), extra=0.1)
+    assert read_record(tmp_path / FILE).header.chosen == 8  # 0.1 / 0.015 is between four and eight
+    resumed = Recording(tmp_path, model, clock=lambda: 0.0)
+    resumed.cut_after(20)
+    walked(resumed, range(21, 41), extra=5.0)
+    assert read_record(tmp_path / FILE).steps.tolist() == [*TRIED, 24, 32, 40]
+    early = Recording(tmp_path, model, clock=lambda: 0.0)
+    (tmp_path / FILE).unlink()
+    early.cut_after(100)  # it never recorded before
+    walked(early, range(101, 141), extra=0.1)
+    assert read_record(tmp_path / FILE).steps.tolist() == [*(100 + each for each in TRIED), 120, 128, 136]
+
+
+def test_rows_that_are_no_longer_there_are_told(tmp_path):
+    rows = Rows(tmp_path / "rows", "cannot record step {step} in {path}")
+    for step in range(4):
+        rows.add(step, np.full(3, step, np.float32))
+    rows.write(b"head\n")
+    (tmp_path / "rows").write_bytes(b"head\n")
+    rows.thin(lambda step: step != 2)
+    rows.add(4, np.zeros(3, np.float32))
+    with pytest.raises(UnwritableError, match=r"cannot record step 4 in .*rows: it is shorter than it was written"):
+        rows.write(b"head\n")
+
+
+def test_what_a_full_disk_kept_from_being_recorded_is_told_when_it_goes_on(tmp_path, monkeypatch):
+    session = begun(tmp_path / "run")
+    with monkeypatch.context() as broken:
+        broken.setattr(Session, "_write", _full)
+        for event in session.walk(lambda: None):
+            if type(event).__name__ == "NotSaved" and session.last_saved == 4:
+                break
+    again = resume(tmp_path / "run", {}, {})
+    assert again.trainer.step == 4
+    assert again.messages[-1] == "Some of what was recorded up to step 4 is lost: there is no room."
+
+
+def _full(self, now=False):
+    raise UnwritableError("there is no room.")
+
+
+def test_trainings_that_are_killed_in_every_phase_record_what_one_that_was_not_does():
+    """Twice in each phase, of each of two kinds; `make kills` does it five hundred times. A few seconds, since each
+    life is a process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.kills", "--kills", "14", "--seed", "1"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"14 kills \((2 \w+ [ \w]+(, )?){7}\): all \d+ trainings recorded what .*", last), last
