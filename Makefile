@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -115,6 +115,10 @@ llama-cpp: .venv/.test .venv-llama/.built
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
+
+# A thousand KeyboardInterrupts mixed with forks, threads and compiling, from a cold cache: docs/decisions/0264.
+interrupts: .venv/.test
+	NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m tests.kernels.interrupting 1000
 
 # Every figure and block of output in README.md and docs/, made again where it stands: about five minutes.
 figures: .venv/.test

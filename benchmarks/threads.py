@@ -7,7 +7,7 @@ is missing. The parts:
     steps   the full step, ours, its floor and the peers
     calls   the most expensive calls of ours, and how well each uses its threads
     grain   ops-102k, where a further thread is woken for more work or for less (`blas.GRAIN`)
-    layers  where Intel's OpenMP is, our own threads beside Numba's layers (decision 0263)
+    layers  where Intel's OpenMP is, our own threads beside its own (decision 0263)
 
     python benchmarks/threads.py [--quick] [--only gemm,steps,calls,grain] [--out FILE]
 """
@@ -15,7 +15,6 @@ is missing. The parts:
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import re
@@ -215,7 +214,7 @@ class Rows:
     def __init__(self, out: Path, minutes: float) -> None:
         self.out, self.kept = out, out.with_suffix(".json")
         self._until = time.monotonic() + 60 * minutes
-        self.found: dict[str, Any] = json.loads(self.kept.read_text()) if self.kept.exists() else {}
+        self.found: dict[str, Any] = json.loads(self.kept.read_text(encoding="utf-8")) if self.kept.exists() else {}
         self.about: dict[str, Any] = self.found.setdefault("about", {})
         self.about.update(machine())
 
@@ -232,7 +231,7 @@ class Rows:
         print(f"{time.strftime('%H:%M:%S')} {key}: {said}", flush=True)
 
     def write(self) -> None:
-        self.kept.write_text(json.dumps(self.found, indent=1))
+        self.kept.write_text(json.dumps(self.found, indent=1), encoding="utf-8")
         self.out.write_text(chapter(self.found), encoding="utf-8")
 
     def of(self, part: str) -> dict[str, Any]:
@@ -241,7 +240,7 @@ class Rows:
 
 def machine() -> dict[str, Any]:
     found = environment()
-    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     return {
         "processor": found["processor"], "cores": found["cores"], "system": found["system"], "date": str(date.today()),
         "python": found["python"], "amx_in_cpuinfo": "amx_bf16" in cpu,
@@ -563,15 +562,12 @@ def grain_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
 
 
 def layers(turns: int) -> None:
-    """A step on our own threads beside the same step on OpenMP (MKL's) and `workqueue`, in turn in one process."""
+    """A step on our own threads beside the same step on MKL's OpenMP, in turn in one process."""
     from tapeless.bench.ours import prepare
     from tapeless.kernels.cpu import blas, pool
 
-    threads = blas.set_threads(None)  # which loads Intel's OpenMP: asked for before that, the layer would load GNU's
-    from numba.np.ufunc import omppool, workqueue  # type: ignore[attr-defined]
-
-    ctypes.CFUNCTYPE(None, ctypes.c_int)(workqueue.launch_threads)(threads)
-    ways = {"ours": 0, "OpenMP": omppool.parallel_for, "workqueue": workqueue.parallel_for}
+    threads = blas.set_threads(None)
+    ways = {"ours": None, "OpenMP": blas._openmp()}
     print(f"a step's time over that on our own threads, {threads} threads, medians of {turns} turns")
     for work in USUAL:
         for precision in PRECISIONS if work == "gpt2-4x256" else ("bfloat16" if work == "gpt2-124m" else "float32",):
@@ -581,12 +577,12 @@ def layers(turns: int) -> None:
             count = max(3, round(400 / _milliseconds(step)))
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(turns):
-                for way, address in ways.items():
-                    pool._words[pool.DELEGATE] = address
+                for way, library in ways.items():
+                    pool.use_openmp(library)
                     time.sleep(SETTLE)
                     step()
                     times[way].append(median(_milliseconds(step) for _ in range(count)))
-            pool._words[pool.DELEGATE] = 0
+            pool.use_openmp(None)
             ratios = {way: median(a / b for a, b in zip(times[way], times["ours"], strict=True)) for way in ways}
             said = ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items() if way != "ours")
             print(f"{work} {precision}: {said}", flush=True)

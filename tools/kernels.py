@@ -32,14 +32,15 @@ def compile_share(share: int, of: int) -> None:
     from tapeless.backends.cpu import CPU
     from tapeless.check.configurations import CONFIGURATIONS, LARGER
     from tapeless.check.ops import check_backend_alone
-    from tapeless.kernels.cpu import blas
+    from tapeless.kernels.cpu import blas, sharing
     from tapeless.kernels.cpu.compile import Kernel
     from tapeless.ops import OPS
 
+    sharing.all_compiled = lambda make: make()  # the kernels are shared out here already
     bind = Kernel.bind
 
     def mine(kernel: Kernel, size: int, *arguments: Any, **options: Any) -> Any:
-        function = kernel._function
+        function = kernel.function
         if crc32(f"{function.__module__}.{function.__name__}".encode()) % of == share:
             return bind(kernel, size, *arguments, **options)
         return lambda: None

@@ -119,7 +119,7 @@ def forked(words: tuple[str, ...], folder: Path, life: Life, seconds: float | No
             for name, descriptor in (("said", 1), ("complained", 2)):
                 os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
             status = life.live(words)
-            Path("seen.json").write_text(json.dumps(life.seen))
+            Path("seen.json").write_text(json.dumps(life.seen), encoding="utf-8")
         except BaseException:
             traceback.print_exc()
         finally:

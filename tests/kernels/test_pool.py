@@ -5,8 +5,8 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_every_part_is_done_once(own_threads, size):
     for _ in range(500):
         run()
     assert counts.tolist() == [500] * size
-    assert rounds() == before + 500, "the loops were not ours"
+    assert rounds() == before + 500 * (size > 1), "the loops were not ours"
     assert pool._words[pool.BUSY] == 0
 
 
@@ -90,7 +90,7 @@ def is_asleep():
 def test_each_takes_its_share(own_threads):
     """Also one that has slept."""
     _, threads, run = bound(8, LONG)
-    assert pool._words[pool.OTHERS] >= pool._words[pool.WANTED] == 1
+    assert pool._words[pool.OTHERS] >= 1
 
     def by_both():
         eventually(is_asleep)
@@ -101,49 +101,40 @@ def test_each_takes_its_share(own_threads):
         eventually(by_both)
 
 
-def called_with(parts, part, others, arguments=2, sizes=3):
-    """`parallel_for` as Numba calls it: each part is told of by its first argument, its sizes and what else it got."""
-    given = np.array([1000 * (i + 1) for i in range(arguments)], np.int64)
-    steps = np.array([7 * (i + 1) for i in range(arguments)], np.int64)
-    dims = np.array([parts, *range(11, 11 + sizes)], np.int64)
+def called_with(parts, ran, others):
+    """`parallel_for` as a kernel calls it: who was given which range."""
     seen = []
 
-    def do(own_arguments, own_sizes, own_steps, data):
-        numbers = (ctypes.c_int64 * arguments).from_address(own_arguments)[:]
-        seen.append((threading.get_ident(), numbers, (ctypes.c_int64 * (sizes + 1)).from_address(own_sizes)[:]))
-        part(*seen[-1])
-        assert own_steps == steps.ctypes.data
-        assert data == 5
+    def do(begin, end, values):
+        assert values == 5
+        seen.append((threading.get_ident(), begin, end))
+        ran(*seen[-1])
 
-    called = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(do)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 8)(pool._functions()[0].address)
-    before, pool._words[pool.WANTED] = int(pool._words[pool.WANTED]), others
-    places = given.ctypes.data, dims.ctypes.data, steps.ctypes.data
-    try:
-        function(ctypes.cast(called, ctypes.c_void_p).value, *places, 5, sizes, arguments, 2)
-    finally:
-        pool._words[pool.WANTED] = before
+    called = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 3)(do)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(pool.be_found().address)
+    function(ctypes.cast(called, ctypes.c_void_p).value, 5, parts, others + 1)
+    assert [part for _, begin, end in sorted(seen, key=lambda each: each[1]) for part in range(begin, end)] == [
+        *range(parts)
+    ]
     return seen
 
 
-@needs_two
-@pytest.mark.parametrize("parts", [2, 3, 8, 40])
-def test_what_a_part_is_given(own_threads, parts):
-    seen = called_with(parts, lambda *_: None, others=1)
-    assert sorted(numbers for _, numbers, _ in seen) == [[1000 + 7 * i, 2000 + 14 * i] for i in range(parts)]
-    assert all(sizes == [1, 11, 12, 13] for _, _, sizes in seen)
-    eventually(lambda: len({thread for thread, *_ in called_with(parts, lambda *_: time.sleep(0.01), others=1)}) == 2)
-    assert len({thread for thread, _, _ in called_with(parts, lambda *_: time.sleep(0.001), others=0)}) == 1
+def nothing(*_):
+    pass
 
 
 @needs_two
-def test_more_arguments_than_room(own_threads):
-    before = rounds()
-    assert [sizes[0] for _, _, sizes in called_with(8, lambda *_: None, 1, arguments=pool.SPACE + 1)] == [8]
-    assert [sizes[0] for _, _, sizes in called_with(8, lambda *_: None, 1, sizes=pool.SPACE)] == [8]
-    assert rounds() == before, "all of it by the caller, as it was given"
-    assert len(called_with(8, lambda *_: None, 1, arguments=pool.SPACE, sizes=pool.SPACE - 1)) == 8
-    assert rounds() == before + 1
+@pytest.mark.parametrize("parts", [0, 1, 2, 3, 8, 41])
+def test_each_thread_is_given_a_range(own_threads, parts):
+    middle = parts // 2
+    expected = [(0, middle), (middle, parts)] if parts > 1 else [(0, parts)]
+    assert sorted((begin, end) for _, begin, end in called_with(parts, nothing, others=1)) == expected
+    assert [each[1:] for each in called_with(parts, nothing, others=0)] == [(0, parts)]
+
+
+@needs_two
+def test_ranges_are_run_by_different_threads(own_threads):
+    eventually(lambda: len({thread for thread, *_ in called_with(2, lambda *_: time.sleep(0.01), others=1)}) == 2)
 
 
 @needs_two
@@ -153,10 +144,10 @@ def test_a_thread_that_does_not_come_delays_nobody(own_threads):
     of_thread(others + 1)[:] = 0
     pool._words[pool.OTHERS] = others + 1
     try:
-        seen = called_with(3 * (others + 2), lambda *_: None, others=others + 1)
+        seen = called_with(3 * (others + 2), nothing, others=others + 1)
     finally:
         pool._words[pool.OTHERS] = others
-    assert len({numbers[0] for _, numbers, _ in seen}) == len(seen) == 3 * (others + 2)
+    assert len(seen) == others + 2
 
 
 @pytest.fixture
@@ -194,13 +185,13 @@ def test_who_sleeps_is_woken_and_nobody_else(counted):
             for number in range(1, others + 1):
                 of_thread(number)[pool.ASLEEP] = 0  # they are left to sleep
             before = counted[pool.WAKE]
-            called_with(others + 2, lambda *_: None, others=others + 1)
+            called_with(others + 2, nothing, others=others + 1)
             assert counted[pool.WAKE] == before + says
     finally:
         pool._words[pool.OTHERS] = others
         for number in range(1, others + 1):
             of_thread(number)[pool.ASLEEP] = 1
-        called_with(others + 1, lambda *_: None, others=others)
+        called_with(others + 1, nothing, others=others)
 
 
 @needs_two
@@ -262,7 +253,7 @@ def test_starting_is_interrupted(own_threads, monkeypatch):
         pool.start(others + 2)
     pool.start(others + 2)
     assert begun == [f"tapeless-{others + 1}"]
-    assert len(called_with(3 * (others + 2), lambda *_: None, others=others + 1)) == 3 * (others + 2)
+    assert len(called_with(3 * (others + 2), nothing, others=others + 1)) == others + 2
 
 
 @needs_two
@@ -303,8 +294,6 @@ def test_the_system_gives_no_threads(own_threads, monkeypatch):
 @needs_two
 def test_loops_of_others_stay_with_their_layer(own_threads):
     bound(8)[2]()
-    numbas = llvm.address_of_symbol(pool.PARALLEL_FOR)
-    assert numbas != pool._functions()[0].address
 
     @numba.njit(parallel=True)
     def stranger(out):
@@ -317,50 +306,6 @@ def test_loops_of_others_stay_with_their_layer(own_threads):
     assert rounds() == before
 
 
-@needs_two
-def test_a_failure_to_compile_leaves_numba_as_it_was(own_threads):
-    numbas = llvm.address_of_symbol(pool.PARALLEL_FOR)
-
-    def wrong(out):
-        for i in prange(out.size):
-            out[i] = out.nothing_of_this_name
-
-    with pytest.raises(numba.core.errors.TypingError):
-        Kernel(wrong).bind(THREADED, np.zeros(4))
-    assert llvm.address_of_symbol(pool.PARALLEL_FOR) == numbas
-
-
-@needs_two
-def test_while_we_compile_others_are_not_us(own_threads):
-    """Neither a stranger that compiles in another thread, nor whoever settles meanwhile who does our loops."""
-    out, before, done = np.zeros(1000), rounds(), threading.Event()
-
-    @numba.njit(parallel=True)
-    def stranger(out):
-        for i in prange(out.size):
-            out[i] += i
-
-    def elsewhere():
-        blas.set_products(None)  # MKL's, where it is there
-        blas.set_products("own")
-        done.set()
-        stranger(out)
-
-    thread = threading.Thread(target=elsewhere)
-    with pool.ours():
-        assert llvm.address_of_symbol(pool.PARALLEL_FOR) == pool._functions()[0].address
-        pool.share_among(2, numbas=True)
-        assert pool._words[pool.DELEGATE] != pool._functions()[0].address
-        thread.start()
-        assert done.wait(20), "settling waits for a compiler"
-        thread.join(1.5)  # long enough to compile, if it were allowed to
-        assert thread.is_alive()
-    thread.join()
-    assert out.tolist() == list(range(1000))
-    assert rounds() == before
-    assert llvm.address_of_symbol(pool.PARALLEL_FOR) != pool._functions()[0].address
-
-
 def total(x, out):
     found = 0.0
     for i in prange(x.size):
@@ -368,14 +313,49 @@ def total(x, out):
     out[0] = found
 
 
+def last_one(x, out):
+    for i in prange(x.size):
+        found = x[i]
+    out[0] = found
+
+
+@pytest.mark.parametrize("function", [total, last_one])
+def test_what_parts_pass_on_is_refused(function):
+    """On one thread too: a kernel is compiled once."""
+    with pytest.raises(TapelessError, match="sums over the parts of its prange in found"):
+        Kernel(function).bind(0, np.ones(1000), np.zeros(1))
+
+
+def fails_in_one(x):
+    for i in prange(x.size):
+        if x[i] == 7:
+            raise ValueError("seven")
+        x[i] += 1
+
+
 @needs_two
-def test_a_sum_over_parts_is_refused(own_threads):
-    x, out, kernel = np.ones(1000), np.zeros(1), Kernel(total)
-    for each in (kernel, kernel, Kernel(total)):  # also asked for again, and where it could have been read from disk
-        with pytest.raises(TapelessError, match="sums over the parts of its prange"):
-            each.bind(THREADED, x, out)
-    kernel.bind(0, x, out)()
-    assert out[0] == 1000
+@pytest.mark.parametrize("threaded_from", [0, 1000], ids=["threads", "one thread"])
+def test_a_part_that_raises(own_threads, threaded_from):
+    """On whichever thread: it is raised where the kernel was called, and the threads serve on."""
+    for at in (0, 7):
+        x = np.zeros(8)
+        x[at] = 7
+        run: Any = Kernel(fails_in_one).bind(8, x, threaded_from=threaded_from)
+        with pytest.raises(ValueError, match="seven"):
+            run()
+        run.args[0][:] = 1
+        run()
+        assert x.tolist() == [2] * 8
+
+
+@needs_two
+def test_what_a_part_computes_hangs_on_no_thread(own_threads):
+    """The same machine code, whoever runs it: one kernel is compiled, and not one for each number of threads."""
+    counts, threads = np.zeros(8, np.int64), np.zeros(8, np.uint64)
+    alone: Any = COUNT.bind(0, counts, threads, 1)
+    shared: Any = COUNT.bind(THREADED, counts, threads, 1)
+    assert alone.result is shared.result
+    assert (alone.threads, shared.threads) == (1, 2)
 
 
 @needs_two
@@ -402,32 +382,8 @@ def said(code):
 
 
 @needs_two
-def test_a_layer_that_somebody_has_started_before_us():
-    """`workqueue` would end the process where two threads call it: loops stay with us, whosever the products are."""
-    code = (
-        "import numba, numpy as np, threading\n"
-        "numba.config.THREADING_LAYER = 'workqueue'\n"
-        "numba.set_num_threads(2)\n"
-        "from tapeless.kernels.cpu import blas, pool\n"
-        "import tapeless\n"
-        "blas.set_threads(2)\n"
-        "fields = dict(batch=2, time=64, layers=1, vocab=1100, context=80)\n"
-        "models = [tapeless.Model('gpt2-4x256', **fields) for _ in range(2)]\n"
-        "tokens, losses = np.random.default_rng(0).integers(0, 50, (2, 65)), []\n"
-        "def steps(model):\n"
-        "    for _ in range(5):\n"
-        "        losses.append(model.forward_backward(tokens[:, :-1], tokens[:, 1:]))\n"
-        "threads = [threading.Thread(target=steps, args=(model,)) for model in models]\n"
-        "[thread.start() for thread in threads], [thread.join() for thread in threads]\n"
-        "assert numba.threading_layer() == 'workqueue' and pool._words[pool.ROUND] > 10\n"
-        "print(len(losses), len(set(losses)))\n"
-    )
-    assert said(code) == "10 1\n"
-
-
-@needs_two
 def test_without_mkl_nobody_else_s_threads_are_used():
-    """The layer that Numba has then is asked how a loop is divided, and nothing else."""
+    """Numba's own layer is never started."""
     code = (
         "import numpy as np\n"
         "from tapeless.kernels.cpu import blas, pool\n"
@@ -438,8 +394,10 @@ def test_without_mkl_nobody_else_s_threads_are_used():
         "tokens = np.random.default_rng(0).integers(0, 50, (2, 65))\n"
         "model.forward_backward(tokens[:, :-1], tokens[:, 1:])\n"
         "print(int(pool._words[pool.ROUND]) > 10, [t.name for t in threading.enumerate()])\n"
+        "from numba.np.ufunc import parallel\n"
+        "print(parallel._is_initialized)\n"
     )
-    assert said(code) == "True ['MainThread', 'tapeless-1']\n"
+    assert said(code) == "True ['MainThread', 'tapeless-1']\nFalse\n"
 
 
 @needs_two

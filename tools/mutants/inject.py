@@ -17,6 +17,7 @@ def inject(mutant: Mutant) -> None:
     module = import_module(mutant.module)
     before = {name: value for name, value in vars(module).items() if _is_own(module, value)}
     code = compile(mutant.tree, str(module.__file__), "exec")
+    _source_of(module, mutant.tree)
     if mutant.file.endswith("cpu.py"):
         touched = _touched(mutant.function, code)
         _compile_afresh(lambda name: mutant.function == "(module)" or name in touched)
@@ -24,6 +25,20 @@ def inject(mutant: Mutant) -> None:
     for name, old in before.items():
         _take_code(old, vars(module)[name])
         setattr(module, name, old)
+
+
+def _source_of(module: ModuleType, tree: Any) -> None:
+    """Kernels are made from their source, of which the mutant is another one."""
+    from tapeless.kernels.cpu import outline
+
+    written = outline.definition
+
+    def mutated(function: Any) -> Any:
+        if function.__module__ != module.__name__:
+            return written(function)
+        return outline.bare(next(each for each in tree.body if getattr(each, "name", "") == function.__name__))
+
+    outline.definition = mutated
 
 
 def _take_code(old: Any, new: Any) -> None:
@@ -67,12 +82,12 @@ def _compile_afresh(concerned: Callable[[str], bool]) -> None:
 
     from tapeless.kernels.cpu.compile import Kernel
 
-    form_of = Kernel._form
+    form_of = Kernel._made
 
-    def form_afresh(kernel: Kernel, parallel: bool) -> Any:
-        form = form_of(kernel, parallel)
-        if concerned(kernel._function.__name__):
+    def form_afresh(kernel: Kernel) -> Any:
+        form = form_of(kernel)
+        if concerned(kernel.function.__name__):
             form._cache = NullCache()
         return form
 
-    Kernel._form = form_afresh  # type: ignore[assignment, method-assign]
+    Kernel._made = form_afresh  # type: ignore[assignment, method-assign]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tapeless.backends import gpu
 from tapeless.errors import NotYetError, TapelessError, unknown
@@ -13,6 +13,8 @@ from tapeless.ops.contract import Array
 from tapeless.program.arena import Placement, Together, place_scratch
 from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
+
+T = TypeVar("T")
 
 BACKENDS = ("cpu", "cuda", "reference")
 AUTO = "auto"  # cuda where there is a GPU, else cpu
@@ -74,6 +76,9 @@ class Backend(Protocol):
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
         """The native calls that compute it, each with everything decided. `options`: which outputs it adds to
         (`add`), and the arrays it has asked for (`scratch`)."""
+
+    def bind_all(self, bind: Callable[[], T]) -> T:
+        """What `bind` returns, which calls `bind` above for a whole list: kernels may be compiled side by side."""
 
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         """Which consecutive calls of a list are bound as one where nothing looks in between, and with what scratch."""

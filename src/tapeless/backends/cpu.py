@@ -9,23 +9,33 @@ for a call (and, where it asks for it, a `precision`) how much of which type, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 from tapeless.backends.folded import Fold, bind, folds
 from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.uninterrupted import imported
 from tapeless.kernels.native import Native, Scratch
 from tapeless.program.arena import Together
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
+T = TypeVar("T")
+
+NUMBA = (0, 62)  # before that, llvmlite knew no opaque pointers
 if find_spec("numba") is None:
     raise TapelessError("the cpu backend needs Numba: pip install 'tapeless[cpu]', or take the reference backend.")
+if tuple(map(int, version("numba").split(".")[:2])) < NUMBA:
+    raise TapelessError(
+        f"the cpu backend needs Numba {NUMBA[0]}.{NUMBA[1]} or later, and this is {version('numba')}: "
+        f"pip install --upgrade numba, or take the reference backend."
+    )
 
 
 class Cpu(Host):
@@ -34,9 +44,7 @@ class Cpu(Host):
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        from tapeless.kernels.cpu import products_bfloat16
-
-        return ("float32", "bfloat16") if products_bfloat16.THERE else ("float32",)
+        return ("float32", "bfloat16") if imported("tapeless.kernels.cpu.products_bfloat16").THERE else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         needed = self._function(call, "_scratch")
@@ -48,8 +56,6 @@ class Cpu(Host):
         return found
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
-        from tapeless.kernels.cpu import blas
-
         binder = self._function(call)
         if binder is None:
             raise TapelessError(
@@ -66,10 +72,12 @@ class Cpu(Host):
         small = products and all(product.flops < blas.THREADED for product in products)
         return blas.on_one_thread(natives) if small else natives
 
+    def bind_all(self, bind: Callable[[], T]) -> T:
+        made: T = imported("tapeless.kernels.cpu.sharing").all_compiled(bind)
+        return made
+
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
-        from tapeless.kernels.cpu import blas
-
         if precision.activation != "float32" or blas.products() != "own":
             return ()
         asked = [(fold, self.scratch(fold.calls[fold.linear], precision)) for fold in folds(calls)]
@@ -81,34 +89,22 @@ class Cpu(Host):
         return bind(Fold(0, tuple(calls)), arrays, scratch)
 
     def _function(self, call: Call, suffix: str = "") -> Any:
-        from tapeless.kernels.cpu import blas
-
         blas.threads()  # the thread pools are settled before the first kernel compiles
-        if find_spec(f"tapeless.ops.{call.op}.cpu") is None:
-            return None
-        return getattr(import_module(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
+        return getattr(imported(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
 
     def begin(self) -> list[Native]:
-        from tapeless.kernels.cpu import blas
-
         return [partial(blas.be_ready, blas.threads())]
 
     def capture(self, natives: list[Native]) -> list[Native]:
-        from tapeless.kernels.cpu.listed import Listed
-
-        return [Listed(natives)]
+        return [imported("tapeless.kernels.cpu.listed").Listed(natives)]
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int:
         """Of BLAS and Numba together."""
-        from tapeless.kernels.cpu import blas
-
         if count is None:
             return blas.threads()
         return blas.set_threads(min(count, blas.cores()) if lower else count)
 
     def products(self, name: str | None = None, *, lower: bool = False) -> str:
-        from tapeless.kernels.cpu import blas
-
         if name is None:
             return blas.products()
         return blas.set_products("own" if lower and name == "mkl" and blas.mkl() is None else name)

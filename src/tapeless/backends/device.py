@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from tapeless.program.precision import Precision
 
 PIECE = 1 << 22  # elements
 LOGITS, FEWEST_ROWS = 1 << 29, 1024  # bytes of logits at a time, but no fewer rows
+
+T = TypeVar("T")
 
 
 class Device:
@@ -129,6 +131,9 @@ class Device:
         with handed(options.pop("scratch", ())):
             natives = binder(*arguments, **options)
         return [partial(_run_exactly, natives)]
+
+    def bind_all(self, bind: Callable[[], T]) -> T:
+        return bind()
 
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         found = []

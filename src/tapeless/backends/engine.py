@@ -97,9 +97,9 @@ class Engine(Arena):
     ) -> None:
         super().__init__(plan, backend, memory=memory, lender=lender, full=full)
         self._begin = backend.begin()
-        self.bound: list[tuple[Call, list[Native]]] = [
-            (call, self._bound(number, call)) for number, call in enumerate(self.program.calls)
-        ]
+        self.bound: list[tuple[Call, list[Native]]] = backend.bind_all(
+            lambda: [(call, self._bound(number, call)) for number, call in enumerate(self.program.calls)]
+        )
         # Where lists run as they are, groups are bound now, too: a model keeps threads and products it is made with.
         self._together: dict[int, list[Native]] = {}
         if not backend.rewrites:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from tapeless.ops.contract import Array
 from tapeless.program.arena import ALIGNMENT, Placement, Together
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision, numpy_type
+
+T = TypeVar("T")
 
 
 def store_rounded(out: Array, values: Array) -> None:
@@ -82,6 +84,9 @@ class Host:
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()
+
+    def bind_all(self, bind: Callable[[], T]) -> T:
+        return bind()
 
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         return ()

@@ -19,7 +19,8 @@ import numpy as np
 from numba import types
 
 from tapeless.kernels.cpu.cache import keep_on_disk
-from tapeless.kernels.cpu.functions import OPTIONS
+from tapeless.kernels.cpu.compile import Bound
+from tapeless.kernels.cpu.outline import OPTIONS
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
 
@@ -73,8 +74,7 @@ def odd(parts: int) -> Array:
 
 def is_parallel(run: Native) -> bool:
     """A compiled kernel with a parallel loop in it."""
-    function = getattr(run.func, "py_func", None) if isinstance(run, partial) else None
-    return function is not None and "prange" in function.__code__.co_names
+    return isinstance(run, Bound) and "prange" in run.function.__code__.co_names
 
 
 def run_in(order: Order, runs: list[Native]) -> None:
@@ -88,7 +88,7 @@ def run_in(order: Order, runs: list[Native]) -> None:
 
 
 def _in_order(run: Any) -> Native:
-    return partial(_form(run.func.py_func), *run.args)
+    return partial(_form(run.function), *run.args[:-1])
 
 
 @cache

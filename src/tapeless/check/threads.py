@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,9 +108,9 @@ def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -
     with on_threads(count):
         runs = bind_call(call, arrays, CPU)
         threaded = False
-        forms: list[Any] = [run.func for run in runs if isinstance(run, partial) and is_parallel(run)]
-        for form in forms:
-            kernel, parallel = form.py_func.__name__, bool(form.targetoptions.get("parallel"))
+        loops: list[Any] = [run for run in runs if is_parallel(run)]
+        for run in loops:
+            kernel, parallel = run.function.__name__, run.threads > 1
             shared_out[kernel] = shared_out.get(kernel, False) or parallel
             threaded = threaded or parallel
         if threaded:

@@ -153,18 +153,17 @@ def _with_fields(
 
 @contextmanager
 def compiling_shown(quiet: bool) -> Iterator[None]:
-    """A line that says which kernel is being compiled: the first time that takes a while."""
-    from tapeless.kernels.cpu.compile import compiled, listeners
+    """A bar while kernels are compiled: the first time that takes a few seconds."""
+    from tapeless.cli.progress import counted
+    from tapeless.kernels.cpu.compile import compiled, counters
 
     started, before = time.perf_counter(), len(compiled)
-    with console.status("") as status:
-        if quiet:
-            status.stop()
-        listeners.append(lambda kernel: status.update(f"compiling {kernel} ({len(compiled) - before + 1} so far)"))
+    with counted("compiling kernels", quiet) as counter:
+        counters.append(counter)
         try:
             yield
         finally:
-            listeners.pop()
+            counters.remove(counter)
     fresh = [entry for entry in compiled[before:] if not entry.cached]
     if fresh and not quiet:
         seconds = time.perf_counter() - started

@@ -1,8 +1,9 @@
-"""A bar for what goes through many things one after the other."""
+"""Bars for what takes a while and goes through many things."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,3 +21,27 @@ def one_by_one(things: Sequence[T], told: Callable[[T], str], quiet: bool) -> It
             progress.update(task, description=told(thing))
             yield thing
             progress.advance(task)
+
+
+@contextmanager
+def counted(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function that is told (done, total). It shows a bar until all is done; where there is no terminal, one line."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=quiet)
+    task = progress.add_task("", total=None)
+
+    def count(done: int, total: int) -> None:
+        if not quiet and not console.is_terminal:
+            if done == 0:
+                console.print(f"{title}: {total}")
+            return
+        progress.update(task, completed=done, total=total)
+        if done < total:
+            progress.start()
+        else:
+            progress.stop()
+
+    try:
+        yield count
+    finally:
+        progress.stop()

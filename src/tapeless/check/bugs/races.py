@@ -29,12 +29,9 @@ def _instead(op: str, direction: str, binder: Callable[..., Any]) -> Plant:
 
 
 def _kernel(function: Callable[..., None]) -> Any:
-    """Compiled, with `prange` in the place of the `range` of that name."""
-    from numba import prange
-
+    """Compiled. Numba is loaded only now."""
     from tapeless.kernels.cpu.compile import Kernel
 
-    globals()["prange"] = prange
     return Kernel(function)
 
 

@@ -1,8 +1,7 @@
 """The matrix products: MKL's where it is installed, our own elsewhere and where they are chosen, one interface above
 both.
 
-Where MKL serves, one thread pool for all: its libiomp5 is loaded globally *before* Numba starts its OpenMP layer, so
-that Numba's parallel loops and MKL's products run on the same threads. Whoever else is in the process (PyTorch,
+Where MKL serves, parallel loops run on the threads of its OpenMP. Whoever else is in the process (PyTorch,
 SciPy, the user's own NumPy) keeps what it had: MKL's interface stays at 32-bit integers and we call the functions that
 take 64 by name.
 """
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.kernels.cpu.uninterrupted import imported
 from tapeless.kernels.native import Native, Scratch
 
 Array = NDArray[Any]
@@ -38,21 +38,26 @@ PRODUCTS = ("mkl", "own")
 
 @cache
 def mkl() -> ctypes.CDLL | None:
-    """MKL on OpenMP threads, or None where it is not installed. Comes before Numba runs anything in parallel.
-
-    If an OpenMP of GNU's is in the process already (PyTorch brings one), MKL must use that: its Intel threads would
-    ask the wrong library for their number, all of them would be told 0, and products would come out doubled.
-    """
-    openmp, library = _installed("libiomp5"), _installed("libmkl_rt")
-    if openmp is None or library is None:
+    """MKL on OpenMP threads, or None where it is not installed."""
+    library = _installed("libmkl_rt")
+    if library is None or _installed("libiomp5") is None:
         return None
-    gnu = any("libgomp" in path for path in _loaded_libraries())
-    if not gnu:
-        ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
+    gnu = "libgomp" in _openmp()._name
     loaded = ctypes.CDLL(str(library))
     loaded.MKL_Set_Threading_Layer(MKL_GNU_THREADS if gnu else MKL_INTEL_THREADS)
     loaded.cblas_sgemm_64.restype = None
     return loaded
+
+
+@cache
+def _openmp() -> ctypes.CDLL:
+    """The OpenMP that MKL runs on, loaded before MKL.
+
+    If an OpenMP of GNU's is in the process already (PyTorch brings one), MKL must use that: its Intel threads would
+    ask the wrong library for their number, all of them would be told 0, and products would come out doubled.
+    """
+    gnu = [path for path in _loaded_libraries() if "libgomp" in path]
+    return ctypes.CDLL(gnu[0] if gnu else str(_installed("libiomp5")), mode=ctypes.RTLD_GLOBAL)
 
 
 def _installed(name: str) -> Path | None:
@@ -159,31 +164,25 @@ def checked_threads(count: int | None) -> int:
 def set_threads(count: int | None) -> int:
     """Threads for BLAS and Numba together. Models bound before keep the number they were bound with."""
     global _threads
-    import numba
-
     count = checked_threads(count)
     refuse_after_fork(count)
     library = mkl()
     if library is not None:
-        numba.config.THREADING_LAYER = "omp"  # binds to the libiomp5 that is loaded globally
         library.MKL_Set_Num_Threads(count)
-    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     _threads = count
     _settle_loops()
     return count
 
 
 def _settle_loops() -> None:
-    """Parallel loops run on MKL's threads where its products do, else on our own; so they do where somebody has started
-    another layer of Numba's before us."""
+    """Parallel loops run on MKL's threads where its products do, else on our own."""
     global _on_openmp
-    import numba
-
-    from tapeless.kernels.cpu import pool
-
-    shared = products() == "mkl" and numba.threading_layer() == "omp"
-    _on_openmp = _on_openmp or shared
-    pool.share_among(_threads, numbas=shared)
+    pool = imported("tapeless.kernels.cpu.pool")
+    library = _openmp() if products() == "mkl" else None
+    _on_openmp = _on_openmp or library is not None
+    pool.use_openmp(library)
+    if library is None:
+        pool.start(_threads)
 
 
 _on_openmp = _forked = False  # whether loops ever ran on its threads; whether this is the child of such a process
@@ -202,9 +201,7 @@ def be_ready(count: int) -> None:
     """For loops on so many threads, also in a process that was forked: there our own threads are started again."""
     refuse_after_fork(count)
     if not _on_openmp:
-        from tapeless.kernels.cpu import pool
-
-        pool.start(count)
+        imported("tapeless.kernels.cpu.pool").start(count)
 
 
 def refuse_after_fork(count: int) -> None:
@@ -285,8 +282,7 @@ def _own_gemm(
     c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array],
     bias: Array | None, relu: bool, mask: Array | None,
 ) -> Product:  # fmt: skip
-    from tapeless.kernels.cpu import products as own
-
+    own = imported("tapeless.kernels.cpu.products")
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
     needed = own.floats(m, n, k, count)
@@ -312,8 +308,7 @@ def bound_products(
         return [_own_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias, relu, mask)]
     if relu or mask is not None:
         raise ValueError("products of bfloat16 know of no ReLU")
-    from tapeless.kernels.cpu import products_bfloat16 as narrow
-
+    narrow = imported("tapeless.kernels.cpu.products_bfloat16")
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
     room = scratch[-1] if scratch else np.empty(narrow.floats(m, n, k, count), np.float32)
@@ -332,11 +327,10 @@ def product_scratch(call: Any, precision: Any, *sizes: tuple[int, int, int]) -> 
     if not sizes or (precision.dtype(call["weight"].buffer.role) == "float32" and products() == "mkl"):
         return []
     if precision.activation == "float32":
-        from tapeless.kernels.cpu.products import floats
+        own = imported("tapeless.kernels.cpu.products")
     else:
-        from tapeless.kernels.cpu.products_bfloat16 import floats
-
-    return [Scratch((max(floats(*size, _threads_for(*size)) for size in sizes),))]
+        own = imported("tapeless.kernels.cpu.products_bfloat16")
+    return [Scratch((max(own.floats(*size, _threads_for(*size)) for size in sizes),))]
 
 
 def _row_stride(matrix: Array) -> int:
@@ -348,7 +342,6 @@ def sgemm_address() -> int:
     """Where an sgemm with 64-bit integers lies, for kernels that call it from inside a parallel loop."""
     library = _serving()
     if library is None:
-        from tapeless.kernels.cpu import products as own
-
-        return own.sgemm_address()
+        address: int = imported("tapeless.kernels.cpu.products").sgemm_address()
+        return address
     return ctypes.cast(library.cblas_sgemm_64, ctypes.c_void_p).value or 0

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
+import secrets
 import sys
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from numba.core.caching import FunctionCache
+from numba.core.registry import cpu_target
 
 KERNELS = ("tapeless.kernels.", "tapeless.ops.")  # where something may stand that is compiled
 
@@ -34,6 +38,17 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         self._cache_file._source_stamp = (self._cache_file._source_stamp, digest(function.__module__))
 
+        # Two processes that compile at once number their files alike: each has names of its own.
+        self._cache_file._data_name = partial(_name_of_own, self._cache_file._index_name)
+
+    def has(self, types: tuple[Any, ...]) -> bool:
+        """Whether machine code for these types is there, as far as the index says."""
+        try:
+            key = self._index_key(types, cpu_target.target_context.codegen())
+            return key in self._cache_file._load_index()
+        except Exception:  # as in `load_overload`
+            return False
+
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(signature, target_context)
@@ -42,10 +57,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        if sums_over_parts(result):  # which is refused, now and the next time
-            return
         try:
-            super().save_overload(signature, result)
+            with _alone_in(Path(self.cache_path)):
+                super().save_overload(signature, result)
         except OSError as error:
             self._forget()
             _say(f"{self.cache_path} ({error.strerror})")
@@ -58,22 +72,43 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return
 
 
-def sums_over_parts(result: Any) -> bool:
-    """Whether what was just compiled has a parallel loop that sums, takes a maximum or the like over all its parts."""
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time reads a kernel's index and writes it back with one entry more. Where the system knows no
+    locks, an entry may be lost: that kernel is compiled again."""
     try:
-        result.library.get_function("get_thread_id")
-    except NameError:
-        return False
-    return True
+        from fcntl import LOCK_EX, flock
+
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            flock(descriptor, LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
-@cache
+def _name_of_own(index: str, number: int) -> str:
+    return f"{index.removesuffix('.nbi')}.{number}-{os.getpid()}-{_TOKEN}.nbc"
+
+
+_TOKEN = secrets.token_hex(3)
+_said: list[str] = []
+
+
 def _say(place: str) -> None:
+    if _said:
+        return
+    _said.append(place)
     warnings.warn(
         f"compiled kernels cannot be kept: {place} cannot be written. Everything works, but is compiled again in every "
         f"process; NUMBA_CACHE_DIR names another folder.",
         RuntimeWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
 
 

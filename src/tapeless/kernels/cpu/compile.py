@@ -1,23 +1,25 @@
-"""From a Python function to machine code: once serial, once threaded, each only when it is first asked for."""
+"""From a Python function to machine code, when it is first asked for."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import FunctionType
 from typing import Any
 
 import numba
+from numba import intp
 from numpy.lib.stride_tricks import as_strided
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas, pool
-from tapeless.kernels.cpu.cache import keep_on_disk, sums_over_parts
-from tapeless.kernels.cpu.functions import OPTIONS
+from tapeless.kernels.cpu.cache import KernelCache, keep_on_disk
 from tapeless.kernels.cpu.narrow import is_narrow, type_of
+from tapeless.kernels.cpu.outline import OPTIONS, outlined
+from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 
 THREADED = 16384  # elements; below, waking the other threads costs more than they save
@@ -32,72 +34,99 @@ class Compiled:
 
 # Who wants to know what is being compiled; the command line shows a progress line.
 listeners: list[Callable[[str], None]] = []
+counters: list[Callable[[int, int], None]] = []  # are told how many of how many kernels are compiled
 compiled: list[Compiled] = []
+
+
+def progress(done: int, total: int) -> None:
+    for counter in counters:
+        counter(done, total)
 
 
 class Bound(partial[None]):
     """A kernel with its arguments, what Numba has made of it for them, and how many threads its work is worth."""
 
-    result: Any
+    function: Callable[..., None]  # as it is written
     threads: int
+    result: Any
 
 
 class Kernel:
-    """A function whose outer loop is a prange. In its serial form prange is range.
-
-    The two forms need two names: Numba's cache on disk is keyed by name, source and types, *not* by the options,
-    and would hand out the one for the other.
-    """
+    """A function, most often with a prange, as machine code that runs it on any number of threads."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+        self.function = function
 
     @cached_property
-    def _serial(self) -> Any:
-        return self._form(parallel=False)
+    def _form(self) -> Any:
+        return self._made()
 
-    @cached_property
-    def _threaded(self) -> Any:
-        return self._form(parallel=True)
-
-    def _form(self, parallel: bool) -> Any:
-        original = self._function
-        clone = FunctionType(
-            original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
-        )
-        clone.__qualname__ = original.__qualname__ + ("_threaded" if parallel else "_serial")
-        clone.__module__ = original.__module__
-        form = numba.njit(parallel=parallel, **OPTIONS)(clone)
-        keep_on_disk(form, clone)
+    def _made(self) -> Any:
+        made = outlined(self.function)
+        form = numba.njit(**OPTIONS)(made)
+        keep_on_disk(form, made)
         return form
 
-    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, sharers: int | None = None) -> Native:
-        """Compiled for these arguments (or read from the cache), ready to be called with none. `sharers`: threads that
-        are wanted, where that is not given by the size."""
-        sharers = sharers or blas.sharers(size, threaded_from)
-        threaded = sharers > 1 and blas.threads() > 1
-        form = self._threaded if threaded else self._serial
-        types = tuple(type_of(argument) for argument in arguments)
+    @property
+    def cache(self) -> Any:
+        return self._form._cache
+
+    def compiled_for(self, types: tuple[Any, ...]) -> Any:
+        """The form, with machine code for arguments of these types: from disk where it is there."""
+        form = self._form
         if types not in form.overloads:
-            name = f"{self._function.__module__.split('.')[-2]}.{self._function.__name__}"
             for listener in listeners:
-                listener(name)
+                listener(self.title)
             begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
-            with pool.ours() if threaded else nullcontext():
-                form.compile(types)
-            if sums_over_parts(form.overloads[types]):
-                del form.overloads[types]  # or it would be handed out the next time it is asked for
-                raise TapelessError(
-                    f"{name} sums over the parts of its prange, and in which order would depend on the threads: let "
-                    f"each part write its own sum, and add those up behind the loop."
-                )
+            pool.be_found()
+            form.compile(types)
             cached = sum(form.stats.cache_hits.values()) > hits
-            compiled.append(Compiled(name, time.perf_counter() - begin, cached))
+            compiled.append(Compiled(self.title, time.perf_counter() - begin, cached))
+        return form
+
+    @property
+    def title(self) -> str:
+        return f"{self.function.__module__.split('.')[-2]}.{self.function.__name__}"
+
+    def _is_there(self, types: tuple[Any, ...]) -> bool:
+        return types in self._form.overloads or (isinstance(self.cache, KernelCache) and self.cache.has(types))
+
+    def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, threads: int | None = None) -> Native:
+        """Compiled for these arguments (or read from the cache), ready to be called with none. `threads`: how many its
+        loop is divided among, if that does not follow from the size."""
+        threads = threads or blas.sharers(size, threaded_from)
+        types = (*(type_of(argument) for argument in arguments), intp)
+        form = self.__dict__.get("_form")
+        if form is None or types not in form.overloads:
+            missing = getattr(_local, "missing", None)
+            if missing is not None and not uninterrupted(partial(self._is_there, types)):
+                missing[self, types] = None
+                return _nothing
+            form = uninterrupted(partial(self.compiled_for, types))
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
         called = form.overloads[types].entry_point if any(map(is_narrow, arguments)) else form
-        run = Bound(called, *arguments)
-        run.result, run.threads = form.overloads[types], sharers
+        run = Bound(called, *arguments, threads)
+        run.function, run.threads, run.result = self.function, threads, form.overloads[types]
         return run
+
+
+Missing = tuple[Kernel, tuple[Any, ...]]
+_local = threading.local()
+
+
+@contextmanager
+def collecting() -> Iterator[dict[Missing, None]]:
+    """This thread's kernels that are neither compiled nor on disk are bound to nothing meanwhile, and listed."""
+    before = getattr(_local, "missing", None)
+    _local.missing = {}
+    try:
+        yield _local.missing
+    finally:
+        _local.missing = before
+
+
+def _nothing() -> None:
+    raise TapelessError("a kernel was called that has only been asked for")
 
 
 def flat(*arrays: Any) -> tuple[Any, ...]:

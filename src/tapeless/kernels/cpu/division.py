@@ -6,10 +6,11 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.vector import HELPER
 from tapeless.kernels.native import Native
 
 
-@register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
+@register_jitable(**HELPER)  # type: ignore[untyped-decorator]
 def blocks(size: int, length: int) -> int:
     """How many blocks of a length hold so many; the last one may be shorter."""
     return (size + length - 1) // length
@@ -27,7 +28,7 @@ def parts(rows: int, fewest: int, most: int) -> int:
     return max(1, min(most, rows // fewest))
 
 
-@register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
+@register_jitable(**HELPER)  # type: ignore[untyped-decorator]
 def share(heads: int, worker: int, workers: int, blocks: int) -> tuple[int, int, int]:
     """Of heads, each of so many blocks of unequal work: the first that is a worker's, where they end, and the step from
     one to the next. Heads that follow each other where all workers get as many, so that what a thread has written for a

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from numba.core import sigutils
 from numba.core.ccallback import CFunc
 
 from tapeless.kernels.cpu.cache import keep_on_disk
-from tapeless.kernels.cpu.vector import EXACT
-
-OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
+from tapeless.kernels.cpu.outline import OPTIONS
+from tapeless.kernels.cpu.uninterrupted import uninterrupted
 
 
 def compiled_function(signature: Any, function: Any) -> Any:
+    return uninterrupted(partial(_compiled, signature, function))
+
+
+def _compiled(signature: Any, function: Any) -> Any:
     form = CFunc(function, sigutils.normalize_signature(signature), {}, OPTIONS)
     keep_on_disk(form, function)
     form.compile()

@@ -20,8 +20,9 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas, pool
+from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.compile import Bound
+from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 
 SINGLY = 2  # times that a list runs call by call: a model that only lives for one step is not worth a loop
@@ -34,13 +35,12 @@ FROM_C = {
 
 
 class Entry(NamedTuple):
-    """A function, how it is called, the words of its arguments, and how many threads its loops are worth."""
+    """A function, how it is called, and the words of its arguments."""
 
     address: int
     kinds: tuple[Any, ...]
     from_numba: bool
     words: list[int]
-    threads: int = 1
 
 
 class Listed:
@@ -52,7 +52,7 @@ class Listed:
 
     def __call__(self) -> None:
         if self._seen == SINGLY and not self._stays:
-            self._runs = as_one(self._natives)
+            self._runs = uninterrupted(partial(as_one, self._natives))
         self._seen += 1
         for run in self._runs:
             run()
@@ -81,10 +81,10 @@ def _looped(waiting: list[tuple[Native, Entry]]) -> list[Native]:
     natives, entries = [native for native, _ in waiting], [entry for _, entry in waiting]
     trampolines = _trampolines(entries)
     blocks = np.array([word for entry in entries for word in (entry.address, *entry.words)], np.int64)
-    table = np.empty((len(entries), 3), np.int64)
+    table = np.empty((len(entries), 2), np.int64)
     at = blocks.ctypes.data
     for row, entry in zip(table, entries, strict=True):
-        row[:] = trampolines[entry.kinds, entry.from_numba], at, entry.threads - 1
+        row[:] = trampolines[entry.kinds, entry.from_numba], at
         at += 8 * (1 + len(entry.words))
     with global_compiler_lock:
         loop = _loop()
@@ -92,9 +92,7 @@ def _looped(waiting: list[tuple[Native, Entry]]) -> list[Native]:
 
 
 def _run(loop: Any, table: Any, blocks: Any, natives: list[Native]) -> None:
-    others = pool._words[pool.WANTED]
-    failed = loop(table.ctypes.data, len(table), pool._words[pool.WANTED :].ctypes.data)
-    pool._words[pool.WANTED] = others
+    failed = loop(table.ctypes.data, len(table))
     if failed >= 0:
         natives[failed]()  # whose exception only Python's way of calling it can raise
         raise TapelessError(f"native call {failed} of {len(natives)} failed once and then did not: {natives[failed]}.")
@@ -130,7 +128,7 @@ def _of_numba(native: Bound) -> Entry | None:
         else:
             return None
     address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
-    return Entry(address, kinds, True, words, native.threads) if address and len(words) == len(kinds) else None
+    return Entry(address, kinds, True, words) if address and len(words) == len(kinds) else None
 
 
 def _word(value: Any) -> int:
@@ -191,23 +189,21 @@ def _trampoline(module: Any, number: int, kinds: tuple[Any, ...], from_numba: bo
 
 @cache
 def _loop() -> Any:
-    """(table, count, where the pool reads how many other threads are wanted) → the number of the first that failed, or
-    −1. Python's other threads go on meanwhile. Whoever asks holds the compiler's lock."""
+    """(table, count) → the number of the first that failed, or −1. Python's other threads go on meanwhile. Whoever asks
+    holds the compiler's lock."""
     library = cpu_target.target_context.codegen().create_library("tapeless.loop")
     module = library.create_ir_module("tapeless.loop")
-    function = ir.Function(module, ir.FunctionType(WORD, [POINTER, WORD, POINTER]), "tapeless_loop")
-    table, count, wanted = function.args
+    function = ir.Function(module, ir.FunctionType(WORD, [POINTER, WORD]), "tapeless_loop")
+    table, count = function.args
     begin, step, good, bad = (function.append_basic_block(name) for name in ("begin", "step", "good", "bad"))
     builder = ir.IRBuilder(begin)
     builder.branch(step)
     builder.position_at_end(step)
     at = builder.phi(WORD)
     at.add_incoming(ir.Constant(WORD, 0), begin)
-    row = builder.gep(table, [builder.mul(at, ir.Constant(WORD, 3))], source_etype=WORD)
+    row = builder.gep(table, [builder.mul(at, ir.Constant(WORD, 2))], source_etype=WORD)
     trampoline = builder.inttoptr(builder.load(row, typ=WORD), ir.FunctionType(STATUS, [POINTER]).as_pointer())
     block = builder.load(builder.gep(row, [ir.Constant(WORD, 1)], source_etype=WORD), typ=POINTER)
-    others = builder.load(builder.gep(row, [ir.Constant(WORD, 2)], source_etype=WORD), typ=WORD)
-    builder.store(others, wanted)  # which this thread itself reads
     status = builder.call(trampoline, [block])
     following = builder.add(at, ir.Constant(WORD, 1))
     go_on = builder.icmp_signed("==", status, ir.Constant(STATUS, 0))
@@ -224,5 +220,5 @@ def _loop() -> Any:
     library.add_ir_module(module)
     library.finalize()
     _kept.append(library)
-    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     return signature(library.get_pointer_to_function("tapeless_loop"))

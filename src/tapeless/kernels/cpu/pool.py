@@ -1,12 +1,9 @@
 """Threads of our own, which share the parts of a kernel's parallel loop.
 
-Numba hands a loop that is divided into parts to whoever is called `numba_parallel_for`. The layers that come with it
-are no good fit: OpenMP's is not there on every machine, dies in a forked child, and is one of several in a process with
-PyTorch; `workqueue` ends a process in which two threads call it at once, and lets threads fall asleep between any two
-loops. Here the thread that calls is number 0; of n threads, each takes every nth part from its number on, and what
-another has not begun yet the caller takes as well, so that a thread that is slow to wake delays nobody. Two callers at
-once: the second does all of its parts by itself. Which thread takes a part changes no bit of it; a loop that sums over
-its parts, which Numba would do by the numbers of its own layer's threads, is refused (`compile.py`).
+`outline.py` makes of such a loop a function that runs a range of its parts. Of n threads, the one that calls among
+them, each has a range, and what another has not begun yet the caller takes as well, so that a thread that is slow to
+wake delays nobody. Two callers at once: the second does all of its parts by itself. Which thread takes a part changes
+no bit of it; a loop whose parts pass a sum on is refused.
 
 A thread looks out for work for about a millisecond and then sleeps. Where MKL's products serve, the loops go on the
 threads of its OpenMP, because two pools that look out for work take the cores from each other.
@@ -18,8 +15,6 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -27,28 +22,25 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
 from numba import intp, types, uintp
-from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
-from numba.np.ufunc.parallel import _launch_threads
 
 from tapeless.kernels.cpu.functions import compiled_function
+from tapeless.kernels.cpu.outline import PARALLEL_FOR
 from tapeless.kernels.cpu.tiles import declared
 from tapeless.kernels.cpu.vector import inlined
 
 MOST = 256  # threads
-SPACE = 4096 // 8  # words on a thread's stack for its part's arguments and sizes, of either
 LOOKING = 30_000  # times a thread looks for work before it sleeps: about a millisecond
 PATIENCE = 2_000  # times a caller looks whether another is done before it lets other processes have the core
 SYMBOL = "tapeless_pool"  # by which the functions below find the words
-PARALLEL_FOR = "numba_parallel_for"
 WORD, STATUS = ir.IntType(64), ir.IntType(32)
 
 # Words of the pool, in lines of 128 bytes, so that nobody waits for a neighbour's: who is in charge; what all only
 # read; the loop that is being done; and for each thread what it is told and tells, its lock and what it sleeps on.
 LINE = 16
 BUSY, ROUND = 0, 1
-OTHERS, WANTED, DELEGATE, LOCK, UNLOCK, WAIT, WAKE, YIELD = range(LINE, LINE + 8)
-FUNCTION, ARGUMENTS, SIZES, STEPS, DATA, SIZE_COUNT, ARGUMENT_COUNT, SHARERS = range(2 * LINE, 2 * LINE + 8)
+OTHERS, LOCK, UNLOCK, WAIT, WAKE, YIELD, OPENMP, OMP_RANGE, OMP_NUMBER, OMP_THREADS = range(LINE, LINE + 10)
+FUNCTION, VALUES, COUNT, SHARERS = range(2 * LINE, 2 * LINE + 4)
 FIRST = 3 * LINE
 TOLD, BEGUN, DONE, ASLEEP, MUTEX, SLEEP, OF_EACH = 0, 1, 2, 3, LINE, 2 * LINE, 3 * LINE
 
@@ -143,47 +135,64 @@ def _call(typing, address, first, second):
 
 
 @intrinsic
-def _do(typing, function, arguments, sizes, steps, data):
-    def generate(context, builder, signature, values):
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * 4)
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+def _run(typing, function, begin, end, values):
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * 3)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(uintp, uintp, uintp, uintp, uintp), generate
+    return types.void(uintp, intp, intp, uintp), generate
 
 
 @intrinsic
-def _hand_on(typing, to, function, arguments, sizes, steps, data, size_count, argument_count, threads):
-    def generate(context, builder, signature, values):
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * 8)
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+def _asked(typing, address):
+    """What a function without arguments returns, an int."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(STATUS, [])
+        return builder.sext(builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), []), WORD)
+
+    return intp(uintp), generate
+
+
+@intrinsic
+def _on_openmp(typing, address, function, loop, threads):
+    """`GOMP_parallel`, which every OpenMP has: each of its threads calls the function with the loop."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [WORD, WORD, STATUS, STATUS])
+        address, function, loop, threads = arguments
+        called = builder.inttoptr(address, kind.as_pointer())
+        builder.call(called, [function, loop, builder.trunc(threads, STATUS), ir.Constant(STATUS, 0)])
         return context.get_dummy_value()
 
-    return types.void(*[uintp] * 6, intp, intp, intp), generate
+    return types.void(uintp, uintp, uintp, intp), generate
 
 
 @intrinsic
 def _space(typing):
+    """Where the three words of a loop that OpenMP's threads run are noted."""
+
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(WORD, SPACE))
+            room = builder.alloca(ir.ArrayType(WORD, 3))
         return builder.ptrtoint(room, WORD)
 
     return types.uintp(), generate
 
 
 @inlined
-def _do_parts(pool, first, arguments, sizes):
-    """Every so-manieth from the first on, one at a time. Of its arguments each lies so many steps further."""
-    given, steps = uintp(_read(pool, intp(ARGUMENTS))), uintp(_read(pool, intp(STEPS)))
-    given_sizes = uintp(_read(pool, intp(SIZES)))
-    _write(sizes, intp(0), intp(1))
-    for i in range(1, _read(pool, intp(SIZE_COUNT)) + 1):
-        _write(sizes, intp(i), _read(given_sizes, intp(i)))
-    for part in range(first, _read(given_sizes, intp(0)), _read(pool, intp(SHARERS))):
-        for i in range(_read(pool, intp(ARGUMENT_COUNT))):
-            _write(arguments, intp(i), intp(_read(given, intp(i)) + part * _read(steps, intp(i))))
-        _do(uintp(_read(pool, intp(FUNCTION))), arguments, sizes, steps, uintp(_read(pool, intp(DATA))))
+def _run_range(function, values, count, number, sharers):
+    """The range that is this thread's."""
+    begin, end = count * number // sharers, count * (number + 1) // sharers
+    if begin < end:
+        _run(uintp(function), intp(begin), intp(end), uintp(values))
+
+
+@inlined
+def _run_range_of(pool, number):
+    count, sharers = _read(pool, intp(COUNT)), _read(pool, intp(SHARERS))
+    _run_range(_read(pool, intp(FUNCTION)), _read(pool, intp(VALUES)), count, number, sharers)
 
 
 @inlined
@@ -216,14 +225,14 @@ def _wake(pool, own):
 def work(number):
     """What a thread does, for ever."""
     pool = _pool()
-    own, arguments, sizes = pool + uintp(8 * (FIRST + number * OF_EACH)), _space(), _space()
+    own = pool + uintp(8 * (FIRST + number * OF_EACH))
     heard, looks = intp(0), 0
     while True:
         told = _seen(own, intp(TOLD))
         if told != heard:
             heard, looks = told, 0
             if _took(own, told):
-                _do_parts(pool, number, arguments, sizes)
+                _run_range_of(pool, number)
                 _tell(own, intp(DONE), told)
         elif looks < LOOKING:
             looks += 1
@@ -233,39 +242,44 @@ def work(number):
             _sleep_until_told(pool, own, heard)
 
 
-def parallel_for(function, arguments, sizes, steps, data, size_count, argument_count, threads):
-    """As Numba calls it. The first of the sizes is the number of parts."""
+def openmp_range(loop):
+    """What a thread of OpenMP's does with a loop."""
     pool = _pool()
-    delegate = uintp(_seen(pool, intp(DELEGATE)))
-    if delegate:
-        _hand_on(delegate, function, arguments, sizes, steps, data, size_count, argument_count, threads)
+    number, sharers = _asked(uintp(_read(pool, intp(OMP_NUMBER)))), _asked(uintp(_read(pool, intp(OMP_THREADS))))
+    _run_range(_read(loop, intp(0)), _read(loop, intp(1)), _read(loop, intp(2)), number, sharers)
+
+
+def parallel_for(function, values, count, threads):
+    """Runs `function(begin, end, values)` on ranges that are all parts from 0 to `count`, on so many threads."""
+    pool = _pool()
+    openmp = uintp(_seen(pool, intp(OPENMP)))
+    if openmp and min(threads, count) > 1:
+        loop = _space()
+        _write(loop, intp(0), intp(function))
+        _write(loop, intp(1), intp(values))
+        _write(loop, intp(2), count)
+        _on_openmp(openmp, uintp(_read(pool, intp(OMP_RANGE))), loop, min(threads, count))
         return
-    parts, others = _read(sizes, intp(0)), min(_seen(pool, intp(OTHERS)), _seen(pool, intp(WANTED)))
-    fits = size_count < SPACE and argument_count <= SPACE
-    if parts < 2 or others < 1 or not fits or not _taken(pool, intp(BUSY), intp(0), intp(1)):
-        _do(function, arguments, sizes, steps, data)
+    others = min(_seen(pool, intp(OTHERS)), threads - 1, count - 1)
+    if others < 1 or not _taken(pool, intp(BUSY), intp(0), intp(1)):
+        _run(function, intp(0), count, values)
         return
-    told, others = _read(pool, intp(ROUND)) + 1, min(others, parts - 1)
+    told = _read(pool, intp(ROUND)) + 1
     _write(pool, intp(ROUND), intp(told))
     _write(pool, intp(FUNCTION), intp(function))
-    _write(pool, intp(ARGUMENTS), intp(arguments))
-    _write(pool, intp(SIZES), intp(sizes))
-    _write(pool, intp(STEPS), intp(steps))
-    _write(pool, intp(DATA), intp(data))
-    _write(pool, intp(SIZE_COUNT), size_count)
-    _write(pool, intp(ARGUMENT_COUNT), argument_count)
+    _write(pool, intp(VALUES), intp(values))
+    _write(pool, intp(COUNT), count)
     _write(pool, intp(SHARERS), intp(others + 1))
     for number in range(1, others + 1):
         own = pool + uintp(8 * (FIRST + number * OF_EACH))
         _tell(own, intp(TOLD), intp(told))
         if _seen(own, intp(ASLEEP)):
             _wake(pool, own)
-    own_arguments, own_sizes = _space(), _space()
-    _do_parts(pool, 0, own_arguments, own_sizes)
-    for number in range(1, others + 1):
+    # Whatever another thread has not begun when the caller comes by, the caller does.
+    for number in range(others + 1):
         own = pool + uintp(8 * (FIRST + number * OF_EACH))
-        if _took(own, intp(told)):
-            _do_parts(pool, number, own_arguments, own_sizes)
+        if number == 0 or _took(own, intp(told)):
+            _run_range_of(pool, number)
             _tell(own, intp(DONE), intp(told))
     for number in range(1, others + 1):
         own, looks = pool + uintp(8 * (FIRST + number * OF_EACH)), 0
@@ -290,50 +304,40 @@ _starting = threading.Lock()
 
 
 @cache
-def _functions() -> tuple[Any, Any]:
-    """What Numba calls, and what a thread does."""
+def be_found() -> Any:
+    """Compiles `parallel_for`, which the machine code of kernels asks for by name when it is loaded."""
     llvm.add_symbol(SYMBOL, _words.ctypes.data)
-    system = ctypes.CDLL(None)
-    for place, name in SYSTEM.items():
-        _words[place] = ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0
-    called = compiled_function(types.void(*[uintp] * 5, intp, intp, intp), parallel_for)
-    return called, compiled_function(types.void(intp), work)
+    if THERE:
+        system = ctypes.CDLL(None)
+        for place, name in SYSTEM.items():
+            _words[place] = _address(system, name)
+    called = compiled_function(types.void(uintp, uintp, intp, intp), parallel_for)
+    llvm.add_symbol(PARALLEL_FOR, called.address)
+    return called
 
 
-_numbas_own = 0
+@cache
+def _worker() -> Any:
+    be_found()
+    return compiled_function(types.void(intp), work)
 
 
-def _numbas() -> int:
-    """Who does the loops of others: asked once, before the name first means us."""
-    global _numbas_own
-    with _starting:
-        if not _numbas_own:
-            _launch_threads()  # which settles it, where nobody has yet
-            _numbas_own = llvm.address_of_symbol(PARALLEL_FOR)
-        return _numbas_own
+@cache
+def _openmp_range() -> int:
+    be_found()
+    address: int = compiled_function(types.void(uintp), openmp_range).address
+    return address
 
 
-@contextmanager
-def ours() -> Iterator[None]:
-    """Parallel loops that are compiled meanwhile, or read from disk, are done by us; everybody else's as before."""
-    if not THERE:
-        yield
-        return
-    with global_compiler_lock:
-        called, _ = _functions()
-        others = _numbas()
-        try:
-            llvm.add_symbol(PARALLEL_FOR, called.address)
-            yield
-        finally:
-            llvm.add_symbol(PARALLEL_FOR, others)
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def start(count: int) -> None:
     """As many threads as are wanted, the caller's among them. Where the system gives us fewer, those do the loops."""
     if not THERE or _words[OTHERS] >= count - 1:
         return
-    _, worker = _functions()
+    worker = _worker()
     system = ctypes.CDLL(None)
     with _starting:
         for number in range(int(_words[OTHERS]) + 1, min(count, MOST)):
@@ -351,12 +355,13 @@ def start(count: int) -> None:
                 return
 
 
-def share_among(count: int, numbas: bool) -> None:
-    """From here on loops are shared by so many threads, of the layer that Numba has or of ours."""
-    _words[WANTED] = count - 1
-    _words[DELEGATE] = _numbas() if numbas else 0
-    if not numbas:
-        start(count)
+def use_openmp(library: ctypes.CDLL | None) -> None:
+    """From here on loops are run by this OpenMP's threads, or by ours."""
+    if library is not None:
+        _words[OMP_RANGE] = _openmp_range()
+        _words[OMP_NUMBER] = _address(library, "omp_get_thread_num")
+        _words[OMP_THREADS] = _address(library, "omp_get_num_threads")
+    _words[OPENMP] = 0 if library is None else _address(library, "GOMP_parallel")
 
 
 def _after_fork() -> None:

@@ -358,7 +358,7 @@ def bound(
     function = rectangle().ctypes
     if across * down > 1:
         given = (c, c_row, a, *of_a, b, *of_b, int(add), rooms, bias, int(relu), flat_mask, mask_row)
-        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, sharers=across * down)
+        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), ctypes.c_float(1),

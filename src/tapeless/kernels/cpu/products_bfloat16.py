@@ -332,7 +332,7 @@ def bound(
     shift = None if bias is None else bias.view(np.uint8)
     if across * down > 1:
         given = (c, c_row, kind, a, *of_a, b, *of_b, shift, rooms, packed, high, wide)
-        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, sharers=across * down)
+        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
         function, integer(m), integer(n), integer(k), address(a.ctypes.data), *map(integer, of_a),

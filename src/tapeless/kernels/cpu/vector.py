@@ -15,6 +15,8 @@ from numba.core import config
 from numba.extending import intrinsic
 
 EXACT = {"contract"}
+WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # of functions that machine code alone calls
+HELPER = {"forceinline": True, **WITHIN}
 
 
 def whole_registers(told: str | None, host: dict[str, bool]) -> str | None:
@@ -30,16 +32,16 @@ config.CPU_FEATURES = whole_registers(config.CPU_FEATURES, llvm.get_host_cpu_fea
 
 # What kernels are made of is inlined into them. Otherwise a kernel read from the cache calls the copy that was saved
 # with it, one just compiled calls the original, the two are optimised apart, and sums come out in another order.
-inlined = njit(fastmath=EXACT, forceinline=True)
+inlined = njit(fastmath=EXACT, **HELPER)
 
 
-@njit(fastmath={"reassoc", "nsz", "contract"}, forceinline=True)
+@njit(fastmath={"reassoc", "nsz", "contract"}, **HELPER)
 def plus(total, term):
     """One addition of a sum whose order is free. On nothing else is reordering allowed."""
     return total + term
 
 
-@njit(fastmath=False, forceinline=True)  # said, because what is not said is inherited from the kernel
+@njit(fastmath=False, **HELPER)  # said, because what is not said is inherited from the kernel
 def rounded_product(a, b):
     """Never fused with an addition: two equal products differ by 0, not by what one of them was rounded by."""
     return a * b

@@ -1,0 +1,164 @@
+"""Compiling on several cores: other processes of ours compile a share of the kernels into the cache on disk.
+
+Numba compiles one function at a time in a process. So kernels that are missing are first all found, then taken one by
+one by this process and by as many others as there are further cores, and read from disk here. A process that fails, or
+cannot write, costs nothing but its share: what it did not leave on disk is compiled here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numba import types
+
+from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu.cache import KernelCache
+from tapeless.kernels.cpu.compile import Kernel, Missing, collecting, progress
+from tapeless.kernels.cpu.narrow import NARROW
+from tapeless.kernels.cpu.uninterrupted import uninterrupted
+
+T = TypeVar("T")
+
+FEWEST = 4  # kernels; for fewer, another process takes longer to start than they take to compile
+SCALARS = {str(kind): kind for kind in (types.int64, types.float64, types.boolean, types.none)}
+DTYPES = {str(kind): kind for kind in (
+    types.float32, types.float64, types.int8, types.uint8, types.int32, types.uint32, types.int64, types.uint64,
+    types.boolean, NARROW,
+)}  # fmt: skip
+
+
+def all_compiled(make: Callable[[], T]) -> T:
+    """What `make` makes, after the kernels that it binds have been compiled on all cores."""
+    with collecting() as missing:
+        made = make()
+    if not missing:
+        return made
+    _compile(list(missing))
+    return make()
+
+
+def _compile(missing: list[Missing]) -> None:
+    waiting, total = deque(missing), len(missing)
+    progress(0, total)
+    share = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
+    others = min(blas.cores() - 1, len(share) // FEWEST) if sys.executable else 0
+    alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
+    helpers = [_Helper(waiting) for _ in range(others if alone else 0)]
+    try:
+        while waiting:
+            try:
+                kernel, kinds = waiting.popleft()
+            except IndexError:  # a helper was faster
+                break
+            uninterrupted(partial(kernel.compiled_for, kinds))
+            progress(max(1, total - len(waiting) - len(helpers)), total)
+        for helper in helpers:
+            helper.join()
+    finally:
+        waiting.clear()
+        progress(total, total)
+        if alone:
+            _helped.release()
+
+
+_helped = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _helped
+    _helped = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Helper(threading.Thread):
+    """Hands kernels to another process, one at a time, from the end of those that wait."""
+
+    def __init__(self, waiting: deque[Missing]) -> None:
+        super().__init__(name="tapeless-helper", daemon=True)
+        self._waiting = waiting
+        self.start()
+
+    def run(self) -> None:
+        path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+        code = "from tapeless.kernels.cpu.sharing import serve; serve()"
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        except OSError:
+            return
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            if not process.stdout.readline():  # it says when it is ready
+                return
+            while self._waiting:
+                try:
+                    one = self._waiting.pop()
+                except IndexError:
+                    return
+                described = _described(one)
+                if described is None:
+                    self._waiting.append(one)
+                    return
+                try:
+                    process.stdin.write(json.dumps(described) + "\n")
+                    process.stdin.flush()
+                except OSError:
+                    return
+                if not process.stdout.readline():
+                    return
+
+
+def _described(missing: Missing) -> list[Any] | None:
+    """As another process can be told of it."""
+    kernel, kinds = missing
+    function = kernel.function
+    found = _kernel(function.__module__, function.__name__)
+    described = [_kind(each) for each in kinds]
+    return [function.__module__, function.__name__, described] if found is kernel and None not in described else None
+
+
+def _kernel(module: str, name: str) -> Kernel | None:
+    found = vars(import_module(module)).values()
+    return next((each for each in found if isinstance(each, Kernel) and each.function.__name__ == name), None)
+
+
+def _kind(kind: Any) -> Any:
+    if isinstance(kind, types.Array) and str(kind.dtype) in DTYPES and kind.aligned:
+        return [str(kind.dtype), kind.ndim, kind.layout, not kind.mutable]
+    return str(kind) if SCALARS.get(str(kind)) == kind else None
+
+
+def _type_of(described: Any) -> Any:
+    if isinstance(described, str):
+        return SCALARS[described]
+    dtype, ndim, layout, readonly = described
+    return types.Array(DTYPES[dtype], ndim, layout, readonly=readonly)
+
+
+def serve() -> None:
+    """What a helper does: a kernel for each line that it is told, until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it is interrupted, and then tells it no more
+    print("ready", flush=True)
+    for line in sys.stdin:
+        module, name, kinds = json.loads(line)
+        kernel = _kernel(module, name)
+        if kernel is not None:
+            kernel.compiled_for(tuple(map(_type_of, kinds)))
+        print("done", flush=True)
