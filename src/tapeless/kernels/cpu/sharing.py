@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from numba import types
@@ -31,6 +32,7 @@ from tapeless.kernels.cpu.uninterrupted import uninterrupted
 T = TypeVar("T")
 
 FEWEST = 4  # kernels; for fewer, another process takes longer to start than they take to compile
+PATIENCE = 120  # seconds that another process may take for one kernel; then it is ended
 SCALARS = {str(kind): kind for kind in (types.int64, types.float64, types.boolean, types.none)}
 DTYPES = {str(kind): kind for kind in (
     types.float32, types.float64, types.int8, types.uint8, types.int32, types.uint32, types.int64, types.uint64,
@@ -52,7 +54,7 @@ def _compile(missing: list[Missing]) -> None:
     waiting, total = deque(missing), len(missing)
     progress(0, total)
     share = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
-    others = min(blas.cores() - 1, len(share) // FEWEST) if sys.executable else 0
+    others = min(blas.cores() - 1, len(share) // FEWEST) if _interpreter() else 0
     alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
     helpers = [_Helper(waiting) for _ in range(others if alone else 0)]
     try:
@@ -64,12 +66,18 @@ def _compile(missing: list[Missing]) -> None:
             uninterrupted(partial(kernel.compiled_for, kinds))
             progress(max(1, total - len(waiting) - len(helpers)), total)
         for helper in helpers:
-            helper.join()
+            helper.finish()
     finally:
         waiting.clear()
         progress(total, total)
         if alone:
             _helped.release()
+
+
+def _interpreter() -> str | None:
+    """The Python that other processes can be started with. A frozen application would start itself again."""
+    named = Path(sys.executable or "").name.lower().startswith(("python", "pypy"))
+    return sys.executable if named and not getattr(sys, "frozen", False) else None
 
 
 _helped = threading.Lock()
@@ -90,18 +98,27 @@ class _Helper(threading.Thread):
     def __init__(self, waiting: deque[Missing]) -> None:
         super().__init__(name="tapeless-helper", daemon=True)
         self._waiting = waiting
+        self._process: subprocess.Popen[str] | None = None
+        self._has_kernel = False
         self.start()
+
+    def finish(self) -> None:
+        """Waits for the kernel that the process has, if it has one, and ends a process that does not answer."""
+        self.join(PATIENCE if self._has_kernel else 1)
+        if self.is_alive() and self._process is not None:
+            self._process.kill()
 
     def run(self) -> None:
         path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
         code = "from tapeless.kernels.cpu.sharing import serve; serve()"
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         except OSError:
             return
+        self._process = process
         with process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -112,6 +129,7 @@ class _Helper(threading.Thread):
                     one = self._waiting.pop()
                 except IndexError:
                     return
+                self._has_kernel = True
                 described = _described(one)
                 if described is None:
                     self._waiting.append(one)
@@ -123,19 +141,21 @@ class _Helper(threading.Thread):
                     return
                 if not process.stdout.readline():
                     return
+                self._has_kernel = False
 
 
 def _described(missing: Missing) -> list[Any] | None:
     """As another process can be told of it."""
     kernel, kinds = missing
     function = kernel.function
-    found = _kernel(function.__module__, function.__name__)
+    # Not imported: the main thread may be in the middle of that, and wait for this one.
+    found = _kernel(sys.modules.get(function.__module__), function.__name__)
     described = [_kind(each) for each in kinds]
     return [function.__module__, function.__name__, described] if found is kernel and None not in described else None
 
 
-def _kernel(module: str, name: str) -> Kernel | None:
-    found = vars(import_module(module)).values()
+def _kernel(module: ModuleType | None, name: str) -> Kernel | None:
+    found = [] if module is None else list(vars(module).values())
     return next((each for each in found if isinstance(each, Kernel) and each.function.__name__ == name), None)
 
 
@@ -158,7 +178,7 @@ def serve() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         module, name, kinds = json.loads(line)
-        kernel = _kernel(module, name)
+        kernel = _kernel(import_module(module), name)
         if kernel is not None:
             kernel.compiled_for(tuple(map(_type_of, kinds)))
         print("done", flush=True)
