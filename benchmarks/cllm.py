@@ -92,9 +92,14 @@ def curve(trainer: Trainer, held_out: list[Batch]) -> Curve:
     while True:
         loss, accuracy, cross_entropy = measured(model, held_out)
         points.append(
-            {"step": trainer.step, "loss": loss, "accuracy": accuracy, "cross_entropy": cross_entropy,
-             "spread": spread(model, aims) / first}
-        )  # fmt: skip
+            {
+                "step": trainer.step,
+                "loss": loss,
+                "accuracy": accuracy,
+                "cross_entropy": cross_entropy,
+                "spread": spread(model, aims) / first,
+            }
+        )
         lines.append({"kind": "evaluation", **points[-1]})
         print("  ".join(f"{name} {value:.4g}" for name, value in points[-1].items()), flush=True)
         if trainer.step == trainer.steps:
@@ -181,13 +186,17 @@ def main() -> None:
 def drawing(curves: dict[str, Curve]) -> str:
     """Four panels: accuracy, cross-entropy, the squared errors alone on a logarithmic axis, and the spread."""
     distances = {name: found for name, found in curves.items() if name != "cross-entropy"}
-    return picture(820, 540, [
-        *legend(60, 18, [(name, COLOURS[name]) for name in curves], apart=170),
-        *panel("accuracy on what is held out", curves, "accuracy", 60, 60),
-        *panel("cross-entropy (softmax over the scores)", curves, "cross_entropy", 470, 60),
-        *panel("squared error to the target, logarithmic", distances, "loss", 60, 315, logarithmic=True),
-        *panel("spread of the predicted embeddings", curves, "spread", 470, 315),
-    ])  # fmt: skip
+    return picture(
+        820,
+        540,
+        [
+            *legend(60, 18, [(name, COLOURS[name]) for name in curves], apart=170),
+            *panel("accuracy on what is held out", curves, "accuracy", 60, 60),
+            *panel("cross-entropy (softmax over the scores)", curves, "cross_entropy", 470, 60),
+            *panel("squared error to the target, logarithmic", distances, "loss", 60, 315, logarithmic=True),
+            *panel("spread of the predicted embeddings", curves, "spread", 470, 315),
+        ],
+    )
 
 
 def panel(

@@ -46,12 +46,18 @@ DIMS |= {"N": 5_000_001, "L": 3, "E": 768, "G": 12, "A": 32}
 # What an op is tried with besides: other sizes, other scalars, and where documents begin that share a row.
 FORMS: dict[str, list[dict[str, Any]]] = {
     "attention": [
-        {}, {"causal": False}, {"E": 256}, {"E": 64, "window": 200}, {"E": 256, "documents": True}, {"T": 700},
-        {"E": 128, "window": 150, "documents": True}, {"H": 6, "D": 128, "E": 256, "documents": True},
+        {},
+        {"causal": False},
+        {"E": 256},
+        {"E": 64, "window": 200},
+        {"E": 256, "documents": True},
+        {"T": 700},
+        {"E": 128, "window": 150, "documents": True},
+        {"H": 6, "D": 128, "E": 256, "documents": True},
     ],
     "cached_attention": [{}, {"G": 4}, {"G": 2, "window": 7}],
     "rmsnorm": [{}, {"H": 1, "D": 768}],
-}  # fmt: skip
+}
 SCALAR_VALUES: dict[str, Any] = {
     "causal": True,
     "window": 0,

@@ -368,9 +368,14 @@ def kernels(name: str, batch: str, *fields: str) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    "step": step, "small": small, "gradients": gradients, "training": training, "same": same,
-    "hash": hash_of_training, "kernels": kernels,
-}  # fmt: skip
+    "step": step,
+    "small": small,
+    "gradients": gradients,
+    "training": training,
+    "same": same,
+    "hash": hash_of_training,
+    "kernels": kernels,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:

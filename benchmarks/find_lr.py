@@ -47,9 +47,14 @@ def trained(preset: str, model: dict[str, Any], settings: dict[str, Any]) -> Cal
 
 def labelled(folder: Path, yeast: Path, seed: int) -> Session:
     source = make_source(
-        fasta=yeast / "NC_001133.9.fasta", gff=yeast / "NC_001133.9.gff", feature=None, held_out=(), signal=None,
-        labels=None, scales=SCALES,
-    )  # fmt: skip
+        fasta=yeast / "NC_001133.9.fasta",
+        gff=yeast / "NC_001133.9.gff",
+        feature=None,
+        held_out=(),
+        signal=None,
+        labels=None,
+        scales=SCALES,
+    )
     with making(folder) as made:
         return labelling.start(made, source, Settings(steps=STEPS, time=128, seed=seed), {"layers": 2, "channels": 32})
 
@@ -126,12 +131,19 @@ def measure(name: str, yeast: Path, count: int) -> dict[str, Any]:
         losses, much = off([each.rate for each in found])
         lowest = [min(each.sweep, key=lambda one: one.smooth).rate / 10 for each in found]
         return {
-            "task": name, "title": title, "suggestions": [each.rate for each in found], "losses": losses, "best": best,
-            "best_loss": mean(grid[best]), "off": much, "lowest": off(lowest)[1],
+            "task": name,
+            "title": title,
+            "suggestions": [each.rate for each in found],
+            "losses": losses,
+            "best": best,
+            "best_loss": mean(grid[best]),
+            "off": much,
+            "lowest": off(lowest)[1],
             "steepest": off([_steepest(each) for each in found])[1],
-            "updates": round(mean(each.updates for each in found)), "grid": list(grid.items()),
+            "updates": round(mean(each.updates for each in found)),
+            "grid": list(grid.items()),
             "tries": [[vars(one) for one in each.tries] for each in found],
-        }  # fmt: skip
+        }
 
 
 def _steepest(found: RateFound) -> float:

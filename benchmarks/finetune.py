@@ -61,9 +61,12 @@ def tapeless(*words: str, said: str = "") -> str:
     quiet = "--json" in words
     print("tapeless", shlex.join(words), flush=True)
     ran = subprocess.run(
-        [sys.executable, "-m", "tapeless", *words], stdout=subprocess.PIPE if quiet else None, input=said or None,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tapeless", *words],
+        stdout=subprocess.PIPE if quiet else None,
+        input=said or None,
+        text=True,
+        check=False,
+    )
     if ran.returncode:
         sys.exit(ran.returncode)  # it has said why
     return ran.stdout or ""
@@ -82,9 +85,13 @@ def measured(run: list[str], how: Sequence[str]) -> dict[str, Any]:
 
 
 def section(
-    lines: list[str], counts: dict[str, int], found: dict[str, dict[str, Any]], ended: dict[str, float],
-    told: list[Answered], minutes: dict[str, float],
-) -> str:  # fmt: skip
+    lines: list[str],
+    counts: dict[str, int],
+    found: dict[str, dict[str, Any]],
+    ended: dict[str, float],
+    told: list[Answered],
+    minutes: dict[str, float],
+) -> str:
     ranked = sorted(told, key=lambda each: each.alike)
     best, middle = ranked[-1], ranked[len(ranked) // 2]
     before, after = found["before"], found["after"]

@@ -45,9 +45,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     options = parser.parse_args()
     products = backend_named("cpu").products(faster_products().products)
-    models = [
-        Model(options.preset, time=options.time, lora=RANK, lean=True, frozen_precision=kind) for kind in KINDS
-    ]  # fmt: skip
+    models = [Model(options.preset, time=options.time, lora=RANK, lean=True, frozen_precision=kind) for kind in KINDS]
     tokens = np.random.default_rng(0).integers(0, models[0].config.vocab, (2, 1, options.time))
     print(f"{options.preset}, 1 × {options.time}, LoRA {RANK}, float32; frozen matrices in {' and in '.join(KINDS)}")
     print(f"  in float32 the products are {products}; with a bfloat16 factor they are our own")

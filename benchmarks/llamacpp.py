@@ -49,9 +49,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3": ("qwen3-0.6b", GROUPED | {"head_width": 32}),
 }
 ODD = [
-    "", " ", "  two  blanks ", "\n\n\t\r\n x", "don't DON'T we'll", "1234567 12 3.14", "größe Ünïcode 日本語 🦊👩‍👩‍👧",
-    "<|end|>", "a<|endoftext|>b", "x" * 300, "!!!??? ... --", "def f(x):\n    return {'a': x}\n",
-]  # fmt: skip
+    "",
+    " ",
+    "  two  blanks ",
+    "\n\n\t\r\n x",
+    "don't DON'T we'll",
+    "1234567 12 3.14",
+    "größe Ünïcode 日本語 🦊👩‍👩‍👧",
+    "<|end|>",
+    "a<|endoftext|>b",
+    "x" * 300,
+    "!!!??? ... --",
+    "def f(x):\n    return {'a': x}\n",
+]
 TEMPLATE = "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
 SPECIAL = ["<unk>", "<s>", "<|end|>", "<|turn|>", "<|endoftext|>"]
 
@@ -134,9 +144,14 @@ def asked_of(python: str, file: Path, words_alone: bool = False, said: tuple[str
     """What llama.cpp makes of a file."""
     ids, answer = sequence(), file.with_suffix(".json")
     question = {
-        "file": str(file), "answer": str(answer), "room": 256, "ids": ids, "count": CONTINUED, "texts": said,
+        "file": str(file),
+        "answer": str(answer),
+        "room": 256,
+        "ids": ids,
+        "count": CONTINUED,
+        "texts": said,
         "words_alone": words_alone,
-    }  # fmt: skip
+    }
     ran = subprocess.run([python, str(READER)], input=json.dumps(question), capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(f"llama.cpp did not take {file.name}: {' '.join(ran.stderr.split())[-600:]}")

@@ -19,9 +19,16 @@ def main() -> None:
     asked = json.load(sys.stdin)
     # It warns on standard output, too.
     model = llama_cpp.Llama(
-        asked["file"], logits_all=True, n_ctx=asked["room"], n_threads=2, verbose=False, type_k=FLOAT32, type_v=FLOAT32,
-        flash_attn=False, vocab_only=asked["words_alone"],
-    )  # fmt: skip
+        asked["file"],
+        logits_all=True,
+        n_ctx=asked["room"],
+        n_threads=2,
+        verbose=False,
+        type_k=FLOAT32,
+        type_v=FLOAT32,
+        flash_attn=False,
+        vocab_only=asked["words_alone"],
+    )
     vocab = llama_cpp.llama_model_get_vocab(model.model)
     count = llama_cpp.llama_vocab_n_tokens(vocab)
     answer: dict[str, Any] = {

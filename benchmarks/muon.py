@@ -40,9 +40,20 @@ Curves = dict[str, dict[tuple[float, int], Curve]]  # of each optimizer, by rate
 
 def trained(folder: Path, name: str, lr: float, seed: int, steps: int) -> Curve:
     asked = Settings(
-        data=SOURCE, steps=steps, lr=lr, schedule="cosine", warmup=min(100, steps // 10), clip=1.0, beta2=0.99,
-        decay=0.1, eval_every=max(1, steps // 20), eval_batches=EVALUATED, batch=BATCH, time=TIME, seed=seed,
-    )  # fmt: skip
+        data=SOURCE,
+        steps=steps,
+        lr=lr,
+        schedule="cosine",
+        warmup=min(100, steps // 10),
+        clip=1.0,
+        beta2=0.99,
+        decay=0.1,
+        eval_every=max(1, steps // 20),
+        eval_batches=EVALUATED,
+        batch=BATCH,
+        time=TIME,
+        seed=seed,
+    )
     model = Model("gpt2-4x256", batch=BATCH, time=TIME, optimizer=asked.optimizer(name), seed=seed, **FIELDS)
     trainer = Trainer(model, Text(open_data(folder), TIME, seed=seed), asked)
     held_out = [(0, trainer.task.evaluate(model, EVALUATED).loss)]
@@ -52,8 +63,11 @@ def trained(folder: Path, name: str, lr: float, seed: int, steps: int) -> Curve:
             held_out.append((event.step, event.measured.loss))
     state = model.plan.bytes_by_kind()["state"]
     return {
-        "held_out": held_out, "seconds": time.process_time() - begin, "state": state, "parameters": model.parameters
-    }  # fmt: skip
+        "held_out": held_out,
+        "seconds": time.process_time() - begin,
+        "state": state,
+        "parameters": model.parameters,
+    }
 
 
 def every_curve(folder: Path, steps: int) -> Curves:
@@ -99,9 +113,11 @@ def report(curves: Curves, steps: int) -> str:
     ends = {name: mean(losses) for name, losses in seeds.items()}
     spread = max(max(losses) - min(losses) for losses in seeds.values())
     reached = next((step for step, loss in together(curves["muon"]) if loss <= ends["adamw"]), None)
-    when = "it does not come to AdamW's last loss" if reached is None else (
-        f"it is at or below AdamW's last loss at the evaluation after {reached:,} of {steps:,} updates"
-    )  # fmt: skip
+    when = (
+        "it does not come to AdamW's last loss"
+        if reached is None
+        else (f"it is at or below AdamW's last loss at the evaluation after {reached:,} of {steps:,} updates")
+    )
     edge = [NAMES[name] for name, each in curves.items() if best(each) in (RATES[0], RATES[-1])]
     doubt = f" The best rate of {' and of '.join(edge)} is at the end of what was tried." if edge else ""
     some = {name: each[best(each), SEEDS[0]] for name, each in curves.items()}

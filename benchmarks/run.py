@@ -15,12 +15,18 @@ from typing import Any
 from tapeless.kernels.cpu.products_bfloat16 import THERE
 
 WORKS = (
-    ("ops-102k", 32, 8, 25), ("gpt2-4x256", 1, 1024, 11), ("gpt2-124m", 4, 64, 5), ("gpt2-124m", 1, 1024, 5),
+    ("ops-102k", 32, 8, 25),
+    ("gpt2-4x256", 1, 1024, 11),
+    ("gpt2-124m", 4, 64, 5),
+    ("gpt2-124m", 1, 1024, 5),
     ("smollm2-135m", 1, 512, 3),
-)  # fmt: skip
+)
 IN_BFLOAT16 = (
-    ("gpt2-4x256", 1, 1024, 5), ("gpt2-124m", 4, 64, 5), ("gpt2-124m", 1, 1024, 3), ("smollm2-135m", 1, 512, 3),
-)  # fmt: skip
+    ("gpt2-4x256", 1, 1024, 5),
+    ("gpt2-124m", 4, 64, 5),
+    ("gpt2-124m", 1, 1024, 3),
+    ("smollm2-135m", 1, 512, 3),
+)
 ADAPTED = (("smollm2-135m", 1, 512, 3),)
 DECODED = ("gpt2-124m", "smollm2-135m")
 RANK, TURNS = 16, 5

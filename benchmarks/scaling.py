@@ -30,10 +30,9 @@ def step_ms(batch: int, time: int) -> float:
 
 def main() -> None:
     parts = []
-    for number, (title, works) in enumerate((
-        ("batch, at T = 128", [(batch, 128) for batch in BATCHES]),
-        ("T, at batch 1", [(1, time) for time in TIMES]),
-    )):  # fmt: skip
+    for number, (title, works) in enumerate(
+        (("batch, at T = 128", [(batch, 128) for batch in BATCHES]), ("T, at batch 1", [(1, time) for time in TIMES]))
+    ):
         points: list[tuple[float, float]] = []
         for batch, time in works:
             points.append((batch * time, step_ms(batch, time)))

@@ -37,9 +37,19 @@ PROMPTS = ("import os\n", "def main(", "class Test", "for name in")
 
 def settings(steps: int) -> Settings:
     return Settings(
-        data="stdlib", steps=steps, lr=1e-3, schedule="cosine", warmup=min(100, steps // 10), clip=1.0,
-        beta2=0.99, decay=0.1, eval_every=EVERY, eval_batches=EVALUATED, batch=BATCH, time=TIME,
-    )  # fmt: skip
+        data="stdlib",
+        steps=steps,
+        lr=1e-3,
+        schedule="cosine",
+        warmup=min(100, steps // 10),
+        clip=1.0,
+        beta2=0.99,
+        decay=0.1,
+        eval_every=EVERY,
+        eval_batches=EVALUATED,
+        batch=BATCH,
+        time=TIME,
+    )
 
 
 def assembled(folder: Path, steps: int) -> Trainer:

@@ -242,10 +242,14 @@ def machine() -> dict[str, Any]:
     found = environment()
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     return {
-        "processor": found["processor"], "cores": found["cores"], "system": found["system"], "date": str(date.today()),
-        "python": found["python"], "amx_in_cpuinfo": "amx_bf16" in cpu,
+        "processor": found["processor"],
+        "cores": found["cores"],
+        "system": found["system"],
+        "date": str(date.today()),
+        "python": found["python"],
+        "amx_in_cpuinfo": "amx_bf16" in cpu,
         "packages": {name: found["packages"][name] for name in ("numpy", "numba", "torch", "mkl")},
-    }  # fmt: skip
+    }
 
 
 def numbers_of_threads(cores: int) -> list[int]:
@@ -452,9 +456,7 @@ def chapter(found: dict[str, Any]) -> str:
     ]
     for what, why in {**about.get("missing", {}), **about.get("without_amx", {})}.items():
         lines.append(f"\n{what}: {why}")
-    parts = (
-        ("gemm", gemm_tables), ("steps", steps_tables), ("calls", calls_tables), ("grain", grain_tables),
-    )  # fmt: skip
+    parts = (("gemm", gemm_tables), ("steps", steps_tables), ("calls", calls_tables), ("grain", grain_tables))
     for part, tables in parts:
         rows = {tuple(key.split(" ", 2)[1:]): row for key, row in found.items() if key.startswith(f"{part} ")}
         if rows:
@@ -472,8 +474,11 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def gemm_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[str]:
-    lines = ["### The matmuls alone", "", "TFLOP/s of ours / of torch.mm, on so many threads; **bold**: ours is more "
-             "than 10 % behind."]  # fmt: skip
+    lines = [
+        "### The matmuls alone",
+        "",
+        "TFLOP/s of ours / of torch.mm, on so many threads; **bold**: ours is more than 10 % behind.",
+    ]
     names = list(dict.fromkeys(name for _, name in rows))
     for precision in PRECISIONS:
         table = []
@@ -505,8 +510,14 @@ def steps_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
         table = []
         for name in names:
             times = {count: median(found[name]) for count, found in by_count.items() if found.get(name)}
-            ones = [f"{times[count]:,.2f} ({times[1] / times[count]:.1f}×)" if count in times and 1 in times
-                    else f"{times[count]:,.2f}" if count in times else "–" for count in threads]  # fmt: skip
+            ones = [
+                f"{times[count]:,.2f} ({times[1] / times[count]:.1f}×)"
+                if count in times and 1 in times
+                else f"{times[count]:,.2f}"
+                if count in times
+                else "–"
+                for count in threads
+            ]
             table.append([name, *ones])
         for precision in PRECISIONS:
             ours = f"ours-{precision}"
@@ -531,8 +542,12 @@ def _median_ratio(found: dict[str, list[float]], above: str, below: str) -> str:
 
 
 def calls_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[str]:
-    lines = [f"### The {MOST_CALLS} most expensive calls", "", "Milliseconds of all calls of a kind, and in brackets "
-             "the efficiency: the time on one thread over n times that on n."]  # fmt: skip
+    lines = [
+        f"### The {MOST_CALLS} most expensive calls",
+        "",
+        "Milliseconds of all calls of a kind, and in brackets "
+        "the efficiency: the time on one thread over n times that on n.",
+    ]
     for work in dict.fromkeys(work for _, work in rows):
         by_count = {count: rows.get((str(count), work), {}) for count in threads}
         most = max(count for count, found in by_count.items() if found)
@@ -553,9 +568,14 @@ def calls_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
 def grain_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[str]:
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     table = [[name, *(f"{rows[str(count), 'ops-102k'][name]:.3f}" for count in threads)] for name in names]
-    return ["### How many threads a small loop wakes", "", "Milliseconds of a step of ops-102k, by `blas.GRAIN`: a "
-            "further thread for so large a part of the work from which there are two.", "",
-            *_table(["GRAIN", *_on(threads)], table)]  # fmt: skip
+    return [
+        "### How many threads a small loop wakes",
+        "",
+        "Milliseconds of a step of ops-102k, by `blas.GRAIN`: a "
+        "further thread for so large a part of the work from which there are two.",
+        "",
+        *_table(["GRAIN", *_on(threads)], table),
+    ]
 
 
 # Our own threads beside Numba's layers

@@ -28,10 +28,15 @@ def pytest_collection_finish() -> None:
 
 
 # Begun last, one of these would leave the other worker without anything to do.
-LONGEST = ("test_the_healthy_program_passes_everything", "test_no_kernel_leaves_its_arrays",
-           "test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly",
-           "test_every_bug_is_caught_and_nearly_all_are_named", "test_everybody_computes_what_they_compute_alone",
-           "test_kernels_compute_what_the_reference_does", "test_a_kernel_gives_the_same_bits_each_time")  # fmt: skip
+LONGEST = (
+    "test_the_healthy_program_passes_everything",
+    "test_no_kernel_leaves_its_arrays",
+    "test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_do_singly",
+    "test_every_bug_is_caught_and_nearly_all_are_named",
+    "test_everybody_computes_what_they_compute_alone",
+    "test_kernels_compute_what_the_reference_does",
+    "test_a_kernel_gives_the_same_bits_each_time",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

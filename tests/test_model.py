@@ -770,8 +770,10 @@ def test_gradients_of_a_lean_model_stand_until_it_runs_again():
         lean.update(1e-2)
     lean.forward_backward(tokens, tokens)
     lean.update(1e-2)
-    for accumulate in (lambda: lean.forward_backward(tokens, tokens, accumulate=True),
-                       lambda: lean.step(tokens, tokens, lr=1e-2, accumulate=True)):  # fmt: skip
+    for accumulate in (
+        lambda: lean.forward_backward(tokens, tokens, accumulate=True),
+        lambda: lean.step(tokens, tokens, lr=1e-2, accumulate=True),
+    ):
         with pytest.raises(TapelessError, match=r"this model is lean.*make it with lean=False"):
             accumulate()
     without = Model("gpt2-4x256", batch=4, **LEAN, lean=True, optimizer=None)  # gradients are all that is asked for

@@ -21,9 +21,14 @@ CONFIGURATION = Configuration("one file", "gpt2-4x256", small("gpt2-4x256", head
 
 def scrambled(optimizer: str | None = None) -> tuple[Model, np.random.Generator]:
     model = Model(
-        CONFIGURATION.preset, batch=CONFIGURATION.batch, time=CONFIGURATION.time, backend="reference",
-        precision="float64", optimizer=optimizer, **CONFIGURATION.fields,
-    )  # fmt: skip
+        CONFIGURATION.preset,
+        batch=CONFIGURATION.batch,
+        time=CONFIGURATION.time,
+        backend="reference",
+        precision="float64",
+        optimizer=optimizer,
+        **CONFIGURATION.fields,
+    )
     rng = np.random.default_rng(CONFIGURATION.seed)
     CONFIGURATION.scramble(rng, model)
     return model, rng

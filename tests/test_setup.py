@@ -54,9 +54,14 @@ class Folder:
         environment = {**os.environ, "PATH": "/usr/bin:/bin"}
         environment.pop("MAKEFLAGS", None)
         return subprocess.Popen(
-            asked, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            asked,
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def make(self, target: str = "run", version: str = "3.12") -> tuple[int, str, str]:
         with self.begin(target, version) as made:
@@ -140,9 +145,13 @@ def linked(root):
 
 
 WRONG = {
-    old: "has Python 3.10, which is too old", gone: "has no Python that runs", torn: "is half made",
-    bare: "has no pip", empty: "has no Python that runs", linked: "belongs to another folder",
-}  # fmt: skip
+    old: "has Python 3.10, which is too old",
+    gone: "has no Python that runs",
+    torn: "is half made",
+    bare: "has no pip",
+    empty: "has no Python that runs",
+    linked: "belongs to another folder",
+}
 
 
 @pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)

@@ -62,9 +62,14 @@ def labels(runs):
     np.save(runs / "signal.npy", signal * (1 + 3 * classes))
     np.save(runs / "labels.npy", classes)
     source = make_source(
-        fasta=None, gff=None, feature=None, held_out=(), signal=runs / "signal.npy", labels=runs / "labels.npy",
+        fasta=None,
+        gff=None,
+        feature=None,
+        held_out=(),
+        signal=runs / "signal.npy",
+        labels=runs / "labels.npy",
         scales=(3, 10),
-    )  # fmt: skip
+    )
     with run.making(runs / "labels") as made:
         begun = labelling.start(made, source, Settings(time=32, batch=4, steps=4), {"channels": 8, "heads": 2})
     return walked(begun)
@@ -261,9 +266,12 @@ def test_what_is_no_run_is_refused_in_a_sentence(text, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for given, said in {
-        "empty": "it has no config.toml", "file": "it is no folder", "nowhere": "is not there", "x" * 5000: "too long",
+        "empty": "it has no config.toml",
+        "file": "it is no folder",
+        "nowhere": "is not there",
+        "x" * 5000: "too long",
         "a\0b": "no name of a file",
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises(TapelessError, match=said):
             tapeless.load(tmp_path / given)
     for wrong in (None, 3, ["runs"]):

@@ -90,9 +90,14 @@ def around() -> dict[str, Any]:
     model = tapeless.Model("gpt2-4x256", batch=2, time=64, backend="reference", layers=1, channels=16, heads=2)
     tokens = np.random.default_rng(0).integers(0, model.config.vocab, (2, 65))
     return {
-        "__name__": "__main__", "np": np, "torch": torch, "tapeless": tapeless, "model": model,
-        "tokens": tokens[:, :-1], "targets": tokens[:, 1:],
-    }  # fmt: skip
+        "__name__": "__main__",
+        "np": np,
+        "torch": torch,
+        "tapeless": tapeless,
+        "model": model,
+        "tokens": tokens[:, :-1],
+        "targets": tokens[:, 1:],
+    }
 
 
 def run(block: Block) -> str:

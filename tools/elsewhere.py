@@ -172,12 +172,13 @@ ENVIRONMENTS = (
     Environment("tests in random order", {"TAPELESS_ORDER": str(date.today().toordinal())}),
     Environment(
         "locale C, another time zone",
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": "Asia/Kathmandu"}, NOT_OF_PLACES,
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": "Asia/Kathmandu"},
+        NOT_OF_PLACES,
     ),
     Environment("a home that cannot be written", {"HOME": "/dev/null/home"}, NOT_OF_PLACES),
     Environment("a path with spaces", {}, NOT_OF_PLACES, path_with_spaces),
     *(other_python(version) for version in PYTHONS if not sys.version.startswith(version)),
-)  # fmt: skip
+)
 # They would say where caches lie, which is what some of the environments are about.
 UNSAID = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "NUMBA_CACHE_DIR", "LANG", "LC_CTYPE")
 
@@ -207,16 +208,30 @@ def run(environment: Environment, tests: list[str], workers: int, say: Callable[
         environment.prepare(prepared)
         report = prepared.folder / "report.xml"
         command = [
-            str(prepared.python), "-m", "pytest", "-q", f"--junitxml={report}",
-            "--numprocesses", str(workers), "--dist", "worksteal", *tests,
-        ]  # fmt: skip
+            str(prepared.python),
+            "-m",
+            "pytest",
+            "-q",
+            f"--junitxml={report}",
+            "--numprocesses",
+            str(workers),
+            "--dist",
+            "worksteal",
+            *tests,
+        ]
         os.sched_setaffinity(0, prepared.cores)  # which the process inherits
         started = time.monotonic()
         try:
             with subprocess.Popen(
-                command, cwd=prepared.checkout, env=prepared.variables, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
-            ) as child:  # fmt: skip
+                command,
+                cwd=prepared.checkout,
+                env=prepared.variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            ) as child:
                 told = list(_followed(child, say))
         finally:
             os.sched_setaffinity(0, cores)

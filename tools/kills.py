@@ -33,13 +33,50 @@ CLOCK = {"tokens_per_second", "phases"}  # what metrics say of time
 PHASES = ("start", "update", "recording", "evaluation", "save", "report")
 ANY = "any moment"
 TEXT = "".join(f"the {number} quick brown foxes jump over {number + 1} lazy dogs.\n" * 8 for number in range(12))
-SMALL = ("--layers", "1", "--channels", "8", "--heads", "2", "--threads", "1", "--products", "own", "--record", "2",
-         "--record-tensors", "3,17", "--save-every", "5", "--eval-every", "3", "--log-every", "2")  # fmt: skip
+SMALL = (
+    "--layers",
+    "1",
+    "--channels",
+    "8",
+    "--heads",
+    "2",
+    "--threads",
+    "1",
+    "--products",
+    "own",
+    "--record",
+    "2",
+    "--record-tensors",
+    "3,17",
+    "--save-every",
+    "5",
+    "--eval-every",
+    "3",
+    "--log-every",
+    "2",
+)
 TRAININGS = {
     "operations": ("ops-102k", "--batch", "100", "--steps", "40", *SMALL),
-    "text": ("gpt2-4x256", "--data", "text.txt", "--time", "8", "--batch", "4", "--steps", "30", "--accumulate", "2",
-             "--dropout", "0.1", "--frozen", "tokens.*", "--no-lean", *SMALL),
-}  # fmt: skip
+    "text": (
+        "gpt2-4x256",
+        "--data",
+        "text.txt",
+        "--time",
+        "8",
+        "--batch",
+        "4",
+        "--steps",
+        "30",
+        "--accumulate",
+        "2",
+        "--dropout",
+        "0.1",
+        "--frozen",
+        "tokens.*",
+        "--no-lean",
+        *SMALL,
+    ),
+}
 MOST_RECORD, MOST_MOMENTS = 50_000, 60_000  # bytes: both are thinned on the way
 
 

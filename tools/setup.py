@@ -145,9 +145,13 @@ def _check_version() -> None:
 def _said_by(command: list[str], folder: Path | None = None) -> str | None:
     """None where it went well, else the line of what it said that tells most."""
     done = subprocess.run(
-        command, cwd=str(folder or ROOT), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command,
+        cwd=str(folder or ROOT),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         close_fds=False,
-    )  # fmt: skip
+    )
     if not done.returncode:
         return None
     lines = [line.strip() for line in os.fsdecode(done.stdout).splitlines() if line.strip()]

@@ -13,9 +13,18 @@ if TYPE_CHECKING:
     from tapeless.trained import Trained, load
 
 __all__ = [
-    "PRESETS", "Architecture", "Layout", "Model", "Optimizer", "Packed", "Preset", "TapelessError", "Trained", "check",
+    "PRESETS",
+    "Architecture",
+    "Layout",
+    "Model",
+    "Optimizer",
+    "Packed",
+    "Preset",
+    "TapelessError",
+    "Trained",
+    "check",
     "load",
-]  # fmt: skip
+]
 __version__ = "0.1.0"
 
 

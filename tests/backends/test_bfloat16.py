@@ -36,9 +36,13 @@ def made(configuration: Configuration, precision: str = "bfloat16", backend: str
     """Smooth throughout: a ReLU that a rounding switches changes a gradient by more than any rounding."""
     fields = {**configuration.fields, "activation": "gelu", **more}
     return Model(
-        configuration.preset, batch=configuration.batch, time=configuration.time, backend=backend,
-        precision=precision, **fields,
-    )  # fmt: skip
+        configuration.preset,
+        batch=configuration.batch,
+        time=configuration.time,
+        backend=backend,
+        precision=precision,
+        **fields,
+    )
 
 
 def batch_of(configuration: Configuration, model: Model) -> tuple[Any, Any]:
@@ -191,8 +195,12 @@ def test_nan_of_any_bits_is_nan_without_a_warning() -> None:
 
 
 ON_CPU = (  # `make bfloat16` takes all
-    "gpt2-4x256 dropout, recomputed", "ops-102k", "sunfish", "qwen3-0.6b", "llama-4x256 LoRA, one head of keys",
-)  # fmt: skip
+    "gpt2-4x256 dropout, recomputed",
+    "ops-102k",
+    "sunfish",
+    "qwen3-0.6b",
+    "llama-4x256 LoRA, one head of keys",
+)
 fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
 
 

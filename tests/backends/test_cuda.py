@@ -114,9 +114,14 @@ def test_what_is_read_later_is_what_was_there_and_a_limit_is_shut_by_what_is_not
     assert [each.tolist() for each in found] == [[1.0, 2.0, 3.0], [1], [1.5]]
     assert [str(each.dtype) for each in found] == ["float32", "int64", "float32"]
     for number, flag, by, left in (
-        (0.0, 1, "number", 1e19), (0.0, 1, "flag", 1e19), (1.0, 0, "flag", 0.0), (np.nan, 1, "number", 0.0),
-        (np.inf, 1, "number", 0.0), (-np.inf, 1, "number", 0.0), (np.nan, 1, "flag", 1e19),
-    ):  # fmt: skip
+        (0.0, 1, "number", 1e19),
+        (0.0, 1, "flag", 1e19),
+        (1.0, 0, "flag", 0.0),
+        (np.nan, 1, "number", 0.0),
+        (np.inf, 1, "number", 0.0),
+        (-np.inf, 1, "number", 0.0),
+        (np.nan, 1, "flag", 1e19),
+    ):
         written(number=number, flag=flag, limit=1e19)
         device.shut(views["limit"], views[by])
         assert device.read(views["limit"]).tolist() == [left]

@@ -97,17 +97,22 @@ def test_this_machine_tells_its_memory():
     ("files", "expected"),
     [
         (
-            {"sys/fs/cgroup/memory.max": "2000\n", "sys/fs/cgroup/memory.current": "700\n",
-             "sys/fs/cgroup/memory.stat": "anon 3\ninactive_file 200\n"},
+            {
+                "sys/fs/cgroup/memory.max": "2000\n",
+                "sys/fs/cgroup/memory.current": "700\n",
+                "sys/fs/cgroup/memory.stat": "anon 3\ninactive_file 200\n",
+            },
             Memory(2000, 1500),
         ),
         (
-            {"sys/fs/cgroup/memory/memory.limit_in_bytes": "3000\n",
-             "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n"},
+            {
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "3000\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
+            },
             Memory(3000, 2000),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_container_has_what_it_may_have(files, expected, tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

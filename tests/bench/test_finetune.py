@@ -87,9 +87,14 @@ def test_all_of_it_small(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(finetune, name, value)
     small = "--layers 1 --channels 16 --heads 2 --kv-heads 1 --hidden 16 --time 96 --batch 1 --record 0"
     asked = {
-        "--folder": "runs/small", "--steps": "2", "--vocab": "300", "--model": small, "--docs": str(docs),
-        "--lora": "--lora 2 --batch 1 --epochs 1 --record 0", "--how": "--backend reference",
-    }  # fmt: skip
+        "--folder": "runs/small",
+        "--steps": "2",
+        "--vocab": "300",
+        "--model": small,
+        "--docs": str(docs),
+        "--lora": "--lora 2 --batch 1 --epochs 1 --record 0",
+        "--how": "--backend reference",
+    }
     monkeypatch.setattr(sys, "argv", ["x", *(f"{name}={value}" for name, value in asked.items())])
     finetune.main()
     sides = {

@@ -11,10 +11,13 @@ labelling = import_module("labelling")  # of benchmarks/, which is no package
 
 SCORE = {"precision": 0.75, "recall": 0.6, "f1": 2 / 3}
 RUN = {
-    "classes": [SCORE, SCORE], "average_precision": 0.71, "seconds": 93.4, "shortest_open_frame": 510,
+    "classes": [SCORE, SCORE],
+    "average_precision": 0.71,
+    "seconds": 93.4,
+    "shortest_open_frame": 510,
     "baselines": {"codon statistics": {**SCORE, "f1": 0.5}, "open frames": {**SCORE, "f1": 0.7}},
     "stretches": {"both": {"half": {**SCORE, "precision": None}}},
-}  # fmt: skip
+}
 
 
 def test_the_figures_stand_between_the_markers_and_nothing_else_changes(tmp_path, monkeypatch):

@@ -9,16 +9,30 @@ import pytest
 run = import_module("run")  # of benchmarks/, which is no package
 
 STEP = {
-    "threads": 2, "blas": "MKL", "ratio": 1.25, "step_over_floor": 1.1, "ours_peak_bytes": 2**29,
-    "ratios": {"torch_eager": 1.5, "torch_compile": 1.25, "peft": 1.45, "peft_compile": 1.4,
-               "torch_eager_bfloat16": 1.6, "torch_compile_bfloat16": 1.35},
+    "threads": 2,
+    "blas": "MKL",
+    "ratio": 1.25,
+    "step_over_floor": 1.1,
+    "ours_peak_bytes": 2**29,
+    "ratios": {
+        "torch_eager": 1.5,
+        "torch_compile": 1.25,
+        "peft": 1.45,
+        "peft_compile": 1.4,
+        "torch_eager_bfloat16": 1.6,
+        "torch_compile_bfloat16": 1.35,
+    },
     "without_amx": ["torch_eager_bfloat16"],
     "peers_peak_bytes": dict.fromkeys(("torch_eager", "torch_compile", "peft", "peft_compile"), 2**30),
-}  # fmt: skip
+}
 DECODED = {
-    "prompt": 32, "new": 64, "ratio": 1.9, "over_floor": 1.2, "same_tokens": True,
+    "prompt": 32,
+    "new": 64,
+    "ratio": 1.9,
+    "over_floor": 1.2,
+    "same_tokens": True,
     "ms_per_token": {"decode-ours": 9.25},
-}  # fmt: skip
+}
 
 
 def test_every_promise_has_its_row(tmp_path, monkeypatch):

@@ -35,9 +35,12 @@ def test_the_newest_run_is_the_last_written(tmp_path):
 
 def command(folder, *words):
     return subprocess.Popen(
-        [sys.executable, "-m", "tapeless", "explore", *words], cwd=folder, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tapeless", "explore", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path):

@@ -42,7 +42,7 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
         self.running = subprocess.Popen(
             [sys.executable, "-c", CODE, *words], cwd=folder, stdin=ours, stdout=ours, stderr=ours, env=environment
-        )  # fmt: skip
+        )
         os.close(ours)
         self.said = ""
 

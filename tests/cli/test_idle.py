@@ -147,11 +147,16 @@ def test_the_help_says_what_is_taken_where_nothing_is_said():
 def test_the_help_of_label_train_says_it_too():
     shown = " ".join(CliRunner().invoke(app, ["label", "train", "--help"], env={"COLUMNS": "200"}).output.split())
     for told in (
-        "Windows at a time. Default: 16.", "Positions per window. Default: 256.", "Updates. Default: 1000.",
-        "The highest learning rate. Default: 0.0015.", "Share at the end that is held out. Default: 0.1.",
-        "Blocks. Default: 4.", "Seed of weights and data. Default: 0.",
-        "auto takes a GPU where there is one. Default: cpu.", "Periods in samples. Default: 3,4,5,10,27,81,100.",
-    ):  # fmt: skip
+        "Windows at a time. Default: 16.",
+        "Positions per window. Default: 256.",
+        "Updates. Default: 1000.",
+        "The highest learning rate. Default: 0.0015.",
+        "Share at the end that is held out. Default: 0.1.",
+        "Blocks. Default: 4.",
+        "Seed of weights and data. Default: 0.",
+        "auto takes a GPU where there is one. Default: cpu.",
+        "Periods in samples. Default: 3,4,5,10,27,81,100.",
+    ):
         assert told in shown, told
 
 

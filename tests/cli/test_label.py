@@ -78,9 +78,20 @@ def genome_run(place, tapeless):
 def signal_run(place, tapeless):
     if not (place / "tones").exists():
         code, said, complained = tapeless(
-            "train", *SIGNAL, *TINY, "--scales", "3,10", "--steps", 80, "--lr", "1e-2", "--out", "tones", "--json",
+            "train",
+            *SIGNAL,
+            *TINY,
+            "--scales",
+            "3,10",
+            "--steps",
+            80,
+            "--lr",
+            "1e-2",
+            "--out",
+            "tones",
+            "--json",
             folder=place,
-        )  # fmt: skip
+        )
         assert code == 0, complained
         (place / "tones.json").write_text(said)
     return place / "tones", json.loads((place / "tones.json").read_text())
@@ -89,9 +100,19 @@ def signal_run(place, tapeless):
 def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, genome_run):
     folder, found = genome_run
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "source.json", "codons.json", "metrics.jsonl", "records.f32", "moments.f32", "checkpoints",
-        "scores.json", "precision-recall.svg", "held-out.gff3", "held-out.plus.bedgraph", "held-out.minus.bedgraph",
-    }  # fmt: skip
+        "config.toml",
+        "source.json",
+        "codons.json",
+        "metrics.jsonl",
+        "records.f32",
+        "moments.f32",
+        "checkpoints",
+        "scores.json",
+        "precision-recall.svg",
+        "held-out.gff3",
+        "held-out.plus.bedgraph",
+        "held-out.minus.bedgraph",
+    }
     scores = json.loads((folder / "scores.json").read_text())
     assert {name: found[name] for name in scores} == scores
     lengths = read_lengths(place / "genome.fa")
@@ -194,9 +215,19 @@ def coding_run(place, tapeless, monkeypatch):
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))
     if not (place / "coding").exists():
         code, said, complained = tapeless(
-            "train", *GENOME, "--feature", "CDS", *TINY, "--steps", 1, "--validation", "0.2", "--out", "coding",
+            "train",
+            *GENOME,
+            "--feature",
+            "CDS",
+            *TINY,
+            "--steps",
+            1,
+            "--validation",
+            "0.2",
+            "--out",
+            "coding",
             folder=place,
-        )  # fmt: skip
+        )
         assert code == 0, complained
         (place / "coding.txt").write_text(said)
     return place / "coding", (place / "coding.txt").read_text()

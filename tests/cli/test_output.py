@@ -29,9 +29,14 @@ TINY = (
 
 def tapeless(*words, folder, stdout=subprocess.PIPE):
     return subprocess.run(
-        [sys.executable, "-m", "tapeless", *words], cwd=folder, stdout=stdout, stderr=subprocess.PIPE, text=True,
-        errors="surrogateescape", env={**os.environ, "COLUMNS": "100"},
-    )  # fmt: skip
+        [sys.executable, "-m", "tapeless", *words],
+        cwd=folder,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="surrogateescape",
+        env={**os.environ, "COLUMNS": "100"},
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,26 @@ def place(tmp_path_factory):
     for number in range(10):
         (folder / "text" / f"{number}.txt").write_text(f"the quick brown fox {number} jumps over the lazy dog\n" * 9)
     done = tapeless(
-        "train", "gpt2-4x256", *SMALL, "--data", "text", "--steps", "30", "--lr", "1e-2", "--out", "run",
-        "--tokenizer", "bpe", "--vocab", "300", "--tensorboard", "--sample", "the quick", folder=folder,
-    )  # fmt: skip
+        "train",
+        "gpt2-4x256",
+        *SMALL,
+        "--data",
+        "text",
+        "--steps",
+        "30",
+        "--lr",
+        "1e-2",
+        "--out",
+        "run",
+        "--tokenizer",
+        "bpe",
+        "--vocab",
+        "300",
+        "--tensorboard",
+        "--sample",
+        "the quick",
+        folder=folder,
+    )
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
@@ -50,9 +67,16 @@ def test_the_end_shows_the_curve_a_sample_and_what_to_do_next(place):
     assert "sample run" in said
     names = {path.name for path in (folder / "run").iterdir()}
     assert names == {
-        "config.toml", "metrics.jsonl", "records.f32", "moments.f32", "checkpoints", "data", "tokenizer.json",
-        "tokenizer_config.json", "tensorboard",
-    }  # fmt: skip
+        "config.toml",
+        "metrics.jsonl",
+        "records.f32",
+        "moments.f32",
+        "checkpoints",
+        "data",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "tensorboard",
+    }
     evaluations = [line for line in read_metrics(folder / "run") if line["kind"] == "evaluation"]
     assert evaluations[-1]["loss"] < evaluations[0]["loss"] - 0.3
 
@@ -185,8 +209,11 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_crash(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "train", "--epochs", "3", "--backend", "reference", "--out", "run"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 130, done.stderr
     found, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert found is not None
@@ -228,9 +255,25 @@ def test_nan_ends_with_a_sentence_and_a_whole_checkpoint(place):
     """A learning rate that no model survives: caught, named, and the weights before it are still there."""
     folder, _ = place
     done = tapeless(
-        "train", "gpt2-4x256", *SMALL, "--data", "text", "--steps", "200", "--lr", "1e6", "--schedule", "constant",
-        "--warmup", "0", "--clip", "0", "--out", "burnt", folder=folder,
-    )  # fmt: skip
+        "train",
+        "gpt2-4x256",
+        *SMALL,
+        "--data",
+        "text",
+        "--steps",
+        "200",
+        "--lr",
+        "1e6",
+        "--schedule",
+        "constant",
+        "--warmup",
+        "0",
+        "--clip",
+        "0",
+        "--out",
+        "burnt",
+        folder=folder,
+    )
     assert done.returncode == 2
     assert "was stopped" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,11 +17,21 @@ PLACE = multiprocessing.get_context("forkserver")
 # The commands themselves are not among them: they look at the terminal when they are loaded.
 PLACE.set_forkserver_preload(
     [
-        "typer", "rich.console", "rich.live", "rich.progress", "rich.table", "tokenizers", "tapeless.backends.cpu",
-        "tapeless.bench", "tapeless.check", "tapeless.train.session", "tapeless.train.doctor", "tapeless.weights.hub",
+        "typer",
+        "rich.console",
+        "rich.live",
+        "rich.progress",
+        "rich.table",
+        "tokenizers",
+        "tapeless.backends.cpu",
+        "tapeless.bench",
+        "tapeless.check",
+        "tapeless.train.session",
+        "tapeless.train.doctor",
+        "tapeless.weights.hub",
         "tests.cli.typed",
     ]
-)  # fmt: skip
+)
 
 
 def typed(*words: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

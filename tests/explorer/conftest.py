@@ -45,9 +45,7 @@ def kinds(tmp_path_factory):
     spoken = Settings(data=str(chats), batch=2, time=72, steps=4, lr=1e-2, **REPORTS)
     chat = start(Request("llama-4x256", {"lora": 2}, spoken), parent / "chat", base=open_run(found["llama"]))
     found["chat"] = finished(chat, parent / "chat")
-    source = make_source(
-        fasta=None, gff=None, feature=None, held_out=(), signal=signal, labels=labels, scales=SCALES
-    )  # fmt: skip
+    source = make_source(fasta=None, gff=None, feature=None, held_out=(), signal=signal, labels=labels, scales=SCALES)
     with making(parent / "labels") as made:
         label = start_labelling(made, source, Settings(time=32, batch=4, steps=4, **REPORTS), small)
     return {**found, "labels": finished(label, parent / "labels")}

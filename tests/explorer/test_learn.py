@@ -103,10 +103,25 @@ def test_every_planted_bug_shows_where_it_is(number):
 
 @pytest.mark.parametrize(
     "path",
-    ["lesson?at=-1", "lesson?at=1001", "lesson?at=x", "lesson?at=1&at=2", "lesson?run=0", "planted?number=-1",
-     "planted?number=1e9", "planted?number=relu", "planted?name=relu-passes-all", "landscape?folder=/etc",
-     "pathologies?x=1", "exercises?y=2", "laboratory", "..%2flesson", "lesson/", "landscape/0"],
-)  # fmt: skip
+    [
+        "lesson?at=-1",
+        "lesson?at=1001",
+        "lesson?at=x",
+        "lesson?at=1&at=2",
+        "lesson?run=0",
+        "planted?number=-1",
+        "planted?number=1e9",
+        "planted?number=relu",
+        "planted?name=relu-passes-all",
+        "landscape?folder=/etc",
+        "pathologies?x=1",
+        "exercises?y=2",
+        "laboratory",
+        "..%2flesson",
+        "lesson/",
+        "landscape/0",
+    ],
+)
 def test_hostile_questions_are_refused(server, path):
     status, _, body = server.ask(f"/api/learn/{path}", WITH_TOKEN)
     assert 400 <= status < 500, body

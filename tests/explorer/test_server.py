@@ -438,8 +438,18 @@ def hostile(port):
     ]
     for query in queries:
         yield f"query {query[:20]}", plain(f"/api/runs/0/heat?{query}".encode().decode("latin-1"))
-    for query in ("batch=0", "batch=-5", "batch=nan", "batch=99999999999999999999", "time=0", "time=4000000000",
-                  "recompute=maybe", "precision=pickle", "backend=os", "batch=2147483648"):  # fmt: skip
+    for query in (
+        "batch=0",
+        "batch=-5",
+        "batch=nan",
+        "batch=99999999999999999999",
+        "time=0",
+        "time=4000000000",
+        "recompute=maybe",
+        "precision=pickle",
+        "backend=os",
+        "batch=2147483648",
+    ):
         yield f"plan {query}", plain(f"/api/runs/0/plan?{query}")
     for query in ("step=0", "step=-1", "step=nan", "step=1&step=2", "step=99999999999", "of=3", "step=1;step=2"):
         yield f"batch {query}", plain(f"/api/runs/0/batch?{query}")

@@ -19,9 +19,15 @@ from tapeless.kernels.cpu import blas
 PATIENCE = 600  # seconds without a round's end, after which every thread's stack is printed
 EVERY = 40  # interrupts of a round
 CONFIGURATIONS: list[dict[str, Any]] = [
-    {}, {"activation": "gelu"}, {"activation": "tanh", "norm_kind": "rmsnorm"}, {"activation": "swiglu"},
-    {"positions": "rotary"}, {"channels": 24, "heads": 3}, {"precision": "bfloat16"}, {"optimizer": "sgd"},
-]  # fmt: skip
+    {},
+    {"activation": "gelu"},
+    {"activation": "tanh", "norm_kind": "rmsnorm"},
+    {"activation": "swiglu"},
+    {"positions": "rotary"},
+    {"channels": 24, "heads": 3},
+    {"precision": "bfloat16"},
+    {"optimizer": "sgd"},
+]
 
 
 def losses(fields: dict[str, Any], steps: int = 3) -> list[float]:

@@ -34,8 +34,9 @@ def test_no_kernel_leaves_its_arrays(part: int, request: pytest.FixtureRequest) 
     tests += [f"{KERNELS}::test_kernels_at_edges[{edge}-{kernel}]" for kernel in kernels for edge in EDGES]
     done = python(
         *("-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests),
-        checked=True, cache=request.config.cache.mkdir("checked-kernels"),
-    )  # fmt: skip
+        checked=True,
+        cache=request.config.cache.mkdir("checked-kernels"),
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     assert f"{len(tests)} passed" in done.stdout
 

@@ -86,34 +86,41 @@ def floats(*shape: int) -> Any:
 TOKENS = np.zeros(5, int)
 SCRATCH: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
     "attention": (
-        "attention", "forward",
+        "attention",
+        "forward",
         {"y": (2, 100, 12), "lse": (2, 3, 100), "q": (2, 100, 12), "k": (2, 120, 12), "v": (2, 120, 12)},
         (2 * 100 * 120 * 12, attention.THREADED_WORK, 2 * 3 * 2),  # two strips of queries
     ),
     "attention backward": (
-        "attention", "backward",
-        dict.fromkeys(("dq", "dy", "q", "y"), (2, 70, 12)) | dict.fromkeys(("dk", "dv", "k", "v"), (2, 90, 12))
+        "attention",
+        "backward",
+        dict.fromkeys(("dq", "dy", "q", "y"), (2, 70, 12))
+        | dict.fromkeys(("dk", "dv", "k", "v"), (2, 90, 12))
         | {"lse": (2, 3, 70)},
         (2 * 2 * 70 * 90 * 12, attention.THREADED_WORK, 2 * 3),
     ),
     "cached attention": (
-        "cached_attention", "forward",
+        "cached_attention",
+        "forward",
         {"y": (2, 5, 12), "q": (2, 5, 12), "keys": (2, 3, 50, 4), "values": (2, 3, 50, 4), "position": (1,)},
         (5 * 2 * 3 * 50 * 4, attention.THREADED_WORK, 2 * 3),
     ),
     "classifier": (
-        "classifier", "forward",
+        "classifier",
+        "forward",
         {"loss": (1,), "logits": (5, 1100), "x": (5, 6), "weight": (1100, 6), "targets": (5,), "count": (1,)},
         (1100, 256, classifier.BANDS),
     ),
     "layernorm backward": (
-        "layernorm", "backward",
-        dict.fromkeys(("dx", "dy", "x"), (50, 6)) | dict.fromkeys(("dweight", "dbias", "weight"), (6,))
+        "layernorm",
+        "backward",
+        dict.fromkeys(("dx", "dy", "x"), (50, 6))
+        | dict.fromkeys(("dweight", "dbias", "weight"), (6,))
         | dict.fromkeys(("mean", "rstd"), (50,)),
         (50, 16, layernorm.BLOCKS),
     ),
     "linear, one row": ("linear", "forward", {"y": (1, 8), "x": (1, 6), "weight": (6, 8)}, (6, 32, linear.BLOCKS)),
-}  # fmt: skip
+}
 BOUND: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "embedding backward": ((floats(9, 47), floats(5, 47), TOKENS), (9 * 47, THREADED, 2)),
     "embedding backward, adding": (
@@ -153,10 +160,14 @@ def test_pieces_of_a_pass() -> None:
     decayed = ((5, 7), (BLOCK, BLOCK + 3))
     pieces, firsts = cut(2 * BLOCK + 1, (0, 7, BLOCK + 1), *(edge for span in decayed for edge in span))
     assert pieces.tolist() == [
-        [0, 5], [5, 7], [7, BLOCK],
-        [BLOCK, BLOCK + 1], [BLOCK + 1, BLOCK + 3], [BLOCK + 3, 2 * BLOCK],
+        [0, 5],
+        [5, 7],
+        [7, BLOCK],
+        [BLOCK, BLOCK + 1],
+        [BLOCK + 1, BLOCK + 3],
+        [BLOCK + 3, 2 * BLOCK],
         [2 * BLOCK, 2 * BLOCK + 1],
-    ]  # fmt: skip
+    ]
     assert firsts.tolist() == [0, 2, 4, 7]
     assert inside(pieces, decayed).tolist() == [False, True, False, True, True, False, False]
     assert inside(pieces, ()).tolist() == [False] * 7

@@ -125,9 +125,7 @@ def test_a_loop_wakes_as_many_threads_as_its_work_is_worth():
 
 def test_how_many_threads_work_is_worth(monkeypatch):
     """Two from a size on, as many more as there are halves of it, rounded to 4, 8, … unless that is all."""
-    for there, expected in {
-        1: [1, 1, 1, 1, 1], 2: [1, 2, 2, 2, 2], 6: [1, 2, 2, 6, 6], 16: [1, 2, 2, 4, 16],
-    }.items():  # fmt: skip
+    for there, expected in {1: [1, 1, 1, 1, 1], 2: [1, 2, 2, 2, 2], 6: [1, 2, 2, 6, 6], 16: [1, 2, 2, 4, 16]}.items():
         monkeypatch.setattr(blas, "_threads", there)
         assert [blas.sharers(work, 1000) for work in (999, 1000, 1999, 3900, 9000)] == expected
         assert blas.sharers(0, 0) == there  # as tests ask for threads in any case

@@ -31,8 +31,12 @@ def compiled_here(tmp_path, executable):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-P", "-c", CODE.format(executable=str(executable))],
-        capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -44,12 +48,16 @@ def script(path, text):
 
 
 @pytest.mark.skipif(blas.cores() < 2, reason="needs two cores")
-@pytest.mark.parametrize("text", [
-    "#!/bin/sh\nexit 1\n",
-    "#!/bin/sh\nexec sleep 1000\n",
-    "#!/bin/sh\necho ready\nexec sleep 1000\n",
-    "#!/bin/sh\necho ready; while read line; do echo done; done\n",
-], ids=["it fails", "it never begins", "it never answers", "it lies"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/sh\nexit 1\n",
+        "#!/bin/sh\nexec sleep 1000\n",
+        "#!/bin/sh\necho ready\nexec sleep 1000\n",
+        "#!/bin/sh\necho ready; while read line; do echo done; done\n",
+    ],
+    ids=["it fails", "it never begins", "it never answers", "it lies"],
+)
 def test_a_process_that_does_not_compile(tmp_path, text):
     assert compiled_here(tmp_path, script(tmp_path / "python-of-sorts", text)) == 3
 

@@ -323,9 +323,15 @@ def test_without_scores_the_threshold_is_a_half(tmp_path):
 def test_a_run_of_the_first_version_is_read(tmp_path, genome):
     """Before features had families: scales stood in their place, and neither feature nor statistics were kept."""
     old = {
-        "fasta": genome[1].fasta, "gff": genome[1].gff, "feature": None, "held_out": ["b"], "signal": None,
-        "labels": None, "amplitude": 1.0, "scales": [3.0, 10.0],
-    }  # fmt: skip
+        "fasta": genome[1].fasta,
+        "gff": genome[1].gff,
+        "feature": None,
+        "held_out": ["b"],
+        "signal": None,
+        "labels": None,
+        "amplitude": 1.0,
+        "scales": [3.0, 10.0],
+    }
     (tmp_path / "source.json").write_text(json.dumps(old))
     source = read_source(tmp_path)
     assert source.features == WAVELETS
@@ -339,11 +345,20 @@ def test_a_run_of_the_first_version_is_read(tmp_path, genome):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 3}, {"version": True}, {"version": None}, {"features": None}, {"features": {}}, {"held_out": None},
-        {"features": {"version": 1, "families": ["smells"]}}, {"features": {"version": 1, "scales": [0]}},
-        {"features": {"version": 1, "surprise": 1}}, {"feature": 3}, {"feature": "a\tb"}, {"feature": ""},
+        {"version": 3},
+        {"version": True},
+        {"version": None},
+        {"features": None},
+        {"features": {}},
+        {"held_out": None},
+        {"features": {"version": 1, "families": ["smells"]}},
+        {"features": {"version": 1, "scales": [0]}},
+        {"features": {"version": 1, "surprise": 1}},
+        {"feature": 3},
+        {"feature": "a\tb"},
+        {"feature": ""},
     ],
-)  # fmt: skip
+)
 def test_a_source_that_makes_no_sense_is_a_sentence(tmp_path, genome, changes):
     genome[1].write(tmp_path)
     path = tmp_path / "source.json"
@@ -370,11 +385,20 @@ def test_statistics_come_back_as_they_were_written(tmp_path, genome):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 9}, {"log_odds": []}, {"log_odds": [0] * 63}, {"log_odds": ["x"] * 64}, {"log_odds": [[0] * 64]},
-        {"log_odds": [float("nan")] * 64}, {"log_odds": None}, {"window": None}, {"window": 10**400},
-        {"window": -60}, {"threshold": "x"}, {"threshold": float("inf")},
+        {"version": 9},
+        {"log_odds": []},
+        {"log_odds": [0] * 63},
+        {"log_odds": ["x"] * 64},
+        {"log_odds": [[0] * 64]},
+        {"log_odds": [float("nan")] * 64},
+        {"log_odds": None},
+        {"window": None},
+        {"window": 10**400},
+        {"window": -60},
+        {"threshold": "x"},
+        {"threshold": float("inf")},
     ],
-)  # fmt: skip
+)
 def test_damaged_statistics_are_a_sentence(tmp_path, genome, changes):
     write_statistics(tmp_path, statistics_of(genome[1]))
     path = tmp_path / "codons.json"
@@ -513,9 +537,16 @@ def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, geno
         for count in range(1, min(2, blas.cores()) + 1):
             blas.set_threads(count)
             model = Model(
-                "sunfish", batch=2, backend="cpu", optimizer=None, features=source.features.width, vocab=2, context=64,
-                time=64, **TINY,
-            )  # fmt: skip
+                "sunfish",
+                batch=2,
+                backend="cpu",
+                optimizer=None,
+                features=source.features.width,
+                vocab=2,
+                context=64,
+                time=64,
+                **TINY,
+            )
             out = tmp_path / f"on {count}"
             label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Cut(), lambda *_: None)
             assert get_num_threads() == count

@@ -69,8 +69,9 @@ def test_what_only_the_gradient_of_a_frozen_weight_needs_is_not_computed_again()
     assert {tuple(argument.name for argument in call.writes) for call in products} == {("dx",)}
     assert all(argument.name != "x" for call in products for argument in call.arguments)
     assert {weight.name.rpartition(".")[0] for weight in norms.trained} == {
-        "norm", *(f"blocks.{n}.norm{k}" for n in range(3) for k in (1, 2)),
-    }  # fmt: skip
+        "norm",
+        *(f"blocks.{n}.norm{k}" for n in range(3) for k in (1, 2)),
+    }
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

@@ -147,9 +147,7 @@ def test_in_bfloat16_it_changes_nothing() -> None:
     ]
     assert made[0].plan.bytes_by_kind() == made[1].plan.bytes_by_kind()
     with pytest.raises(TapelessError, match=r"frozen_precision='float32' is of no use in precision .* say that, or"):
-        Model(
-            "llama-4x256", **SIZES, lora=2, backend="reference", precision="bfloat16", frozen_precision="float32"
-        )  # fmt: skip
+        Model("llama-4x256", **SIZES, lora=2, backend="reference", precision="bfloat16", frozen_precision="float32")
 
 
 def test_what_cannot_be_is_refused_in_a_sentence() -> None:

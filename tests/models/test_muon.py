@@ -34,9 +34,12 @@ MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.up.weight", "mlp.gate_up
 
 def made(configuration: Configuration, optimizer: Optimizer, **fields: Any) -> Model:
     model = Model(
-        configuration.preset, batch=configuration.batch, time=configuration.time, optimizer=optimizer,
+        configuration.preset,
+        batch=configuration.batch,
+        time=configuration.time,
+        optimizer=optimizer,
         **{"backend": "reference", **configuration.fields, **fields},
-    )  # fmt: skip
+    )
     configuration.scramble(np.random.default_rng(0), model)
     return model
 
@@ -115,9 +118,10 @@ def beside_torch(name: str) -> tuple[dict[str, Array], dict[str, Array], dict[st
     model = made(configuration, Optimizer("muon", decay=DECAY))
     theirs = {
         f"{weight}/{number}": torch.tensor(np.ascontiguousarray(part.T))  # (out, in)
-        for weight, array in model.params.items() if weight.endswith(MATRICES)
+        for weight, array in model.params.items()
+        if weight.endswith(MATRICES)
         for number, part in enumerate(taken_apart(model, weight, array))
-    }  # fmt: skip
+    }
     start = {key: tensor.numpy().copy() for key, tensor in theirs.items()}
     ways = dict.fromkeys(theirs, 0.0)
     peer = torch.optim.Muon(theirs.values(), weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
@@ -132,9 +136,10 @@ def beside_torch(name: str) -> tuple[dict[str, Array], dict[str, Array], dict[st
             ways[key] += float(np.linalg.norm(tensor.numpy() - before[key]))
     ours = {
         f"{weight}/{number}": part.T
-        for weight, array in model.params.items() if weight.endswith(MATRICES)
+        for weight, array in model.params.items()
+        if weight.endswith(MATRICES)
         for number, part in enumerate(taken_apart(model, weight, array))
-    }  # fmt: skip
+    }
     return ours, {key: tensor.numpy() for key, tensor in theirs.items()}, start, ways
 
 
@@ -200,9 +205,13 @@ def test_one_side_of_it_may_have_nothing_to_do(backend: str, trained: str) -> No
     everything = made(configuration, Optimizer("sgd")).params
     frozen = tuple(name for name in everything if name != trained)
     model = Model(
-        configuration.preset, batch=configuration.batch, time=configuration.time, optimizer="muon", backend=backend,
+        configuration.preset,
+        batch=configuration.batch,
+        time=configuration.time,
+        optimizer="muon",
+        backend=backend,
         **{**configuration.fields, "frozen": frozen, "channels": 16, "hidden": 16},
-    )  # fmt: skip
+    )
     before = model.read(trained).copy()
     model.step(*configuration.batch_of(np.random.default_rng(1), model), lr=0.1)
     assert model.steps == 1

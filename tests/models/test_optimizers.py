@@ -44,9 +44,15 @@ PAIRS: dict[str, tuple[str | Optimizer, Any, dict[str, Any]]] = {
 
 def made(optimizer: str | Optimizer | None, seed: int = 0, **fields: Any) -> Model:
     model = Model(
-        CONFIGURATION.preset, batch=CONFIGURATION.batch, time=CONFIGURATION.time, backend="reference",
-        precision="float64", optimizer=optimizer, seed=seed, **{**CONFIGURATION.fields, **fields},
-    )  # fmt: skip
+        CONFIGURATION.preset,
+        batch=CONFIGURATION.batch,
+        time=CONFIGURATION.time,
+        backend="reference",
+        precision="float64",
+        optimizer=optimizer,
+        seed=seed,
+        **{**CONFIGURATION.fields, **fields},
+    )
     CONFIGURATION.scramble(np.random.default_rng(seed), model)
     return model
 

@@ -13,8 +13,15 @@ from tapeless.check.tolerances import TOLERANCES
 from tapeless.inputs import Packed, documents
 
 SMALL: dict[str, Any] = {
-    "layers": 2, "channels": 8, "heads": 4, "kv_heads": 2, "hidden": 10, "vocab": 13, "context": 40, "optimizer": None,
-}  # fmt: skip
+    "layers": 2,
+    "channels": 8,
+    "heads": 4,
+    "kv_heads": 2,
+    "hidden": 10,
+    "vocab": 13,
+    "context": 40,
+    "optimizer": None,
+}
 LENGTHS = ((9, 1, 14, 8), (3, 29), (32,))  # of the documents of each row
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama-4x256", {}),

@@ -20,9 +20,16 @@ def compiled(share: int, parts: int) -> str:
     """For whole documents and a depth of 64, in bfloat16."""
     high, wide, warps, stages = KEYS
     fixed = {
-        "CAUSAL": True, "SHARE": share, "PARTS": parts, "PLACES": PLACES, "HIGH": high, "WIDE": wide, "D": 64,
-        "DEPTH": 64, **NOBODYS,
-    }  # fmt: skip
+        "CAUSAL": True,
+        "SHARE": share,
+        "PARTS": parts,
+        "PLACES": PLACES,
+        "HIGH": high,
+        "WIDE": wide,
+        "D": 64,
+        "DEPTH": 64,
+        **NOBODYS,
+    }
     sums = {"SHIFTS": "*fp32", "PULLS": "*fp32", "scale": "fp32"} | (
         {"DK": "*fp32", "DV": "*fp32"} if parts > 1 else {}
     )

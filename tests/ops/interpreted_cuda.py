@@ -311,9 +311,11 @@ def fusions() -> Iterator[str]:
             yield from difference(what, found, true.numpy().astype(np.float64), {"R": 11})
 
     norm, gelu = CUDA["layernorm"], CUDA["gelu"]
-    x, branch, w, b, dy, dx, dw, db = *(random(11, 5) for _ in range(2)), *(random(5) for _ in range(2)), *(
-        random(*shape) for shape in ((11, 5), (11, 5), (5,), (5,))
-    )  # fmt: skip
+    x, branch, w, b, dy, dx, dw, db = (
+        *(random(11, 5) for _ in range(2)),
+        *(random(5) for _ in range(2)),
+        *(random(*shape) for shape in ((11, 5), (11, 5), (5,), (5,))),
+    )
     made, alone = ([random(11, 5), random(11), random(11)] for _ in range(2))
     total = random(11, 5)
     run_all(norm.forward(*made, x, w, b, 1e-5, total=total, branch=branch))

@@ -12,10 +12,18 @@ from tests.kernels.product_shapes import Walled
 
 # queries, keys, heads, heads of keys, numbers in a head, causal
 SHAPES = [
-    (8, 8, 4, 4, 16, False), (8, 8, 4, 4, 16, True), (1, 8, 4, 4, 16, True), (5, 7, 4, 2, 32, True),
-    (3, 13, 2, 1, 64, True), (8, 64, 2, 2, 128, False), (7, 5, 2, 2, 16, False), (1, 1, 2, 2, 16, True),
-    (2, 9, 4, 4, 48, True), (4, 16, 2, 2, 16, False), (6, 11, 2, 2, 112, True),
-]  # fmt: skip
+    (8, 8, 4, 4, 16, False),
+    (8, 8, 4, 4, 16, True),
+    (1, 8, 4, 4, 16, True),
+    (5, 7, 4, 2, 32, True),
+    (3, 13, 2, 1, 64, True),
+    (8, 64, 2, 2, 128, False),
+    (7, 5, 2, 2, 16, False),
+    (1, 1, 2, 2, 16, True),
+    (2, 9, 4, 4, 48, True),
+    (4, 16, 2, 2, 16, False),
+    (6, 11, 2, 2, 112, True),
+]
 RNG = np.random.default_rng(3)
 
 
@@ -128,11 +136,15 @@ def test_others_are_left_to_the_strips():
     starts = np.zeros((2, 8), np.int64)
     more, most = (np.empty((2, count, 64), np.float32) for count in (9, 65))
     others = [
-        (more, more, 4, None, True, 0), (q, most, 4, None, True, 0), (q, k, 16, None, True, 0),
-        (q, k, 4, starts, True, 0), (q, k, 4, None, True, 3), (q, k[:, :7], 4, None, True, 0),
+        (more, more, 4, None, True, 0),
+        (q, most, 4, None, True, 0),
+        (q, k, 16, None, True, 0),
+        (q, k, 4, starts, True, 0),
+        (q, k, 4, None, True, 3),
+        (q, k[:, :7], 4, None, True, 0),
         (*(np.empty((2, 8, 2 * 144), np.float32) for _ in "qk"), 2, None, True, 0),
         (*(np.empty((2, 8, 64), ml_dtypes.bfloat16) for _ in "qk"), 4, None, True, 0),
-    ]  # fmt: skip
+    ]
     assert not any(cpu_few.is_few(*each) for each in others)
     assert cpu_few.is_few(q, k[:, :7], 4, None, False, 0)
 

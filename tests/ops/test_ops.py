@@ -670,10 +670,17 @@ def test_clip(norm: float, limit: float, scale: float) -> None:
 @pytest.mark.parametrize(
     ("loss", "norm", "limit", "finite"),
     [
-        (1.0, 2e19, inf, 0), (1.0, 2e19, 1.0, 1), (1.0, 2e19, 1e19, 0), (1.0, inf, 1.0, 0), (1.0, nan, 1.0, 0),
-        (1.0, inf, inf, 0), (inf, 1.0, 1.0, 0), (nan, 1.0, 1.0, 0), (1.0, 9e18, inf, 1),
+        (1.0, 2e19, inf, 0),
+        (1.0, 2e19, 1.0, 1),
+        (1.0, 2e19, 1e19, 0),
+        (1.0, inf, 1.0, 0),
+        (1.0, nan, 1.0, 0),
+        (1.0, inf, inf, 0),
+        (inf, 1.0, 1.0, 0),
+        (nan, 1.0, 1.0, 0),
+        (1.0, 9e18, inf, 1),
     ],
-)  # fmt: skip
+)
 def test_clip_says_whether_the_step_may_be_taken(loss: float, norm: float, limit: float, finite: int) -> None:
     """What counts is the gradient as the update will see it, clipped, and the loss, whatever its gradient."""
     found = np.full(1, -1)
@@ -753,10 +760,24 @@ def adamw(weights: Array, m: Array, v: Array, g: Array, step: int, decay: float 
     lengths = {"moved": empty(len(weights)), "norms": empty(len(weights))}
     options: dict[str, Any] = {"scale": 1.0, "lr": 0.1, "eps": 0.0, "decayed": (), **lengths} | more
     OPS["adamw"].forward(
-        weights, m, v, None, made, options["moved"], options["norms"],
-        g, one(options["scale"]), YES, one(options["lr"]),
-        0.9, 0.99, options["eps"], decay, options["decayed"], tuple(range(len(weights))),
-    )  # fmt: skip
+        weights,
+        m,
+        v,
+        None,
+        made,
+        options["moved"],
+        options["norms"],
+        g,
+        one(options["scale"]),
+        YES,
+        one(options["lr"]),
+        0.9,
+        0.99,
+        options["eps"],
+        decay,
+        options["decayed"],
+        tuple(range(len(weights))),
+    )
     assert made.tolist() == [step]
 
 

@@ -115,9 +115,16 @@ def tiny() -> Tiny:
         p.clip.forward(scale=write(scale), finite=write(finite), loss=loss, norm=norm, limit=limit, largest=largest)
     with p.phase("update"):
         p.sgd.forward(
-            weights=update(weights), step=update(step), moved=write(moved), norms=write(sizes),
-            gradients=gradients, scale=scale, finite=finite, lr=lr, sections=(0,),
-        )  # fmt: skip
+            weights=update(weights),
+            step=update(step),
+            moved=write(moved),
+            norms=write(sizes),
+            gradients=gradients,
+            scale=scale,
+            finite=finite,
+            lr=lr,
+            sections=(0,),
+        )
     built = p.build()
     zero, linear1, relu, linear2, error, dlinear2, drelu, dlinear1, global_norm, clip, sgd = built.calls
     program = Program(built.calls, (*built.buffers, spare))
@@ -439,9 +446,16 @@ def test_update_of_uninitialised_memory() -> None:
     scale, lr, moved, norms = (p.buffer("input", name, (1,), "scalar") for name in ("scale", "lr", "moved", "norms"))
     step, finite = (p.buffer("state", name, (1,), "index") for name in ("step", "finite"))
     p.sgd.forward(
-        weights=update(weights), step=update(step), moved=write(moved), norms=write(norms),
-        gradients=gradients, scale=scale, finite=finite, lr=lr, sections=(0,),
-    )  # fmt: skip
+        weights=update(weights),
+        step=update(step),
+        moved=write(moved),
+        norms=write(norms),
+        gradients=gradients,
+        scale=scale,
+        finite=finite,
+        lr=lr,
+        sections=(0,),
+    )
     program = p.build()
     refusal(lambda: verify(program), "unset", program.calls[0], "read before it is written")
 
@@ -997,9 +1011,14 @@ def test_what_nobody_needs_is_known_by_all_it_reads(mean: str, word: str) -> Non
     with p.phase("forward"):
         for given, normed, kept in ((x, first, "other"), (first, n, "mean")):
             p.layernorm.forward(
-                y=write(normed), mean=write(means[kept]), rstd=write(means["rstd"]), x=given,
-                weight=weight, bias=bias, eps=1e-5,
-            )  # fmt: skip
+                y=write(normed),
+                mean=write(means[kept]),
+                rstd=write(means["rstd"]),
+                x=given,
+                weight=weight,
+                bias=bias,
+                eps=1e-5,
+            )
         p.linear.forward(y=write(y), x=n, weight=w)
     with p.phase("backward"):
         p.squared_error.backward(loss=write(loss), dx=write(dy), x=y, table=table, targets=targets, count=count)

@@ -158,9 +158,7 @@ def judge(p: Builder, state: Buffer, dstate: Buffer) -> None:
     """A squared error of three rows, as the first backward call."""
     targets, count = p.buffer("input", "targets", state.shape[:1], "index"), p.buffer("input", "count", (1,), "scalar")
     loss, goals = p.buffer("output", "loss", (1,), "statistic"), p.buffer("constant", "goals", (5, state.shape[-1]))
-    p.squared_error.backward(
-        loss=write(loss), dx=write(dstate), x=state, table=goals, targets=targets, count=count
-    )  # fmt: skip
+    p.squared_error.backward(loss=write(loss), dx=write(dstate), x=state, table=goals, targets=targets, count=count)
 
 
 def by_columns() -> Program:
@@ -182,7 +180,7 @@ def by_columns() -> Program:
         judge(p, y, dy)
         p.layernorm.backward(
             dx=write(da), dweight=add(dweight), dbias=add(dbias), dy=dy, x=a, weight=weight, mean=mean, rstd=rstd
-        )  # fmt: skip
+        )
         for op, at in reversed(thirds):
             span = (at, at + 2)
             op.backward(dx=write(dh.columns(*span)), dy=da.columns(*span), x=h.columns(*span))
@@ -281,10 +279,15 @@ def test_small_lists_are_right() -> None:
         (two_steps(unused=True), "no loss depends on second,"),
     ],
     ids=[
-        "gradient by other rows", "exchanged axes", "recomputed by other rows", "two losses in one", "fewer rows",
-        "of a loss by other rows", "the last of what is not used",
+        "gradient by other rows",
+        "exchanged axes",
+        "recomputed by other rows",
+        "two losses in one",
+        "fewer rows",
+        "of a loss by other rows",
+        "the last of what is not used",
     ],
-)  # fmt: skip
+)
 def test_rows_count_as_columns_do(program: Program, words: str) -> None:
     """Kernels that fold leading axes take any of them; positions, heads and the rows of a weight are then others."""
     with pytest.raises(ProgramError, match=words):

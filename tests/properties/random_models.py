@@ -69,9 +69,12 @@ def made(configuration: Configuration, **options: Any) -> tuple[Model, Array, Ar
     """The model with random weights and a batch of its own, float64 on the reference unless told otherwise."""
     rng = np.random.default_rng(configuration.seed)
     model = Model(
-        configuration.preset, batch=configuration.batch, time=configuration.time,
-        **{"backend": "reference", "optimizer": None, **options}, **configuration.fields,
-    )  # fmt: skip
+        configuration.preset,
+        batch=configuration.batch,
+        time=configuration.time,
+        **{"backend": "reference", "optimizer": None, **options},
+        **configuration.fields,
+    )
     inputs, targets = configuration.batch_of(rng, model)
     configuration.scramble(rng, model)
     return model, inputs.astype(model.precision.name) if model.config.features else inputs, targets

@@ -59,9 +59,21 @@ def test_a_position_comes_back(name):
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("epoch", -1), ("epoch", "0"), ("epoch", True), ("epoch", None), ("position", -1), ("position", 10**9),
-     ("position", 1.0), ("position", None), ("seed", 99), ("seed", None), ("batch", 5), ("batch", "32")],
-)  # fmt: skip
+    [
+        ("epoch", -1),
+        ("epoch", "0"),
+        ("epoch", True),
+        ("epoch", None),
+        ("position", -1),
+        ("position", 10**9),
+        ("position", 1.0),
+        ("position", None),
+        ("seed", 99),
+        ("seed", None),
+        ("batch", 5),
+        ("batch", "32"),
+    ],
+)
 def test_a_damaged_position_is_one_sentence_and_nothing_moves(name, field, value):
     stream = STREAMS[name]()
     next(stream)

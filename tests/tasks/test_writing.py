@@ -116,8 +116,10 @@ def test_the_right_answers_are_known(model):
     batches = list(READER.batches(model, "Max(1,6,2) Min(1,6,2) First(4,0,0) Last(0,0,7)"))
     assert [inputs.shape for inputs, _ in batches] == [(3, 8), (3, 8)]
     assert np.concatenate([targets.reshape(3, -1)[:, -1] for _, targets in batches]).tolist() == [
-        *asked.answers, -1, -1,
-    ]  # fmt: skip
+        *asked.answers,
+        -1,
+        -1,
+    ]
     for inputs, targets in batches:
         model.loss(inputs, targets)  # takes them
 

@@ -298,9 +298,16 @@ def test_patience_that_is_over_ends_it_with_nothing_in_flight():
 
 def request(**changes):
     settings = Settings(
-        data="operations", backend="reference", batch=400, steps=16, lr=1e-3, log_every=4, eval_every=10,
-        save_every=7, **changes,
-    )  # fmt: skip
+        data="operations",
+        backend="reference",
+        batch=400,
+        steps=16,
+        lr=1e-3,
+        log_every=4,
+        eval_every=10,
+        save_every=7,
+        **changes,
+    )
     return Request("ops-102k", {"layers": 1, "channels": 8, "heads": 2, "dropout": 0.1}, settings)
 
 

@@ -59,16 +59,38 @@ def test_the_sound_state_is_taken(run):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("step", None), ("step", -1), ("step", 2.0), ("step", True), ("step", 10**400), ("added", 2), ("added", "1"),
-        ("loss", None), ("loss", "x"), ("loss", 10**400), ("loss", float("nan")), ("data", []), ("data", None),
-        ("best", "x"), ("best", [1]), ("without_better", None), ("updates", -1), ("updates", 10**30),
-        ("first_spread", {}), ("data", {}), ("data", {"epoch": -1, "position": 0}),
-        ("data", {"epoch": 0, "position": 10**9}), ("data", {"epoch": "0", "position": 0}),
+        ("step", None),
+        ("step", -1),
+        ("step", 2.0),
+        ("step", True),
+        ("step", 10**400),
+        ("added", 2),
+        ("added", "1"),
+        ("loss", None),
+        ("loss", "x"),
+        ("loss", 10**400),
+        ("loss", float("nan")),
+        ("data", []),
+        ("data", None),
+        ("best", "x"),
+        ("best", [1]),
+        ("without_better", None),
+        ("updates", -1),
+        ("updates", 10**30),
+        ("first_spread", {}),
+        ("data", {}),
+        ("data", {"epoch": -1, "position": 0}),
+        ("data", {"epoch": 0, "position": 10**9}),
+        ("data", {"epoch": "0", "position": 0}),
         ("data", {"epoch": 0, "position": True}),
-        ("spikes", {}), ("spikes", {"recent": [1, "x"], "start": None, "calm": 1}), ("spikes", 3),
-        ("spikes", {"recent": [], "calm": 0}), ("norms", [{"head": "1"}]), ("norms", {}),
+        ("spikes", {}),
+        ("spikes", {"recent": [1, "x"], "start": None, "calm": 1}),
+        ("spikes", 3),
+        ("spikes", {"recent": [], "calm": 0}),
+        ("norms", [{"head": "1"}]),
+        ("norms", {}),
     ],
-)  # fmt: skip
+)
 def test_a_state_without_sense(run, name, value):
     with_state(run, {**state_of(run), name: value})
     with pytest.raises(TapelessError, match="damaged"):
@@ -128,12 +150,21 @@ STEP = {"kind": "step", "step": 10, "loss": 1.0, "gradient_norms": {"head": 1.0}
 @pytest.mark.parametrize(
     "change",
     [
-        {"loss": "x"}, {"loss": []}, {"loss": True}, {"gradient_norms": 1}, {"gradient_norms": {"head": "x"}},
-        {"step": -1}, {"step": 1.5}, {"phases": []}, {"kind": 7}, {"kind": "stop", "reason": 7},
+        {"loss": "x"},
+        {"loss": []},
+        {"loss": True},
+        {"gradient_norms": 1},
+        {"gradient_norms": {"head": "x"}},
+        {"step": -1},
+        {"step": 1.5},
+        {"phases": []},
+        {"kind": 7},
+        {"kind": "stop", "reason": 7},
         {"kind": "spike", "message": None},
-        {"kind": "evaluation", "dead_units": [1]}, {"kind": "evaluation", "best": "yes"},
+        {"kind": "evaluation", "dead_units": [1]},
+        {"kind": "evaluation", "best": "yes"},
     ],
-)  # fmt: skip
+)
 def test_a_line_of_metrics_without_sense(tmp_path, change):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(STEP) + "\n" + json.dumps({**STEP, **change}) + "\n")
     with pytest.raises(TapelessError, match=r"line 2 of .* is not a line of metrics"):
@@ -157,19 +188,39 @@ def test_metrics_of_a_kind_that_is_not_known_here_are_kept(tmp_path):
 
 
 SOURCE = {
-    "fasta": "/a.fa", "gff": "/a.gff", "feature": None, "held_out": ["chr1"], "signal": None, "labels": None,
-    "amplitude": 1.0, "scales": [3.0, 4.0],
-}  # fmt: skip
+    "fasta": "/a.fa",
+    "gff": "/a.gff",
+    "feature": None,
+    "held_out": ["chr1"],
+    "signal": None,
+    "labels": None,
+    "amplitude": 1.0,
+    "scales": [3.0, 4.0],
+}
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"fasta": "\ud800"}, {"fasta": 7}, {"fasta": None}, {"gff": None}, {"signal": "/s.npy"}, {"held_out": "chr1"},
-        {"held_out": [1]}, {"held_out": None}, {"amplitude": 10**400}, {"amplitude": float("nan")}, {"amplitude": "1"},
-        {"amplitude": True}, {"amplitude": 0}, {"scales": []}, {"scales": "3"}, {"scales": [10**400]}, {"feature": []},
+        {"fasta": "\ud800"},
+        {"fasta": 7},
+        {"fasta": None},
+        {"gff": None},
+        {"signal": "/s.npy"},
+        {"held_out": "chr1"},
+        {"held_out": [1]},
+        {"held_out": None},
+        {"amplitude": 10**400},
+        {"amplitude": float("nan")},
+        {"amplitude": "1"},
+        {"amplitude": True},
+        {"amplitude": 0},
+        {"scales": []},
+        {"scales": "3"},
+        {"scales": [10**400]},
+        {"feature": []},
     ],
-)  # fmt: skip
+)
 def test_a_source_without_sense(tmp_path, change):
     (tmp_path / "source.json").write_text(json.dumps({**SOURCE, **change}))
     with pytest.raises(TapelessError, match=r"source\.json is damaged"):

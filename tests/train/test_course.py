@@ -16,20 +16,35 @@ from tapeless.train.metrics import FILE, each_line, last_step, parsed, read_metr
 
 STEP = {"kind": "step", "step": 3, "loss": 0.5, "lr": 0.1, "gradient_norm": 1.5, "tokens_per_second": 100.0}
 ROWS = [
-    json.dumps(STEP), json.dumps({**STEP, "phases": {"data": 0.5}, "update_ratios": {"head": None, "blocks.0": 1e-3}}),
+    json.dumps(STEP),
+    json.dumps({**STEP, "phases": {"data": 0.5}, "update_ratios": {"head": None, "blocks.0": 1e-3}}),
     '{"kind": "step"}',
-    '{"kind": "step", "step": -1}', '{"kind": "step", "step": 1.0}', '{"kind": "step", "step": true}',
-    '{"kind": "step", "step": 9223372036854775808}', '{"kind": "step", "step": 1, "loss": {}}',
-    '{"kind": "step", "step": 1, "loss": {"a": 1.0}}', '{"kind": "step", "step": 1, "gradient_norms": 1.0}',
-    '{"kind": "step", "step": 1, "gradient_norms": {"a": "b"}}', '{"kind": "step", "step": 1, "loss": "1"}',
-    '{"kind": "step", "step": 1, "loss": NaN}', '{"kind": "step", "step": 1, "loss": 7}',
-    '{"kind": "step", "step": 1, "other": [1, "\\ud800"]}', '{"kind": "step", "step": 1, "other": {"\\ud800": 1.0}}',
-    '{"kind": "step", "step": 1} x', '\ufeff{"kind": "step", "step": 1}', ' {"kind": "step", "step": 1} ',
-    "", "[]", "1",
+    '{"kind": "step", "step": -1}',
+    '{"kind": "step", "step": 1.0}',
+    '{"kind": "step", "step": true}',
+    '{"kind": "step", "step": 9223372036854775808}',
+    '{"kind": "step", "step": 1, "loss": {}}',
+    '{"kind": "step", "step": 1, "loss": {"a": 1.0}}',
+    '{"kind": "step", "step": 1, "gradient_norms": 1.0}',
+    '{"kind": "step", "step": 1, "gradient_norms": {"a": "b"}}',
+    '{"kind": "step", "step": 1, "loss": "1"}',
+    '{"kind": "step", "step": 1, "loss": NaN}',
+    '{"kind": "step", "step": 1, "loss": 7}',
+    '{"kind": "step", "step": 1, "other": [1, "\\ud800"]}',
+    '{"kind": "step", "step": 1, "other": {"\\ud800": 1.0}}',
+    '{"kind": "step", "step": 1} x',
+    '\ufeff{"kind": "step", "step": 1}',
+    ' {"kind": "step", "step": 1} ',
+    "",
+    "[]",
+    "1",
     '{"kind": "step", "step": 1, "loss": ' + "9" * 5000 + "}",
-    "[" * 100_000, '{"kind": "step", "step": 1, "x": {"y": {}}}',
-    '{"kind": 1, "step": 1}', '{"kind": "stop", "step": 1, "reason": 1}', '{"kind": "stop", "step": 1, "reason": "é"}',
-]  # fmt: skip
+    "[" * 100_000,
+    '{"kind": "step", "step": 1, "x": {"y": {}}}',
+    '{"kind": 1, "step": 1}',
+    '{"kind": "stop", "step": 1, "reason": 1}',
+    '{"kind": "stop", "step": 1, "reason": "é"}',
+]
 
 
 @pytest.mark.parametrize("row", [*(row.encode("utf-8", "surrogatepass") for row in ROWS), b'{"kind": "\xff"}'])

@@ -37,10 +37,14 @@ def history(size: int = COUNT, start: dict[str, Any] | None = START, **changes: 
     lines: list[dict[str, Any]] = [] if start is None else [start]
     for number in range(size):
         line = {
-            "kind": "step", "step": 10 * number or 1, "loss": 3 * 0.9**number + 0.05 * rng.uniform(), "lr": 1e-3,
-            "gradient_norm": 1.0, "gradient_norms": dict.fromkeys(LAYERS, 0.5),
+            "kind": "step",
+            "step": 10 * number or 1,
+            "loss": 3 * 0.9**number + 0.05 * rng.uniform(),
+            "lr": 1e-3,
+            "gradient_norm": 1.0,
+            "gradient_norms": dict.fromkeys(LAYERS, 0.5),
             "update_ratios": updates(5e-3 if number == 0 else 1e-3),
-        }  # fmt: skip
+        }
         for name, value in changes.items():
             line[name] = value(number) if callable(value) else value
         lines.append(line)
@@ -346,9 +350,7 @@ def test_too_little_to_say():
 
 
 # A text of random words, 300 updates with a cosine schedule: with 1,000 it learns.
-ARRIVING = (
-    5.213, 4.618, 4.048, 3.608, 3.290, 3.092, 2.979, 2.919, 2.884, 2.863, 2.848, 2.839, 2.832, 2.827, 2.822,
-)  # fmt: skip
+ARRIVING = (5.213, 4.618, 4.048, 3.608, 3.290, 3.092, 2.979, 2.919, 2.884, 2.863, 2.848, 2.839, 2.832, 2.827, 2.822)
 
 
 @pytest.mark.parametrize("chance", [2.68, 2.80])
@@ -436,8 +438,16 @@ def junk_line(rng: np.random.Generator) -> dict[str, Any]:
 
 
 NUMBERS = (
-    "loss", "lr", "gradient_norm", "train_loss", "accuracy", "spread", "chance_loss", "chance_accuracy", "examples",
-)  # fmt: skip
+    "loss",
+    "lr",
+    "gradient_norm",
+    "train_loss",
+    "accuracy",
+    "spread",
+    "chance_loss",
+    "chance_accuracy",
+    "examples",
+)
 
 
 @pytest.mark.parametrize("seed", range(4))

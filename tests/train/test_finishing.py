@@ -236,8 +236,11 @@ def test_trainings_that_are_killed_in_every_phase_record_what_one_that_was_not_d
     life is a process."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.kills", "--kills", "14", "--seed", "1"],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"14 kills \((2 \w+ [ \w]+(, )?){7}\): all \d+ trainings recorded what .*", last), last

@@ -146,9 +146,16 @@ def test_what_is_due_when():
         if isinstance(event, SaveDue | Evaluated | Logged):
             at.append((type(event).__name__, step))
     assert at == [
-        ("Logged", 1), ("Evaluated", 4), ("SaveDue", 4), ("Logged", 5), ("Evaluated", 8), ("SaveDue", 8),
-        ("Logged", 10), ("Evaluated", 10), ("SaveDue", 10),
-    ]  # fmt: skip
+        ("Logged", 1),
+        ("Evaluated", 4),
+        ("SaveDue", 4),
+        ("Logged", 5),
+        ("Evaluated", 8),
+        ("SaveDue", 8),
+        ("Logged", 10),
+        ("Evaluated", 10),
+        ("SaveDue", 10),
+    ]
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

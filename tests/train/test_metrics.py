@@ -180,8 +180,12 @@ def test_lines_come_back_as_they_were_written(tmp_path):
     assert "NaN" not in text
     assert "Infinity" not in text
     assert read_metrics(tmp_path)[1] == {
-        "kind": "stop", "step": 11, "reason": "all done … ✓", "loss": None, "norms": {"a": None, "b": [None]},
-    }  # fmt: skip
+        "kind": "stop",
+        "step": 11,
+        "reason": "all done … ✓",
+        "loss": None,
+        "norms": {"a": None, "b": [None]},
+    }
 
 
 def test_a_kill_at_any_byte_costs_the_torn_line_alone(tmp_path):
@@ -210,8 +214,11 @@ def test_cutting_forgets_what_came_after_a_step(tmp_path):
         file.write('{"kind": "st')
     recorder.cut_after(6)
     assert [(line["kind"], line["step"]) for line in read_metrics(tmp_path)] == [
-        ("step", 5), ("evaluation", 5), ("step", 6), ("evaluation", 6),
-    ]  # fmt: skip
+        ("step", 5),
+        ("evaluation", 5),
+        ("step", 6),
+        ("evaluation", 6),
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     recorder.record("step", 7)
     assert len(read_metrics(tmp_path)) == 5

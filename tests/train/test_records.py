@@ -64,9 +64,7 @@ def test_a_row_holds_what_the_calls_wrote(tmp_path, backend):
     for number, (call, arrays) in enumerate(other.trace(*batch(other))):
         for index, argument in enumerate(call.writes):
             values = np.asarray(arrays[argument.name], np.float64)
-            wanted[number, index] = (
-                np.sqrt(np.mean(values**2)), np.mean(values == 0), np.abs(values).max(), 0.0
-            )  # fmt: skip
+            wanted[number, index] = (np.sqrt(np.mean(values**2)), np.mean(values == 0), np.abs(values).max(), 0.0)
     assert len(found.header.results) > 60
     for result, where in enumerate(found.header.results):
         columns = [found.header.column(result, statistic) for statistic in STATISTICS]

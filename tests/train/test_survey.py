@@ -47,8 +47,12 @@ def place(tmp_path_factory):
 def test_every_run_is_found_in_its_state(place):
     found = {each.folder.name: each for each in survey(place)}
     assert {name: each.state for name, each in found.items()} == {
-        "finished": "finished", "stopped": "stopped", "killed": "stopped", "torn": "damaged", "bad": "damaged",
-    }  # fmt: skip
+        "finished": "finished",
+        "stopped": "stopped",
+        "killed": "stopped",
+        "torn": "damaged",
+        "bad": "damaged",
+    }
     assert found["stopped"].reason == "stopped by SIGINT"
     assert found["killed"].reason == "it was killed"
     assert "line 1 of" in found["torn"].reason

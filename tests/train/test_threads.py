@@ -184,9 +184,11 @@ def test_a_resumed_run_may_be_told_what_it_is(tmp_path, request_of):
     given = {"chunk": None, "layers": 1, "lean": True}
     resume(tmp_path / "run", given, {"batch": 4, "precision": "float32", "backend": "cpu"}).run.release()
     for model, settings, name in (
-        ({"chunk": 7}, {}, "chunk"), ({"layers": 2}, {}, "layers"), ({}, {"batch": 5}, "batch"),
+        ({"chunk": 7}, {}, "chunk"),
+        ({"layers": 2}, {}, "layers"),
+        ({}, {"batch": 5}, "batch"),
         ({}, {"precision": "bfloat16"}, "precision"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(TapelessError, match=f"^{name} cannot be changed in the middle of a run"):
             resume(tmp_path / "run", model, settings)
 

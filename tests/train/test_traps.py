@@ -61,9 +61,9 @@ def edited(folder, before, after):
         ('backend = "reference"', 'backend = "cpu"', "backend is 'cpu' by .*trained with 'reference'"),
         ("batch = 8", "batch = 16", "batch is 16 by .*trained with 8"),
         ("seed = 0", "seed = 1", "seed is 1 by .*trained with 0"),
-        ("[model]", '[loss]\nclass_weights = [' + "2.0, " * 20 + "]\n[model]", "trained without class_weights"),
+        ("[model]", "[loss]\nclass_weights = [" + "2.0, " * 20 + "]\n[model]", "trained without class_weights"),
     ],
-)  # fmt: skip
+)
 def test_what_would_make_it_another_run_is_refused(half, before, after, named):
     edited(half, before, after)
     kept = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}

@@ -21,9 +21,19 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     model = tapeless.Model(
-        "llama-4x256", layers=1, channels=16, heads=2, kv_heads=1, hidden=24, vocab=400, context=64,
-        backend="reference", precision="float32", time=1, optimizer=None,
-    )  # fmt: skip
+        "llama-4x256",
+        layers=1,
+        channels=16,
+        heads=2,
+        kv_heads=1,
+        hidden=24,
+        vocab=400,
+        context=64,
+        backend="reference",
+        precision="float32",
+        time=1,
+        optimizer=None,
+    )
     (tmp_path / "tokenizer.json").write_text(tokenizer_json())
     whole = tmp_path / "models" / "whole"
     write_folder(whole, model.config, model.weights(), tmp_path / "tokenizer.json", chat=Chat(CHATML, TOKENS, (0, 3)))

@@ -47,9 +47,18 @@ def test_logits_and_gradients_are_those_of_hugging_face():
     gpt2 = their_gpt2()
     weights = {our_name(name): weight for name, weight in gpt2.named_parameters()}
     model = Model(
-        "gpt2-124m", layers=3, channels=48, heads=4, vocab=101, context=32,
-        batch=3, time=20, backend="reference", precision="float64", optimizer=None,
-    )  # fmt: skip
+        "gpt2-124m",
+        layers=3,
+        channels=48,
+        heads=4,
+        vocab=101,
+        context=32,
+        batch=3,
+        time=20,
+        backend="reference",
+        precision="float64",
+        optimizer=None,
+    )
     assert {name: weight.shape for name, weight in model.params.items()} == {
         name: tuple(weight.shape) for name, weight in weights.items()
     }

@@ -17,10 +17,19 @@ from tapeless.weights.hugging_face import read_config, write_folder
 
 SMALL = {"layers": 1, "channels": 8, "heads": 2, "vocab": 257, "context": 16}
 TEXTS = [
-    "", " ", "  two  spaces ", "\n\n\t\r\n", "don't 123 ÄÖÜ", "<|endoftext|>", "a<|endoftext|>b", "\0\x7f",
+    "",
+    " ",
+    "  two  spaces ",
+    "\n\n\t\r\n",
+    "don't 123 ÄÖÜ",
+    "<|endoftext|>",
+    "a<|endoftext|>b",
+    "\0\x7f",
     "😀👩‍👩‍👧 é é",
-    "\u2028\ufeff\U0010ffff", "".join(map(chr, range(256))), "x" * 3000,
-]  # fmt: skip
+    "\u2028\ufeff\U0010ffff",
+    "".join(map(chr, range(256))),
+    "x" * 3000,
+]
 
 
 @pytest.fixture(scope="module")

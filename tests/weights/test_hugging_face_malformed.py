@@ -105,8 +105,17 @@ def test_shards_and_their_index_are_read(folder, good):
 
 
 def test_what_a_config_may_leave_out(folder, good):
-    edit_config(folder, n_positions=..., n_ctx=7, activation_function=..., layer_norm_epsilon=..., n_inner=...,
-                tie_word_embeddings=..., scale_attn_weights=..., add_cross_attention=...)  # fmt: skip
+    edit_config(
+        folder,
+        n_positions=...,
+        n_ctx=7,
+        activation_function=...,
+        layer_norm_epsilon=...,
+        n_inner=...,
+        tie_word_embeddings=...,
+        scale_attn_weights=...,
+        add_cross_attention=...,
+    )
     assert read_config(folder) == read_config(good)
 
 
@@ -335,7 +344,7 @@ BAD_FILES = [
     (placed(""), "not the name"),
     (placed(7), "not the name"),
     (placed([FIRST]), "not the name"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "fragment"), BAD_FILES)

@@ -20,14 +20,27 @@ from tapeless.weights.runs import export_run, import_folder
 from tests.oracles import disagreements, torch_gradients
 
 TINY: dict[str, Any] = {
-    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 40, "vocab_size": 61, "max_position_embeddings": 96, "rms_norm_eps": 1e-3,
-    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "attn_implementation": "sdpa",
-}  # fmt: skip
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "vocab_size": 61,
+    "max_position_embeddings": 96,
+    "rms_norm_eps": 1e-3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "attn_implementation": "sdpa",
+}
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 300.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 300.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
+}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "llama": (LlamaConfig, {}),
     "llama, tied, one head of keys": (LlamaConfig, {"tie_word_embeddings": True, "num_key_value_heads": 1}),

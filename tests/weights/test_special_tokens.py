@@ -59,9 +59,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.add_special_tokens(ADDED)
     config = LlamaConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=len(WORDS),
         max_position_embeddings=64,
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     theirs = LlamaForCausalLM(config)
     for weight in theirs.parameters():

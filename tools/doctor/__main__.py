@@ -94,12 +94,21 @@ def _document(results: list[Result], folders: list[Path]) -> str:
             f"| {_loss(before)} | {after} |"
         )
     return TEXT.format(
-        rows="\n".join(rows), right=right, counted=len(counted), share=f"{right / len(counted):.0%}", wrong=wrong,
-        tried=len(advised), better=better, day=f"{date.today():%-d %B %Y}", development=len(DEVELOPMENT),
-        first=len(FIRST), missing=", ".join(sorted(missing)) or "none", all=len(results),
+        rows="\n".join(rows),
+        right=right,
+        counted=len(counted),
+        share=f"{right / len(counted):.0%}",
+        wrong=wrong,
+        tried=len(advised),
+        better=better,
+        day=f"{date.today():%-d %B %Y}",
+        development=len(DEVELOPMENT),
+        first=len(FIRST),
+        missing=", ".join(sorted(missing)) or "none",
+        all=len(results),
         all_right=sum(_first(result).kind == result.trial.cause for result in results),
         left_out="; ".join(f"{trial.preset}: {trial.name} ({trial.cause})" for trial in struck) or "none",
-    )  # fmt: skip
+    )
 
 
 def _loss(value: float | None) -> str:

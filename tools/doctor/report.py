@@ -41,9 +41,22 @@ HELPS = {
 }
 OPTIONS = {"lr": float, "steps": int, "placement": str, "clip": float}
 KEPT = (
-    "kind", "step", "loss", "lr", "gradient_norm", "gradient_norms", "update_ratios", "train_loss", "accuracy",
-    "dead_units", "spread", "reason", "chance_loss", "chance_accuracy", "examples",
-)  # fmt: skip
+    "kind",
+    "step",
+    "loss",
+    "lr",
+    "gradient_norm",
+    "gradient_norms",
+    "update_ratios",
+    "train_loss",
+    "accuracy",
+    "dead_units",
+    "spread",
+    "reason",
+    "chance_loss",
+    "chance_accuracy",
+    "examples",
+)
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,13 @@ class Trial:
         model = {name: value for name, value in self.cure.items() if name in fields}
         settings = {name: value for name, value in self.cure.items() if name not in fields and name != "data"}
         return replace(
-            self, model={**self.model, **model}, settings={**self.settings, **settings},
-            data=self.cure.get("data", self.data), cure={}, damage="",
-        )  # fmt: skip
+            self,
+            model={**self.model, **model},
+            settings={**self.settings, **settings},
+            data=self.cure.get("data", self.data),
+            cure={},
+            damage="",
+        )
 
 
 def run_all(trials: Mapping[Path, Trial]) -> None:

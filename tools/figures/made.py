@@ -180,9 +180,12 @@ def _joined(lines: list[str]) -> list[str]:
 def _counts_of_check() -> list[str]:
     gradients, _ = _gradients()
     return [
-        f"{len(PRESETS)} presets", f"{_differentiable()} ops", f"{len(CONFIGURATIONS)} models",
-        f"All {gradients:,} gradients hold", f"All {len(OPS)} ops",
-    ]  # fmt: skip
+        f"{len(PRESETS)} presets",
+        f"{_differentiable()} ops",
+        f"{len(CONFIGURATIONS)} models",
+        f"All {gradients:,} gradients hold",
+        f"All {len(OPS)} ops",
+    ]
 
 
 def _check_on_cpu() -> str:
@@ -213,9 +216,10 @@ def _trained_everywhere() -> list[str]:
     _, held_out = split(0)
     answers = zip(held_out.tokens[:4], held_out.answers[:4], strict=True)
     return [
-        f"epoch 1.00 step {steps:,} loss", f"epoch {epochs:.2f} step {round(epochs * steps):,} loss",
+        f"epoch 1.00 step {steps:,} loss",
+        f"epoch {epochs:.2f} step {round(epochs * steps):,} loss",
         *(f"{spell(tokens)} = {WORDS[answer]} ✓" for tokens, answer in answers),
-    ]  # fmt: skip
+    ]
 
 
 def _fine_tuning() -> str:

@@ -64,8 +64,11 @@ def _hunted(chosen: list[Reader], seed: int, inputs: int, first: int, workers: i
         for reader, result, findings in pool.map(lambda piece: _piece(piece[0], piece[1], seed), pieces):
             tried, refused, before, slowest = hunted[reader.name]
             hunted[reader.name] = (
-                tried + result.tried, refused + result.refused, before + findings, max(slowest, result.slowest),
-            )  # fmt: skip
+                tried + result.tried,
+                refused + result.refused,
+                before + findings,
+                max(slowest, result.slowest),
+            )
             for finding in findings:
                 kind = reader.name + re.sub(r"^input \d+|\d{3,}", "", finding)
                 kinds[kind] += 1

@@ -189,14 +189,30 @@ def _metrics(folder: Path) -> tuple[list[bytes], Read]:
     for step in range(10, 150, 10):
         norms = {"embedding": 0.5, "blocks.0": 0.4 / step, "head": 1.0}
         recorder.record(
-            "step", step, loss=3.0 / step, lr=1e-3, gradient_norm=1.2, gradient_norms=norms, update_ratios=norms,
-            tokens_per_second=1000.0, phases={"data": 0.1, "other": 0.9},
-        )  # fmt: skip
+            "step",
+            step,
+            loss=3.0 / step,
+            lr=1e-3,
+            gradient_norm=1.2,
+            gradient_norms=norms,
+            update_ratios=norms,
+            tokens_per_second=1000.0,
+            phases={"data": 0.1, "other": 0.9},
+        )
     recorder.record("spike", 60, message="the loss leapt to 9.")
     recorder.record(
-        "evaluation", 140, loss=1.0, accuracy=0.5, train_loss=None, train_accuracy=None, cross_entropy=None, epoch=1.5,
-        best=True, dead_units={"blocks.0": 0.3}, spread=None,
-    )  # fmt: skip
+        "evaluation",
+        140,
+        loss=1.0,
+        accuracy=0.5,
+        train_loss=None,
+        train_accuracy=None,
+        cross_entropy=None,
+        epoch=1.5,
+        best=True,
+        dead_units={"blocks.0": 0.3},
+        spread=None,
+    )
     recorder.record("stop", 140, reason="all 140 updates are done")
     sound = (folder / "metrics.jsonl").read_bytes()
 

@@ -46,13 +46,38 @@ TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 FRAGMENTS = (
-    "{% generation %}x{% endgeneration %}", "{{ raise_exception('no') }}", "{{ strftime_now('%Y') }}", "{{ messages }}",
-    "{% for a in range(999) %}{{ a }}{% endfor %}", "{{ ''.__class__ }}", "{% include 'x' %}", "{% macro f() %}",
-    "{{ f() }}", "{{ [].append(1) }}", "{{ 'a' * 9999999999 }}", "{{ 1 // 0 }}", "{{ messages[9].role }}", "{%- raw %}",
-    "{{ x.y.z }}", "{{ messages | map(attribute='role') | list }}", "{% set a = a %}", "{{ '%d' % 'x' }}", "{#", "}}",
-    "{% break %}", "{{ (1,) | tojson }}", "{{ messages | tojson }}", "{{ '\ud800' }}", "{{ 10 ** 99999 }}",
-    "{{ messages | sum }}", "{{ cycler }}", "{{ lipsum(9) }}", "{{ self }}", "{{ loop.index }}", "{{ eos_token }}",
-)  # fmt: skip
+    "{% generation %}x{% endgeneration %}",
+    "{{ raise_exception('no') }}",
+    "{{ strftime_now('%Y') }}",
+    "{{ messages }}",
+    "{% for a in range(999) %}{{ a }}{% endfor %}",
+    "{{ ''.__class__ }}",
+    "{% include 'x' %}",
+    "{% macro f() %}",
+    "{{ f() }}",
+    "{{ [].append(1) }}",
+    "{{ 'a' * 9999999999 }}",
+    "{{ 1 // 0 }}",
+    "{{ messages[9].role }}",
+    "{%- raw %}",
+    "{{ x.y.z }}",
+    "{{ messages | map(attribute='role') | list }}",
+    "{% set a = a %}",
+    "{{ '%d' % 'x' }}",
+    "{#",
+    "}}",
+    "{% break %}",
+    "{{ (1,) | tojson }}",
+    "{{ messages | tojson }}",
+    "{{ '\ud800' }}",
+    "{{ 10 ** 99999 }}",
+    "{{ messages | sum }}",
+    "{{ cycler }}",
+    "{{ lipsum(9) }}",
+    "{{ self }}",
+    "{{ loop.index }}",
+    "{{ eos_token }}",
+)
 
 
 def some_template(rng: Random, data: bytes) -> bytes:

@@ -9,18 +9,40 @@ from typing import Any
 Change = Callable[[ast.stmt, Any], None]  # done to a copy of a function, at the copy of the node
 
 OTHER_OPERATOR: dict[type, type] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+}
 OTHER_COMPARISON: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
 OTHER_FUNCTION = {
-    "min": "max", "max": "min", "sin": "cos", "cos": "sin", "write": "add", "add": "write",
-    "tril": "triu", "ones": "zeros", "sum": "mean", "mean": "sum", "largest": "larger",
+    "min": "max",
+    "max": "min",
+    "sin": "cos",
+    "cos": "sin",
+    "write": "add",
+    "add": "write",
+    "tril": "triu",
+    "ones": "zeros",
+    "sum": "mean",
+    "mean": "sum",
+    "largest": "larger",
     "norm_forward": "norm_backward",
-}  # fmt: skip
+}
 DROPPED_FUNCTIONS = ("sqrt", "exp", "log", "tanh", "abs", "nearest")
 SYMMETRIC = ("min", "max", "larger")
 AXES = {0: 1, 1: 0, 2: 1, 3: 2, -1: 0}

@@ -22,8 +22,14 @@ def begin() -> None:
 
 
 def keep(verdict: Verdict) -> None:
-    said = {"name": verdict.mutant.name, "source": _source(verdict.mutant.file), "killer": verdict.killer,
-            "how": verdict.how, "tests": verdict.tests, "seconds": round(verdict.seconds, 2)}  # fmt: skip
+    said = {
+        "name": verdict.mutant.name,
+        "source": _source(verdict.mutant.file),
+        "killer": verdict.killer,
+        "how": verdict.how,
+        "tests": verdict.tests,
+        "seconds": round(verdict.seconds, 2),
+    }
     with JOURNAL.open("a") as file:
         file.write(json.dumps(said) + "\n")
 

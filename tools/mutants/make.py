@@ -21,10 +21,19 @@ from zlib import crc32
 from tools.mutants.changes import changes
 
 SOURCES = (
-    "ops/*/reference.py", "ops/*/cpu.py", "kernels/cpu/division.py",
-    "models/parts/*.py", "models/blocks.py", "models/transformer.py", "models/adapters.py", "models/decoding.py",
-    "program/columns.py", "program/values.py", "program/adjoints.py", "program/verify.py",
-)  # fmt: skip
+    "ops/*/reference.py",
+    "ops/*/cpu.py",
+    "kernels/cpu/division.py",
+    "models/parts/*.py",
+    "models/blocks.py",
+    "models/transformer.py",
+    "models/adapters.py",
+    "models/decoding.py",
+    "program/columns.py",
+    "program/values.py",
+    "program/adjoints.py",
+    "program/verify.py",
+)
 SHARE, CPU_SHARE = 5, 120  # one in so many; those of a kernel must each be compiled
 LEFT_ALONE = ("flops", "pairs", "example", "_refuse", "refuse")  # and what declares buffers
 CONTEXT = 30  # characters of a statement that are shown around what is wrong with it

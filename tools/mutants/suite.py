@@ -31,9 +31,15 @@ COLLECTED = (
 # What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
 # say least about a formula.
 WITHOUT = (
-    "test_a_missing_numba", "test_the_same_kernels_with_products_of_our_own", "test_kernels_from_the_cache",
-    "test_flops", "test_any_model", "test_planning_allocates_nothing", "test_full_size", "test_importing",
-)  # fmt: skip
+    "test_a_missing_numba",
+    "test_the_same_kernels_with_products_of_our_own",
+    "test_kernels_from_the_cache",
+    "test_flops",
+    "test_any_model",
+    "test_planning_allocates_nothing",
+    "test_full_size",
+    "test_importing",
+)
 
 # No training step has these: what they compute is held to the model that reads everything every time.
 DECODING = ("positions_at", "remember", "cached_attention")

@@ -47,9 +47,14 @@ class Wanted:
 
     def _training(self, verified: bool) -> Program:
         return transformer.training(
-            self._laid_out, self.batch, self.time, self.optimizer,
-            master=self.precision.has_master, weighted=self.weighted, verified=verified,
-        )  # fmt: skip
+            self._laid_out,
+            self.batch,
+            self.time,
+            self.optimizer,
+            master=self.precision.has_master,
+            weighted=self.weighted,
+            verified=verified,
+        )
 
     def largest_batch(self, room: int, beside: int = 0) -> int:
         """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked

@@ -16,14 +16,35 @@ from tapeless.errors import TapelessError
 
 # What decides results or speed, and what optional parts need.
 PACKAGES = (
-    "numpy", "ml_dtypes", "numba", "llvmlite", "mkl", "torch", "triton", "tokenizers", "zstandard", "tensorboard",
-    "typer", "rich",
-)  # fmt: skip
+    "numpy",
+    "ml_dtypes",
+    "numba",
+    "llvmlite",
+    "mkl",
+    "torch",
+    "triton",
+    "tokenizers",
+    "zstandard",
+    "tensorboard",
+    "typer",
+    "rich",
+)
 # What kernels are compiled for, of the hundred features that a processor has.
 FEATURES = (
-    "sse4.2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "amx-bf16", "neon",
-    "sve", "bf16",
-)  # fmt: skip
+    "sse4.2",
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512vnni",
+    "avx512bf16",
+    "amx-bf16",
+    "neon",
+    "sve",
+    "bf16",
+)
 
 
 def environment() -> dict[str, Any]:

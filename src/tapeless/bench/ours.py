@@ -20,9 +20,14 @@ def build(work: Work) -> tuple[Model, Any, Any]:
         blas.set_threads(work.threads)
         blas.set_products(work.products)
     model = Model(
-        work.preset, batch=work.batch, time=work.time, backend=work.backend, precision=work.precision,
-        optimizer="adamw", **{"lean": True, **work.fields},
-    )  # fmt: skip
+        work.preset,
+        batch=work.batch,
+        time=work.time,
+        backend=work.backend,
+        precision=work.precision,
+        optimizer="adamw",
+        **{"lean": True, **work.fields},
+    )
     rng, shape = np.random.default_rng(0), (work.batch, work.time)
     config = model.config
     targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)

@@ -35,9 +35,12 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
     wanted = AutoConfig.for_model(**described | ends, attn_implementation="sdpa", use_cache=False)
     alpha: Any = adapters.scale * adapters.rank
     lora = peft.LoraConfig(
-        r=adapters.rank, lora_alpha=alpha, target_modules=their_targets(chosen),
-        fan_in_fan_out=described["model_type"] == "gpt2", task_type="CAUSAL_LM",
-    )  # fmt: skip
+        r=adapters.rank,
+        lora_alpha=alpha,
+        target_modules=their_targets(chosen),
+        fan_in_fan_out=described["model_type"] == "gpt2",
+        task_type="CAUSAL_LM",
+    )
     model: Any = peft.get_peft_model(AutoModelForCausalLM.from_config(wanted), lora)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)

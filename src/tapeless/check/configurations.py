@@ -40,9 +40,15 @@ class Configuration:
 
     def model(self, precision: str) -> Model:
         return Model(
-            self.preset, batch=self.batch, time=self.time, precision=precision, backend="reference", optimizer=None,
-            seed=self.seed, **self.fields,
-        )  # fmt: skip
+            self.preset,
+            batch=self.batch,
+            time=self.time,
+            precision=precision,
+            backend="reference",
+            optimizer=None,
+            seed=self.seed,
+            **self.fields,
+        )
 
     def scramble(self, rng: np.random.Generator, model: Model) -> None:
         """No weight keeps a value, like a norm's 1 or a bias's 0, behind which a mistake could hide."""

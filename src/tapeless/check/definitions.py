@@ -246,9 +246,14 @@ def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
 
 
 def _update(
-    moments: Outputs, weights: Array, master: Array | None, change: Array, step: Array, finite: Array,
+    moments: Outputs,
+    weights: Array,
+    master: Array | None,
+    change: Array,
+    step: Array,
+    finite: Array,
     sections: tuple[int, ...],
-) -> Outputs:  # fmt: skip
+) -> Outputs:
     """What an update leaves, by what it takes away; where it must not be made, all as it was. A master copy steps in
     place of the weights, which become the same."""
     full = weights if master is None else master
@@ -263,29 +268,59 @@ def _update(
 
 
 def sgd(
-    weights: Array, step: Array, moved: Shape, norms: Shape, gradients: Array, scale: Array, finite: Array, lr: Array,
-    sections: tuple[int, ...], master: Array | None = None,
-) -> Outputs:  # fmt: skip
+    weights: Array,
+    step: Array,
+    moved: Shape,
+    norms: Shape,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    sections: tuple[int, ...],
+    master: Array | None = None,
+) -> Outputs:
     change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
     return _update({}, weights, master, change, step, finite, sections)
 
 
 def momentum(
-    weights: Array, m: Array, step: Array, moved: Shape, norms: Shape,
-    gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
+    weights: Array,
+    m: Array,
+    step: Array,
+    moved: Shape,
+    norms: Shape,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    momentum: float,
+    sections: tuple[int, ...],
     master: Array | None = None,
-) -> Outputs:  # fmt: skip
+) -> Outputs:
     summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
     change = _each(m.shape, lambda n: lr[0] * summed[n])
     return {"m": m} | _update({"m": summed}, weights, master, change, step, finite, sections)
 
 
 def adamw(
-    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
-    gradients: Array, scale: Array, finite: Array, lr: Array,
-    beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...], master: Array | None = None,
-) -> Outputs:  # fmt: skip
+    weights: Array,
+    m: Array,
+    v: Array,
+    step: Array,
+    moved: Shape,
+    norms: Shape,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    decayed: tuple[tuple[int, int], ...],
+    sections: tuple[int, ...],
+    master: Array | None = None,
+) -> Outputs:
     t, full = int(step[0]) + 1, weights if master is None else master
     first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
     second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
@@ -300,12 +335,26 @@ def adamw(
 
 
 def muon(
-    weights: Array, m: Array, v: Array, step: Array, moved: Shape, norms: Shape,
-    gradients: Array, scale: Array, finite: Array, lr: Array,
-    momentum: float, beta1: float, beta2: float, eps: float, decay: float, decayed: tuple[tuple[int, int], ...],
-    matrices: tuple[tuple[int, int, tuple[int, ...]], ...], sections: tuple[int, ...],
+    weights: Array,
+    m: Array,
+    v: Array,
+    step: Array,
+    moved: Shape,
+    norms: Shape,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    momentum: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    decayed: tuple[tuple[int, int], ...],
+    matrices: tuple[tuple[int, int, tuple[int, ...]], ...],
+    sections: tuple[int, ...],
     master: Array | None = None,
-) -> Outputs:  # fmt: skip
+) -> Outputs:
     t, full = int(step[0]) + 1, weights if master is None else master
     first, second, change = m.copy(), v.copy(), np.zeros(len(m))
     if not finite[0]:

@@ -19,9 +19,16 @@ from tapeless.train.metrics import gradient_norms, update_ratios
 
 Tensors = dict[str, Array]
 FIELDS: dict[str, Any] = {
-    "layers": 1, "channels": 4, "heads": 2, "vocab": 6, "context": 4, "hidden": 5, "chunk": 3, "time": 3,
+    "layers": 1,
+    "channels": 4,
+    "heads": 2,
+    "vocab": 6,
+    "context": 4,
+    "hidden": 5,
+    "chunk": 3,
+    "time": 3,
     "attention_bias": False,  # a key's has no gradient but rounding
-}  # fmt: skip
+}
 RATES = (0.03, 0.01, 0.02)
 DIFFERENCE = 1e-10  # of two weights that are nearly the same, beside their difference
 
@@ -88,10 +95,12 @@ def matrix_widths(config: Architecture, name: str) -> tuple[int, ...]:
     """Of the matrices side by side in a weight of a hidden layer; of embeddings, the head and all vectors none."""
     queries, keys = (heads * config.head_channels for heads in (config.heads, config.key_heads))
     widths = {
-        "attn.qkv.weight": (queries, keys, keys), "attn.proj.weight": (config.channels,),
-        "mlp.gate_up.weight": (config.width, config.width), "mlp.up.weight": (config.width,),
+        "attn.qkv.weight": (queries, keys, keys),
+        "attn.proj.weight": (config.channels,),
+        "mlp.gate_up.weight": (config.width, config.width),
+        "mlp.up.weight": (config.width,),
         "mlp.down.weight": (config.channels,),
-    }  # fmt: skip
+    }
     return next((found for ending, found in widths.items() if name.endswith(ending)), ())
 
 

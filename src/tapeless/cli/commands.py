@@ -15,11 +15,27 @@ from tapeless.cli.paths import with_paths
 
 # In the order of `tapeless --help`. Groups of commands of their own come last.
 COMMANDS = {
-    "presets": "presets", "explain": "explain", "plan": "plan", "check": "check", "tokenize": "tokenize",
-    "train": "train", "explore": "explore", "runs": "runs", "doctor": "doctor", "evaluate": "evaluate",
-    "compare": "compare", "attend": "attend", "sample": "sample", "chat": "chat", "import": "weights",
-    "export": "weights", "bench": "bench", "about": "about", "help": "manual", "label": "label",
-}  # fmt: skip
+    "presets": "presets",
+    "explain": "explain",
+    "plan": "plan",
+    "check": "check",
+    "tokenize": "tokenize",
+    "train": "train",
+    "explore": "explore",
+    "runs": "runs",
+    "doctor": "doctor",
+    "evaluate": "evaluate",
+    "compare": "compare",
+    "attend": "attend",
+    "sample": "sample",
+    "chat": "chat",
+    "import": "weights",
+    "export": "weights",
+    "bench": "bench",
+    "about": "about",
+    "help": "manual",
+    "label": "label",
+}
 
 
 def make_app(*names: str) -> typer.Typer:

@@ -108,12 +108,16 @@ def _print_figures(found: Comparison) -> None:
         best = "" if each.best is None else f"{each.best:.4f}"
         speed = each.tokens_per_second
         table.add_row(
-            _letter(number), escape(str(each.folder)), "" if each.parameters is None else count(each.parameters),
-            f"{each.step:,}", "" if each.loss is None else f"{each.loss:.4f}",
+            _letter(number),
+            escape(str(each.folder)),
+            "" if each.parameters is None else count(each.parameters),
+            f"{each.step:,}",
+            "" if each.loss is None else f"{each.loss:.4f}",
             f"[bold green]{best}[/]" if each.best == lowest and not found.remarks else best,
             "" if each.best_step is None else f"{each.best_step:,}",
-            "" if each.accuracy is None else f"{each.accuracy:.1%}", "" if speed is None else count(speed),
+            "" if each.accuracy is None else f"{each.accuracy:.1%}",
+            "" if speed is None else count(speed),
             f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
-        )  # fmt: skip
+        )
     console.print()
     console.print(table)

@@ -73,10 +73,16 @@ def evaluate(
     opened = open_run(run)
     with preparing_shown(json) as progress, compiling_shown(json):
         found = evaluate_run(
-            opened, data, reading=Reading(field, column, encoding, drop_duplicates), checkpoint=checkpoint,
-            backend=backend, precision=precision, stride=stride,
-            progress=progress, kinds=EVERY_KIND,
-        )  # fmt: skip
+            opened,
+            data,
+            reading=Reading(field, column, encoding, drop_duplicates),
+            checkpoint=checkpoint,
+            backend=backend,
+            precision=precision,
+            stride=stride,
+            progress=progress,
+            kinds=EVERY_KIND,
+        )
     if json:
         print_json({"run": str(run), "checkpoint": checkpoint} | asdict(found))
         return

@@ -66,9 +66,13 @@ def explain(
     else:
         preset = laid_out(wanted, planner_named(seen.backend), seen.precision)
         program = transformer.training(
-            preset, seen.batch, seen.time, seen.optimizer, master=seen.precision.has_master,
+            preset,
+            seen.batch,
+            seen.time,
+            seen.optimizer,
+            master=seen.precision.has_master,
             weighted=seen.class_weights is not None,
-        )  # fmt: skip
+        )
     explanation = Explanation(seen.name, program, layer)
     if json:
         print_json(_as_json(explanation, norms))

@@ -61,9 +61,13 @@ def refuse_other_preset(file: Path, base: Run) -> None:
 
 
 def refuse_idle(
-    given: Mapping[str, Any], request: Request, changes: Mapping[str, Any], *, base: Run | None = None,
+    given: Mapping[str, Any],
+    request: Request,
+    changes: Mapping[str, Any],
+    *,
+    base: Run | None = None,
     folder: Path | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """`given` and `changes` are settings and fields of the command line; what stands in a file may be there for
     another day. `folder` is that of a run which goes on."""
     if base is not None:

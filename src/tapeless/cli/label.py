@@ -89,9 +89,16 @@ def train(
     Example: tapeless label train --fasta genome.fa --gff genes.gff3 --held-out chr4
     """
     settings = _given(
-        validation=validation, batch=batch, time=time, steps=steps, epochs=epochs, lr=lr, seed=seed, threads=threads,
+        validation=validation,
+        batch=batch,
+        time=time,
+        steps=steps,
+        epochs=epochs,
+        lr=lr,
+        seed=seed,
+        threads=threads,
         backend=backend,
-    )  # fmt: skip
+    )
     model = _given(layers=layers, channels=channels, heads=heads)
     named = _given(
         fasta=fasta, gff=gff, feature=feature, held_out=held_out, signal=signal, labels=labels, scales=scales, out=out
@@ -109,9 +116,14 @@ def train(
             session = run.resume(resume, model, settings)
     else:
         source = make_source(
-            fasta=fasta, gff=gff, feature=feature, held_out=held_out or (), signal=signal, labels=labels,
+            fasta=fasta,
+            gff=gff,
+            feature=feature,
+            held_out=held_out or (),
+            signal=signal,
+            labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
-        )  # fmt: skip
+        )
         with making(out or NumberedFolder(Path("runs"), "label")) as made, compiling_shown(json):
             session = run.start(made, source, Settings(**settings), model)
     _train(session, began, json)

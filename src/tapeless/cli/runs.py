@@ -64,10 +64,16 @@ def _table(folder: Path, found: list[Overview]) -> Table:
         if not wide and each.preset:
             run += f"\n[dim]{about[0]}, {about[1]}[/]"
         table.add_row(
-            run, *(about if wide else ()), "" if each.parameters is None else count(each.parameters), f"{each.step:,}",
-            _loss(each.loss), _loss(each.best), "" if each.accuracy is None else f"{each.accuracy:.1%}",
-            age(now - each.changed), f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
-        )  # fmt: skip
+            run,
+            *(about if wide else ()),
+            "" if each.parameters is None else count(each.parameters),
+            f"{each.step:,}",
+            _loss(each.loss),
+            _loss(each.best),
+            "" if each.accuracy is None else f"{each.accuracy:.1%}",
+            age(now - each.changed),
+            f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
+        )
     return table
 
 

@@ -44,9 +44,14 @@ class Subject:
     @property
     def wanted(self) -> Wanted:
         return Wanted(
-            self.preset, self.batch, self.time, self.optimizer, self.precision, planner_named(self.backend),
+            self.preset,
+            self.batch,
+            self.time,
+            self.optimizer,
+            self.precision,
+            planner_named(self.backend),
             self.class_weights is not None,
-        )  # fmt: skip
+        )
 
     def plan(self) -> Plan:
         return self.wanted.plans()[0]
@@ -54,27 +59,42 @@ class Subject:
     def model(self) -> Model:
         """With the weights of a run's newest checkpoint, or a preset's first ones."""
         model = Model(
-            self.preset, batch=self.batch, time=self.time, optimizer=self.optimizer, backend=self.backend,
-            precision=self.precision.name, class_weights=self.class_weights,
-        )  # fmt: skip
+            self.preset,
+            batch=self.batch,
+            time=self.time,
+            optimizer=self.optimizer,
+            backend=self.backend,
+            precision=self.precision.name,
+            class_weights=self.class_weights,
+        )
         if self.run is not None:
             read_weights(self.run.checkpoint("newest")[0], model)
         return model
 
 
 def subject(
-    name: str, changes: Mapping[str, Any], *, batch: int | None, time: int | None, usual: tuple[int, int | None],
-    backend: str | None = None, precision: str | None = None,
-) -> Subject:  # fmt: skip
+    name: str,
+    changes: Mapping[str, Any],
+    *,
+    batch: int | None,
+    time: int | None,
+    usual: tuple[int, int | None],
+    backend: str | None = None,
+    precision: str | None = None,
+) -> Subject:
     """`usual`: a preset's batch, and its longest time, where nobody says."""
     if not is_run(name):
         chosen = preset(name).override(**changes)
         context, kind = chosen.architecture.context, planner_named(backend or DEFAULT_BACKEND)
         found = Subject(
-            name, chosen, usual[0] if batch is None else batch,
-            min(context, usual[1] or context) if time is None else time, Optimizer(chosen.optimizer),
-            kind.name, precision_for(kind, precision, chosen.frozen_precision),
-        )  # fmt: skip
+            name,
+            chosen,
+            usual[0] if batch is None else batch,
+            min(context, usual[1] or context) if time is None else time,
+            Optimizer(chosen.optimizer),
+            kind.name,
+            precision_for(kind, precision, chosen.frozen_precision),
+        )
     else:
         opened = open_run(named_path(name))
         made = opened.recipe()
@@ -82,11 +102,16 @@ def subject(
         chosen = made.preset.override(**changes)
         named = made.precision.name if backend is None and precision is None else precision
         found = Subject(
-            name, chosen, made.batch if batch is None else batch, made.time if time is None else time,
-            made.optimizer if "optimizer" not in changes else Optimizer(chosen.optimizer), kind.name,
+            name,
+            chosen,
+            made.batch if batch is None else batch,
+            made.time if time is None else time,
+            made.optimizer if "optimizer" not in changes else Optimizer(chosen.optimizer),
+            kind.name,
             precision_for(kind, named, chosen.frozen_precision),
-            made.class_weights, opened,
-        )  # fmt: skip
+            made.class_weights,
+            opened,
+        )
     check_shape(found.preset.architecture, found.batch, found.time)
     return found
 

@@ -347,9 +347,16 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
 def _ended(session: Session, step: int, progress: Progressing) -> Ended:
     trainer, folder = session.trainer, session.run.folder
     return Ended(
-        session.model, step, trainer.settings.lr, trainer.settings.sample, session.request.preset, folder,
-        spelled=quoted(folder), command=own_command(), progress=progress,
-    )  # fmt: skip
+        session.model,
+        step,
+        trainer.settings.lr,
+        trainer.settings.sample,
+        session.request.preset,
+        folder,
+        spelled=quoted(folder),
+        command=own_command(),
+        progress=progress,
+    )
 
 
 def _print_said(said: Farewell) -> None:

@@ -37,9 +37,13 @@ def _computed(topic: str, arguments: list[str]) -> dict[str, Any]:
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "tapeless.explorer.laboratory", topic, *arguments], check=False,
-            capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", "tapeless.explorer.laboratory", topic, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+        )
     except subprocess.TimeoutExpired:
         raise TapelessError(f"{topic} took more than {PATIENCE:.0f} seconds: ask again when less runs here.") from None
     if done.returncode:

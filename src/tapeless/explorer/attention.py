@@ -68,11 +68,15 @@ class Attending:
             "target": word(target) if target >= 0 else None,
             "answers": [[word(int(n)), float(likely[n])] for n in np.argsort(likely)[::-1][:MOST_ANSWERS]],
             "blocks": [
-                {"name": name, "heads": each.weights.shape[1], "queries": each.weights.shape[2],
-                 "keys": each.weights.shape[3]}
+                {
+                    "name": name,
+                    "heads": each.weights.shape[1],
+                    "queries": each.weights.shape[2],
+                    "keys": each.weights.shape[3],
+                }
                 for name, each in looked.items()
             ],
-        }  # fmt: skip
+        }
         flat = [array[0].reshape(-1) for each in looked.values() for array in (each.weights, each.gradients)]
         return head, np.concatenate(flat) if flat else np.empty(0)
 

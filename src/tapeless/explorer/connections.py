@@ -34,10 +34,18 @@ def make_server(app: App, log_level: str = "warning") -> Server:
         others = waiting
 
     config = Config(
-        at_most(app, MOST_AT_ONCE), http=Connection, ws="none", lifespan="off", log_level=log_level, access_log=False,
-        server_header=False, proxy_headers=False, backlog=BACKLOG, h11_max_incomplete_event_size=16_384,
+        at_most(app, MOST_AT_ONCE),
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=16_384,
         timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    )
     return Server(config)
 
 

@@ -105,10 +105,19 @@ async def _asked(app: App, address: str) -> tuple[int, bytes, bytes]:
     path, _, query = address.partition("?")
     headers = [(b"host", b"127.0.0.1:0"), (TOKEN, SECRET.encode())]
     scope = {
-        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode(),
-        "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "asgi": {"version": "3.0"},
-        "server": ("127.0.0.1", 0), "client": ("127.0.0.1", 0),
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": headers,
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "asgi": {"version": "3.0"},
+        "server": ("127.0.0.1", 0),
+        "client": ("127.0.0.1", 0),
+    }
     status, kind, body = 0, b"", b""
 
     async def receive() -> Message:

@@ -30,10 +30,19 @@ MARGIN = 0.25  # of the path's length, beyond its ends
 DEEP: dict[str, Any] = {"layers": 24, "channels": 32, "heads": 4}
 UPDATES = 8
 PLANTED = (  # bugs of the backward that show in the teaching model, the plainest first
-    "relu-passes-all", "repeated-tokens-set", "bias-averaged", "weight-gradient-of-half-the-batch", "head-lost",
-    "layernorm-mean-term-dropped", "softmax-row-sum-dropped", "attention-scale-lost-in-backward",
-    "layernorm-dweight-of-x", "layernorm-last-row-lost", "relu-mask-of-gradient", "layernorm-variance-term-dropped",
-)  # fmt: skip
+    "relu-passes-all",
+    "repeated-tokens-set",
+    "bias-averaged",
+    "weight-gradient-of-half-the-batch",
+    "head-lost",
+    "layernorm-mean-term-dropped",
+    "softmax-row-sum-dropped",
+    "attention-scale-lost-in-backward",
+    "layernorm-dweight-of-x",
+    "layernorm-last-row-lost",
+    "relu-mask-of-gradient",
+    "layernorm-variance-term-dropped",
+)
 
 
 def landscape(folder: str) -> dict[str, Any]:
@@ -59,10 +68,15 @@ def landscape(folder: str) -> dict[str, Any]:
     batch = Expressions(held.tokens[:EXAMPLES], held.answers[:EXAMPLES])
     losses = [[_loss(model, pupil, start + x * along + y * across, batch) for x in xs] for y in ys]
     return {
-        "x": xs.tolist(), "y": ys.tolist(), "losses": losses, "path": path.tolist(), "steps": pupil.steps,
-        "on_path": [_loss(model, pupil, row, batch) for row in rows], "examples": EXAMPLES,
+        "x": xs.tolist(),
+        "y": ys.tolist(),
+        "losses": losses,
+        "path": path.tolist(),
+        "steps": pupil.steps,
+        "on_path": [_loss(model, pupil, row, batch) for row in rows],
+        "examples": EXAMPLES,
         "parameters": pupil.model.parameters,
-    }  # fmt: skip
+    }
 
 
 def _loss(model: Model, pupil: Pupil, weights: Array, batch: Expressions) -> float:
@@ -141,10 +155,16 @@ def planted(number: str) -> dict[str, Any]:
     ]
     begins = next(call["call"] for call in calls if call["error"] > 1e-9)
     return {
-        "number": int(number) % len(PLANTED), "count": len(PLANTED), "calls": calls, "begins": begins,
-        "choices": [choices[index] for index in order], "right": order.index(0), "name": bug.name,
-        "seen": bug.seen, "public": bug.public,
-    }  # fmt: skip
+        "number": int(number) % len(PLANTED),
+        "count": len(PLANTED),
+        "calls": calls,
+        "begins": begins,
+        "choices": [choices[index] for index in order],
+        "right": order.index(0),
+        "name": bug.name,
+        "seen": bug.seen,
+        "public": bug.public,
+    }
 
 
 @cache

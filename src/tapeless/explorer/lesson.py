@@ -63,13 +63,15 @@ def _walk(model: Model, tokens: Array, targets: Array, answer: int) -> dict[str,
         onward = [array for name, array in handed.items() if name in ("dx", "dq", "dk", "dv")]
         back.append(
             {
-                "call": number, "op": call.op, "section": call.section,
+                "call": number,
+                "op": call.op,
+                "section": call.section,
                 "reads": _size(values["dy"]) if "dy" in values else None,
                 "writes": _size(np.concatenate([each.ravel() for each in onward])) if onward else None,
                 "zeros": float(np.mean(np.concatenate([each.ravel() for each in onward]) == 0)) if onward else None,
                 "formulas": [f"{each['argument']} {each['sign']} {each['formula']}" for each in described["results"]],
             }
-        )  # fmt: skip
+        )
     return {"back": back, **found}
 
 
@@ -130,14 +132,16 @@ def _update(model: Model, gradient: Array, answer: int, lr: float) -> dict[str, 
     channel = int(np.abs(gradient[answer]).argmax())
     value, slope = float(model.params["head.weight"][answer, channel]), float(gradient[answer, channel])
     return {
-        "element": f"head.weight[{answer}, {channel}]", "value": value, "gradient": slope, "lr": lr,
-        "sgd": moved("sgd", value, (slope,), lr)[0], "adam": moved("adamw", value, (slope,), lr)[0],
-    }  # fmt: skip
+        "element": f"head.weight[{answer}, {channel}]",
+        "value": value,
+        "gradient": slope,
+        "lr": lr,
+        "sgd": moved("sgd", value, (slope,), lr)[0],
+        "adam": moved("adamw", value, (slope,), lr)[0],
+    }
 
 
-def _checked(
-    pupil: Pupil, at: int, tokens: Array, targets: Array, gradient: Array, answer: int
-) -> dict[str, Any]:  # fmt: skip
+def _checked(pupil: Pupil, at: int, tokens: Array, targets: Array, gradient: Array, answer: int) -> dict[str, Any]:
     """The same element's gradient by differences of two losses, in two types, and by complex step."""
     place = answer, int(np.abs(gradient[answer]).argmax())
     right = float(gradient[place])
@@ -199,8 +203,16 @@ def _by_hand() -> list[dict[str, Any]]:
     relu.backward(dz, dhidden, z)
     linear.backward(dx, dfirst, dfirst_bias, dz, x, first)
     asked = {
-        "z = x @ W₁ + b₁": z, "h = ReLU(z)": hidden, "y = h @ W₂ + b₂": output,
-        "loss = ½ (y − 1.5)²": 0.5 * slope**2, "∂loss/∂y": slope, "∂loss/∂W₂": dsecond.T, "∂loss/∂b₂": dsecond_bias,
-        "∂loss/∂h": dhidden, "∂loss/∂z": dz, "∂loss/∂W₁": dfirst, "∂loss/∂b₁": dfirst_bias,
-    }  # fmt: skip
+        "z = x @ W₁ + b₁": z,
+        "h = ReLU(z)": hidden,
+        "y = h @ W₂ + b₂": output,
+        "loss = ½ (y − 1.5)²": 0.5 * slope**2,
+        "∂loss/∂y": slope,
+        "∂loss/∂W₂": dsecond.T,
+        "∂loss/∂b₂": dsecond_bias,
+        "∂loss/∂h": dhidden,
+        "∂loss/∂z": dz,
+        "∂loss/∂W₁": dfirst,
+        "∂loss/∂b₁": dfirst_bias,
+    }
     return [{"name": name, "rows": np.atleast_2d(values).tolist()} for name, values in asked.items()]

@@ -17,8 +17,15 @@ def told(name: str, mode: str, buffer: str, values: Array) -> dict[str, Any]:
     """An argument of a call; of what it writes also the spread."""
     flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[None]
     corner = [[_number(value) for value in row[: CORNER[1]].tolist()] for row in flat[: CORNER[0]]]
-    found = {"name": name, "mode": mode, "buffer": buffer, "shape": list(values.shape), "corner": corner,
-             "rows": len(flat), "columns": flat.shape[1]}  # fmt: skip
+    found = {
+        "name": name,
+        "mode": mode,
+        "buffer": buffer,
+        "shape": list(values.shape),
+        "corner": corner,
+        "rows": len(flat),
+        "columns": flat.shape[1],
+    }
     return found | ({"spread": spread(values)} if mode != "read" and values.dtype.kind == "f" else {})
 
 

@@ -26,7 +26,7 @@ from tapeless.tasks.operations import (
     spell,
     split,
     targets_for,
-)  # fmt: skip
+)
 from tapeless.train.moments import FILE as MOMENTS
 from tapeless.train.moments import Kept, read_moments
 from tapeless.train.run import CONFIGURATION, open_run

@@ -41,9 +41,14 @@ class Remembered:
             recipe = run.recipe()
             self._model = None  # the memory of the one before is free
             self._model = Model(
-                recipe.preset, batch=batch, time=time, backend=recipe.backend, precision=recipe.precision.name,
-                optimizer=None, class_weights=recipe.class_weights,
-            )  # fmt: skip
+                recipe.preset,
+                batch=batch,
+                time=time,
+                backend=recipe.backend,
+                precision=recipe.precision.name,
+                optimizer=None,
+                class_weights=recipe.class_weights,
+            )
         return self._model
 
     def at(self, run: Run, step: int, time: int, batch: int = 1) -> Model:

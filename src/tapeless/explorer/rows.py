@@ -64,13 +64,24 @@ def rows_of(folder: Path, step: int) -> dict[str, Any]:
         span = slice(max(0, strongest - AROUND), strongest + AROUND + 1)
         told.append(
             {
-                "row": number, "loss": loss, "first": span.start, "strongest": strongest - span.start,
-                "words": [word(int(token)) for token in tokens[span]], "sizes": sizes[span].tolist(),
+                "row": number,
+                "loss": loss,
+                "first": span.start,
+                "strongest": strongest - span.start,
+                "words": [word(int(token)) for token in tokens[span]],
+                "sizes": sizes[span].tolist(),
                 **_said(model, inputs, targets[0], word),
             }
-        )  # fmt: skip
-    return {"kind": "text", "step": step, "weights_of": before[-1], "count": count, "time": len(first[0]), "rows": told,
-            "where": where}  # fmt: skip
+        )
+    return {
+        "kind": "text",
+        "step": step,
+        "weights_of": before[-1],
+        "count": count,
+        "time": len(first[0]),
+        "rows": told,
+        "where": where,
+    }
 
 
 def _sizes(model: Model, inputs: Any, targets: Array) -> tuple[Array, str]:

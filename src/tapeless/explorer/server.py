@@ -152,9 +152,12 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         query = Query(request, "batch", "time", "recompute", "precision", "backend")
         recompute = query.one_of("recompute", ("yes", "no"))
         wanted = Switches(
-            query.count("batch"), query.count("time"), None if recompute is None else recompute == "yes",
-            query.one_of("precision", PRECISIONS), query.one_of("backend", BACKENDS),
-        )  # fmt: skip
+            query.count("batch"),
+            query.count("time"),
+            None if recompute is None else recompute == "yes",
+            query.one_of("precision", PRECISIONS),
+            query.one_of("backend", BACKENDS),
+        )
         folder = run_of(request).folder
         return Answer(_or_why_not(lambda: memory(folder, wanted)))
 
@@ -240,14 +243,27 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         *(
             Route(f"/api/runs/{{run:int}}/{name}", endpoint)
             for name, endpoint in {
-                "curves": curves, "doctor": doctor, "record": record, "heat": heatmap, "rows": rows, "plan": plan,
+                "curves": curves,
+                "doctor": doctor,
+                "record": record,
+                "heat": heatmap,
+                "rows": rows,
+                "plan": plan,
             }.items()
         ),
         *(
             Route(f"/api/runs/{{run:int}}/{name}", computing(endpoint))
             for name, endpoint in {
-                "story": story, "batch": batch, "trace": trace, "element": element, "digits": digits,
-                "picture": picture, "examples": examples, "attention": attention, "calls": calls, "call": call,
+                "story": story,
+                "batch": batch,
+                "trace": trace,
+                "element": element,
+                "digits": digits,
+                "picture": picture,
+                "examples": examples,
+                "attention": attention,
+                "calls": calls,
+                "call": call,
             }.items()
         ),
         Route("/api/learn/lesson", computing(lesson)),
@@ -256,7 +272,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         Route("/api/learn/landscape", apart(taught(school.landscape))),
         Route("/api/learn/pathologies", apart(taught(school.pathologies))),
         *(Route(address, _page(kind, content)) for address, (kind, content) in pages().items()),
-    ]  # fmt: skip
+    ]
     said = {TapelessError: _sentence, Exception: _mistake, 404: _missing, 405: _missing}
     app = Starlette(routes=routes, exception_handlers=said)
     app.router.redirect_slashes = False

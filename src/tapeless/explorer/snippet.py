@@ -64,13 +64,16 @@ def text_story(folder: Path, asked: str = "") -> dict[str, Any]:
         "lost": kept.lost(run),
         "moments": [
             {
-                "step": step, "said": word(top), "right": None if answer is None else top == answer,
+                "step": step,
+                "said": word(top),
+                "right": None if answer is None else top == answer,
                 "loss": None if answer is None else float(-np.log(max(each[answer], 1e-300))),
-                "likely": [round(float(each[token]), 6) for token in words], "attention": looked,
+                "likely": [round(float(each[token]), 6) for token in words],
+                "attention": looked,
             }
             for step, top, each, looked in zip(steps, said, likely, attention, strict=True)
         ],
-    }  # fmt: skip
+    }
 
 
 def _some(steps: list[int]) -> list[int]:

@@ -71,10 +71,15 @@ class RunSource:
             request, preset = run.request(), run.preset()
             settings = request.settings
             found |= {
-                "preset": request.preset, "trains": held(self.folder), "architecture": preset.values(),
-                "batch": settings.batch, "time": settings.time or preset.architecture.context,
-                "precision": settings.precision, "backend": settings.backend, "lr": settings.lr,
-            }  # fmt: skip
+                "preset": request.preset,
+                "trains": held(self.folder),
+                "architecture": preset.values(),
+                "batch": settings.batch,
+                "time": settings.time or preset.architecture.context,
+                "precision": settings.precision,
+                "backend": settings.backend,
+                "lr": settings.lr,
+            }
         except TapelessError as error:
             found["error"] = str(error)
         return found

@@ -70,10 +70,15 @@ def _errors(traced: Traced) -> list[dict[str, Any]]:
                 worst = found.get(number)
                 if worst is None or not each.error <= worst["error"]:
                     found[number] = {
-                        "call": number, "argument": each.argument, "error": finite(each.error), "ok": each.ok,
-                        "tolerance": each.tolerance, "position": list(each.position), "found": finite(each.found),
+                        "call": number,
+                        "argument": each.argument,
+                        "error": finite(each.error),
+                        "ok": each.ok,
+                        "tolerance": each.tolerance,
+                        "position": list(each.position),
+                        "found": finite(each.found),
                         "true": finite(each.true),
-                    }  # fmt: skip
+                    }
     return list(found.values())
 
 

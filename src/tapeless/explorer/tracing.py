@@ -166,16 +166,24 @@ class Traced:
         optimizer = self.model.optimizer
         assert optimizer is not None
         return {
-            "step": self.standing.step, "update": update.number, "loss": update.loss, "lr": update.lr,
-            "norm": update.norm, "scale": update.scale, "clip": update.clip, "optimizer": optimizer.name,
-            "backend": self.model.backend, "precision": self.model.precision.described(),
+            "step": self.standing.step,
+            "update": update.number,
+            "loss": update.loss,
+            "lr": update.lr,
+            "norm": update.norm,
+            "scale": update.scale,
+            "clip": update.clip,
+            "optimizer": optimizer.name,
+            "backend": self.model.backend,
+            "precision": self.model.precision.described(),
             "parameters": self.model.parameters,
-            "weights": weights, "largest": largest,
+            "weights": weights,
+            "largest": largest,
             "words": [[self.word(int(token)) for token in row] for row in self.tokens],
             "targets": [
                 [self.word(int(token)) if token >= 0 else None for token in np.atleast_1d(row)] for row in self.targets
             ],
-        }  # fmt: skip
+        }
 
     def _numbered(self, name: str, place: tuple[int, ...]) -> dict[str, int]:
         row, column = (0, place[0]) if len(place) == 1 else place
@@ -200,20 +208,28 @@ class Traced:
         arithmetic = self.update.arithmetic(name, place)
         rules = {(part.call, part.title, part.formula): list(part.factors) for each in found for part in each.parts}
         return {
-            "weight": weight, "row": row, "column": column, "name": name, "index": list(place),
-            "before": arithmetic.before, "after": arithmetic.after,
-            "gradient": float(self.update.gradients[name][place]), "total": total,
+            "weight": weight,
+            "row": row,
+            "column": column,
+            "name": name,
+            "index": list(place),
+            "before": arithmetic.before,
+            "after": arithmetic.after,
+            "gradient": float(self.update.gradients[name][place]),
+            "total": total,
             "parts": [
                 {"call": call, "title": title, "formula": formula, "factors": factors}
                 for (call, title, formula), factors in rules.items()
             ],
-            "terms": terms[:MOST_TERMS], "count": len(terms),
+            "terms": terms[:MOST_TERMS],
+            "count": len(terms),
             "rest": {"count": len(rest), "share": float(sum(each["share"] for each in rest))},
             "shares": [[float(f"{value:.6g}") for value in row] for row in shares],
-            "optimizer": arithmetic.optimizer, "computed": arithmetic.computed,
+            "optimizer": arithmetic.optimizer,
+            "computed": arithmetic.computed,
             "lines": [asdict(line) for line in arithmetic.lines],
             **self._pushed(name, place, sequence),
-        }  # fmt: skip
+        }
 
     def _terms(self, found: list[Contributions]) -> tuple[list[dict[str, Any]], Array]:
         """All shares, the largest first, and the same by token."""
@@ -253,15 +269,21 @@ class Traced:
 
         def told(word: int) -> dict[str, Any]:
             return {
-                "word": self.word(int(word)), "before": float(push.before[word]), "alone": float(moved[word]),
-                "update": float(push.update[word]), "target": int(word) == target,
-            }  # fmt: skip
+                "word": self.word(int(word)),
+                "before": float(push.before[word]),
+                "alone": float(moved[word]),
+                "update": float(push.update[word]),
+                "target": int(word) == target,
+            }
 
         return {
-            "sequence": sequence, "position": push.position, "target": self.word(target) if target >= 0 else None,
-            "up": [told(word) for word in up], "down": [told(word) for word in down],
+            "sequence": sequence,
+            "position": push.position,
+            "target": self.word(target) if target >= 0 else None,
+            "up": [told(word) for word in up],
+            "down": [told(word) for word in down],
             "right": told(target) if target >= 0 else None,
-        }  # fmt: skip
+        }
 
     def digits(self, weight: int, row: int, column: int) -> dict[str, Any]:
         """Each with all digits that float64 has."""
@@ -280,8 +302,14 @@ class Traced:
         values = self.update.change(name) if what == "update" else self.update.gradients[name].astype(np.float64)
         values = np.atleast_2d(values)
         drawn, (down, across) = drawn_together(values, *PICTURE)
-        head = {"lines": drawn.shape[0], "columns": drawn.shape[1], "down": down, "across": across,
-                "shape": list(values.shape), "elements": prod(values.shape)}  # fmt: skip
+        head = {
+            "lines": drawn.shape[0],
+            "columns": drawn.shape[1],
+            "down": down,
+            "across": across,
+            "shape": list(values.shape),
+            "elements": prod(values.shape),
+        }
         return head, drawn
 
 

@@ -66,9 +66,7 @@ class Labelling:
         statistics, lengths = read_statistics(self.run.folder), read_lengths(self.fasta)
         found = label_genome(model, self.source, statistics, self.fasta, lengths, self.out, self.cut, progress)
         feature = feature_kind(self.source, statistics).feature
-        return {
-            "bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": self.cut.threshold,
-        }  # fmt: skip
+        return {"bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": self.cut.threshold}
 
 
 def open_labelling(
@@ -98,9 +96,15 @@ def open_labelling(
 
 
 def label_genome(
-    model: Model, source: Source, statistics: Baseline | None, fasta: Path, lengths: Mapping[str, int], out: Path,
-    cut: Cut, progress: Progress,
-) -> int:  # fmt: skip
+    model: Model,
+    source: Source,
+    statistics: Baseline | None,
+    fasta: Path,
+    lengths: Mapping[str, int],
+    out: Path,
+    cut: Cut,
+    progress: Progress,
+) -> int:
     """Write OUT.gff3 and the two OUT.*.bedgraph; how many stretches were found. `lengths`: what the file held when it
     was checked."""
     total = len(STRANDS) * sum(lengths.values())

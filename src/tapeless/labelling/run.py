@@ -120,7 +120,12 @@ def start_demo(made: Run, bases: int, settings: Settings) -> Session:
     """A genome that is made up in the run's folder, and the exons of all but its last chromosome to be learned."""
     genome = Synthetic(settings.seed).write(made.folder / "genome", DEMO_CHROMOSOMES, bases // DEMO_CHROMOSOMES)
     source = make_source(
-        fasta=genome.fasta, gff=genome.gff, feature=None, held_out=DEMO_HELD_OUT, signal=None, labels=None,
+        fasta=genome.fasta,
+        gff=genome.gff,
+        feature=None,
+        held_out=DEMO_HELD_OUT,
+        signal=None,
+        labels=None,
         scales=SCALES,
-    )  # fmt: skip
+    )
     return start(made, source, settings, {})

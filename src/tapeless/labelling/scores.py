@@ -70,12 +70,18 @@ class LabelReport:
 
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "version": VERSION, "threshold": self.threshold, "classes": [asdict(each) for each in self.classes],
-            "average_precision": self.average_precision, "feature": self.feature,
-            "shortest": self.cut and self.cut.shortest, "gap": self.cut and self.cut.gap, "stretches": None,
-            "baselines": None, "shortest_open_frame": self.shortest_open_frame,
+            "version": VERSION,
+            "threshold": self.threshold,
+            "classes": [asdict(each) for each in self.classes],
+            "average_precision": self.average_precision,
+            "feature": self.feature,
+            "shortest": self.cut and self.cut.shortest,
+            "gap": self.cut and self.cut.gap,
+            "stretches": None,
+            "baselines": None,
+            "shortest_open_frame": self.shortest_open_frame,
             "better_than_baselines": self.better_than_baselines,
-        }  # fmt: skip
+        }
         if self.baselines is not None:
             found["baselines"] = {name: _ratios(each) for name, each in self.baselines.items()}
         if self.stretches is not None:

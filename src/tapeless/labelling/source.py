@@ -108,9 +108,15 @@ class Scaled:
 
 
 def make_source(
-    *, fasta: Path | None, gff: Path | None, feature: str | None, held_out: Sequence[str], signal: Path | None,
-    labels: Path | None, scales: Sequence[float],
-) -> Source:  # fmt: skip
+    *,
+    fasta: Path | None,
+    gff: Path | None,
+    feature: str | None,
+    held_out: Sequence[str],
+    signal: Path | None,
+    labels: Path | None,
+    scales: Sequence[float],
+) -> Source:
     """One of the two kinds, whole, with absolute paths; the signal's size is measured."""
     scales = checked_scales(scales)
     dna, other = (fasta, gff), (signal, labels)
@@ -274,9 +280,14 @@ def _genome(source: Source, share: float) -> LabelledData:
                 here = {strand: known[name, strand][first:last] for strand in STRANDS}
                 side.append(Part(name, bases[name][first:last], here))
     return LabelledData(
-        _strands(training), _strands(held_out), 2, annotation.feature, tuple(training), tuple(held_out),
+        _strands(training),
+        _strands(held_out),
+        2,
+        annotation.feature,
+        tuple(training),
+        tuple(held_out),
         annotation.notes,
-    )  # fmt: skip
+    )
 
 
 def _strands(parts: Sequence[Part]) -> list[Recording]:

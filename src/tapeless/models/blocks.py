@@ -152,9 +152,14 @@ def pre_norm_backward(p: Builder, b: Block, dstream: Buffer, x: Buffer) -> Buffe
     dbranch = dropout_backward(p, b.drop1, dstream, b.attn.proj)
     if b.last:
         attention_backward(
-            p, b.attn, dx=write(b.norm1.dy), dx_last=write(b.last.dnormed),
-            dy=dbranch, x=b.norm1.y, x_last=b.last.normed,
-        )  # fmt: skip
+            p,
+            b.attn,
+            dx=write(b.norm1.dy),
+            dx_last=write(b.last.dnormed),
+            dy=dbranch,
+            x=b.norm1.y,
+            x_last=b.last.normed,
+        )
         if p.active(b.norm1.y):
             p.last_position.backward(dx=add(b.norm1.dy), dy=b.last.dnormed)
         if p.active(x):

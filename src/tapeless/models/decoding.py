@@ -19,11 +19,14 @@ CHUNK = 64  # positions read at a time: enough that the products, and not the re
 def check_decodable(c: Architecture) -> None:
     """A cache holds what later positions see of earlier ones, so earlier ones must not change when later ones come."""
     reason = (
-        "reads features" if c.features
-        else "sees the future (causal=False)" if not c.causal
-        else "answers once per sequence (readout='last')" if c.readout == "last"
+        "reads features"
+        if c.features
+        else "sees the future (causal=False)"
+        if not c.causal
+        else "answers once per sequence (readout='last')"
+        if c.readout == "last"
         else None
-    )  # fmt: skip
+    )
     if reason:
         raise TapelessError(f"this model {reason}, so it cannot generate token by token; use model.logits.")
 

@@ -15,9 +15,12 @@ def _gpt2(name: str, layers: int, channels: int, heads: int) -> Preset:
 def _llama(name: str, layers: int, channels: int, heads: int, kv_heads: int, hidden: int, **others: Any) -> Preset:
     """What Llama, Qwen, Mistral and SmolLM have in common: RMSNorm, rotary positions, SwiGLU, and no biases."""
     common: dict[str, Any] = {
-        "norm_kind": "rmsnorm", "positions": "rotary", "activation": "swiglu", "attention_bias": False,
+        "norm_kind": "rmsnorm",
+        "positions": "rotary",
+        "activation": "swiglu",
+        "attention_bias": False,
         "mlp_bias": False,
-    }  # fmt: skip
+    }
     shape = {"layers": layers, "channels": channels, "heads": heads, "kv_heads": kv_heads, "hidden": hidden}
     return Preset(name, Architecture(**{**shape, **common, **others}))
 

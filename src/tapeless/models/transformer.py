@@ -62,9 +62,15 @@ class Net:
 
 
 def declare(
-    p: Builder, preset: Preset, batch: int, time: int, *, weighted: bool = False, cached: bool = False,
+    p: Builder,
+    preset: Preset,
+    batch: int,
+    time: int,
+    *,
+    weighted: bool = False,
+    cached: bool = False,
     learning: bool = False,
-) -> Net:  # fmt: skip
+) -> Net:
     """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part.
     Only a program that is `learning` drops anything."""
     c, layout = preset.architecture, preset.layout
@@ -195,9 +201,14 @@ def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
     with p.section("head"):
         if n.config.loss == "cross_entropy":
             p.classifier.forward(
-                loss=write(n.loss), logits=write(n.logits),
-                x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
-            )  # fmt: skip
+                loss=write(n.loss),
+                logits=write(n.logits),
+                x=state,
+                weight=n.head,
+                targets=n.targets,
+                count=n.count,
+                class_weights=n.class_weights,
+            )
         else:
             p.squared_error.forward(loss=write(n.loss), x=state, table=n.tokens, targets=n.targets, count=n.count)
 
@@ -206,9 +217,16 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
         dx = write(dstate) if p.active(state) else None
         p.classifier.backward(
-            loss=write(n.loss), dx=dx, dweight=add(n.dhead), logits=write(n.logits),
-            x=state, weight=n.head, targets=n.targets, count=n.count, class_weights=n.class_weights,
-        )  # fmt: skip
+            loss=write(n.loss),
+            dx=dx,
+            dweight=add(n.dhead),
+            logits=write(n.logits),
+            x=state,
+            weight=n.head,
+            targets=n.targets,
+            count=n.count,
+            class_weights=n.class_weights,
+        )
     else:
         p.squared_error.backward(
             loss=write(n.loss), dx=write(dstate), x=state, table=n.tokens, targets=n.targets, count=n.count
@@ -216,9 +234,15 @@ def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
 
 
 def training(
-    preset: Preset, batch: int, time: int, optimizer: Optimizer | None, *, master: bool = False, weighted: bool = False,
+    preset: Preset,
+    batch: int,
+    time: int,
+    optimizer: Optimizer | None,
+    *,
+    master: bool = False,
+    weighted: bool = False,
     verified: bool = True,
-) -> Program:  # fmt: skip
+) -> Program:
     """zero, unless it is lean, forward, backward, clip, update. Without an optimizer it ends with the gradients.
     `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes.
     `verified`: not, where nothing but its size is asked for."""
@@ -264,14 +288,25 @@ def write_update(p: Builder, optimizer: Optimizer, gradients: Buffer, loss: Buff
             norm=write(norm), norms=write(norms), gradients=gradients, sections=tuple(starts.values())
         )
         p.clip.forward(
-            scale=write(scale), finite=write(finite),
-            loss=loss, norm=norm, limit=limit, largest=number("constant", "largest", "largest number"),
-        )  # fmt: skip
+            scale=write(scale),
+            finite=write(finite),
+            loss=loss,
+            norm=norm,
+            limit=limit,
+            largest=number("constant", "largest", "largest number"),
+        )
     step: dict[str, Any] = {
-        "weights": update(weights), "master": update(full), "step": update(count),
-        "moved": write(moved), "norms": write(sizes), "sections": tuple(starts.values()),
-        "gradients": gradients, "scale": scale, "finite": finite, "lr": lr,
-    }  # fmt: skip
+        "weights": update(weights),
+        "master": update(full),
+        "step": update(count),
+        "moved": write(moved),
+        "norms": write(sizes),
+        "sections": tuple(starts.values()),
+        "gradients": gradients,
+        "scale": scale,
+        "finite": finite,
+        "lr": lr,
+    }
     with p.phase("update"):
         if optimizer.name == "sgd":
             p.sgd.forward(**step)

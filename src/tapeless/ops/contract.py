@@ -189,10 +189,16 @@ UPDATE_SHAPES = {"step": "1", "moved": "L", "norms": "L", "gradients": "N", "sca
 UPDATE_ROLES = dict.fromkeys(("step", "finite"), "index") | dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar")
 UPDATE_READS = ("gradients", "scale", "finite", "lr")
 UPDATE_MEANINGS = {
-    "step": "optimizer steps", "moved": "lengths of the step", "norms": "norms of weights", "scale": "gradient scale",
-    "finite": "finite flag", "lr": "learning rate", "m": "first moment", "v": "second moment",
+    "step": "optimizer steps",
+    "moved": "lengths of the step",
+    "norms": "norms of weights",
+    "scale": "gradient scale",
+    "finite": "finite flag",
+    "lr": "learning rate",
+    "m": "first moment",
+    "v": "second moment",
     **{name: name for name in ("momentum", "beta1", "beta2", "eps", "decay")},
-}  # fmt: skip
+}
 
 
 def norms_by_section(values: Array, sections: tuple[int, ...]) -> list[float]:

@@ -48,10 +48,7 @@ def maps_drawn(maps: Sequence[Map], words: Sequence[str], width: int) -> list[st
     there is not room for all."""
     keys, margin = shown_keys(words, width), _margin(words)
     cell = 2 if margin + 2 * keys <= width else 1
-    return _stacked(
-        maps, width - margin, cell * keys,
-        lambda group: _rows(group, words, keys, cell, margin),
-    )  # fmt: skip
+    return _stacked(maps, width - margin, cell * keys, lambda group: _rows(group, words, keys, cell, margin))
 
 
 def _stacked(maps: Sequence[Any], room: int, wide: int, drawn: Any) -> list[str]:

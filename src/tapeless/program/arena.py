@@ -126,16 +126,24 @@ class Plan(Shown):
         leaves = [placement for placement in self.placements.values() if not placement.buffer.members]
         largest = sorted(leaves, key=lambda placement: -placement.bytes)[:MOST_SHOWN]
         buffers = [
-            (each.buffer.name, each.kind, shape(each.buffer.shape), each.dtype, f"{each.offset:,}", f"{each.bytes:,}",
-             ", ".join(f"{first}–{last}" for first, last in each.ranges))
+            (
+                each.buffer.name,
+                each.kind,
+                shape(each.buffer.shape),
+                each.dtype,
+                f"{each.offset:,}",
+                f"{each.bytes:,}",
+                ", ".join(f"{first}–{last}" for first, last in each.ranges),
+            )
             for each in largest
-        ]  # fmt: skip
+        ]
         left = len(leaves) - len(largest)
         title = f"the {len(largest)} largest of {len(leaves)} buffers" if left else f"all {len(leaves)} buffers"
         columns = ("buffer", "kind", "shape", "type", "offset", "bytes", "calls")
         tables = [
-            Table(("region", "bytes", ""), regions, right=(1, 2)), Table(columns, buffers, right=(4, 5), title=title)
-        ]  # fmt: skip
+            Table(("region", "bytes", ""), regions, right=(1, 2)),
+            Table(columns, buffers, right=(4, 5), title=title),
+        ]
         return Sheet("memory plan", lines, tables)
 
 
@@ -263,11 +271,16 @@ def _gathered(
         top = place(gradients, "gradient", base, ((min(since.values()), whole[1]),))
     workspace = [
         Placement(
-            buffer, _kind_of_workspace(program, ranges[buffer.name]), precision.dtype(buffer.role), 0,
-            _bytes(buffer, precision), ranges[buffer.name],
+            buffer,
+            _kind_of_workspace(program, ranges[buffer.name]),
+            precision.dtype(buffer.role),
+            0,
+            _bytes(buffer, precision),
+            ranges[buffer.name],
         )
-        for buffer in program.buffers if buffer.kind == "workspace"
-    ]  # fmt: skip
+        for buffer in program.buffers
+        if buffer.kind == "workspace"
+    ]
     alone = [((n, n), scratch(call, precision)) for n, call in enumerate(program.calls)]
     asked = [
         (live, *place_scratch(program.calls[live[0]], arrays))

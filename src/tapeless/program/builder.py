@@ -63,9 +63,14 @@ class Builder:
         return self.buffer("workspace", name, shape, role, meaning=meaning)
 
     def weight(
-        self, name: str, *shape: int, initial: Initial | None = None, meaning: str = "",
-        matrices: tuple[int, ...] = (), adapter: bool = False,
-    ) -> Weight:  # fmt: skip
+        self,
+        name: str,
+        *shape: int,
+        initial: Initial | None = None,
+        meaning: str = "",
+        matrices: tuple[int, ...] = (),
+        adapter: bool = False,
+    ) -> Weight:
         about: dict[str, Any] = {"initial": initial, "meaning": meaning, "section": self._section}
         weight = Weight(name, "weight", shape, "weight", matrices=matrices, adapter=adapter, **about)
         if not self._trained(weight):

@@ -65,9 +65,16 @@ def _uniform(name: str) -> Precision:
 
 PRECISIONS = {name: _uniform(name) for name in ("float32", "float64", "complex128")}
 PRECISIONS["bfloat16"] = Precision(
-    "bfloat16", activation="bfloat16", stream="float32", weight="bfloat16", frozen="bfloat16", gradient="float32",
-    statistic="float32", state="float32", master="float32",
-)  # fmt: skip
+    "bfloat16",
+    activation="bfloat16",
+    stream="float32",
+    weight="bfloat16",
+    frozen="bfloat16",
+    gradient="float32",
+    statistic="float32",
+    state="float32",
+    master="float32",
+)
 
 
 def itemsize(dtype: str) -> int:

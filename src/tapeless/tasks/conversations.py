@@ -123,10 +123,15 @@ def open_conversations(asked: Asked) -> tuple[Conversations, Preset]:
         if not made.exists():
             learned = asked.inherited is None and asked.tokenizer == "bpe"
             prepare_chats(
-                asked.data, made, tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None, validation=asked.validation, seed=asked.seed,
-                reading=asked.reading, progress=asked.progress,
-            )  # fmt: skip
+                asked.data,
+                made,
+                tokenizer=str(asked.inherited or asked.tokenizer),
+                vocab=asked.vocab if learned else None,
+                validation=asked.validation,
+                seed=asked.seed,
+                reading=asked.reading,
+                progress=asked.progress,
+            )
         data = open_chats(made)
     vocab = data.tokenizer.vocab
     if asked.vocab is None:
@@ -171,9 +176,15 @@ KIND = TaskKind(
     open=open_conversations,
     # A model that can write already, and is taught how one answers: a few passes, and gentle ones.
     defaults={
-        "batch": 4, "time": 512, "epochs": 3.0, "lr": 1e-4, "schedule": "cosine", "clip": 1.0, "beta2": 0.99,
+        "batch": 4,
+        "time": 512,
+        "epochs": 3.0,
+        "lr": 1e-4,
+        "schedule": "cosine",
+        "clip": 1.0,
+        "beta2": 0.99,
         "decay": 0.0,
     },
     unused=_unused,
     reader=conversation_reader,
-)  # fmt: skip
+)

@@ -131,9 +131,14 @@ class TextReader:
 
         def tokens(on_slide: Callable[[], None]) -> Iterator[int]:
             return generate(
-                model, read or [end], asked.most, **asked.drawing(TEMPERATURE), stop=stops, window=window,
+                model,
+                read or [end],
+                asked.most,
+                **asked.drawing(TEMPERATURE),
+                stop=stops,
+                window=window,
                 on_slide=on_slide,
-            )  # fmt: skip
+            )
 
         return Writing(tokens, self.tokenizer.stream(), asked)
 
@@ -163,10 +168,15 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
         if not made.exists():
             learned = asked.inherited is None and asked.tokenizer == "bpe"
             prepare(
-                asked.data, made, tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None, validation=asked.validation, seed=asked.seed,
-                reading=asked.reading, progress=asked.progress,
-            )  # fmt: skip
+                asked.data,
+                made,
+                tokenizer=str(asked.inherited or asked.tokenizer),
+                vocab=asked.vocab if learned else None,
+                validation=asked.validation,
+                seed=asked.seed,
+                reading=asked.reading,
+                progress=asked.progress,
+            )
         data = open_data(made)
     if asked.vocab is None and data.tokenizer is not None:
         preset = preset.override(vocab=data.vocab)
@@ -209,12 +219,18 @@ KIND = TaskKind(
     open=open_text,
     # What small GPTs are usually trained with.
     defaults={
-        "batch": 8, "time": 256, "steps": 1000, "lr": 1e-3, "schedule": "cosine", "clip": 1.0, "beta2": 0.99,
+        "batch": 8,
+        "time": 256,
+        "steps": 1000,
+        "lr": 1e-3,
+        "schedule": "cosine",
+        "clip": 1.0,
+        "beta2": 0.99,
         "decay": 0.1,
     },
     unused=_unused,
     reader=text_reader,
-)  # fmt: skip
+)
 
 
 def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:

@@ -10,6 +10,17 @@ from tapeless.tracing.stream import Branch, branches
 from tapeless.tracing.update import Arithmetic, Line, Update
 
 __all__ = [
-    "Arithmetic", "Branch", "Contributions", "Digits", "Line", "Looked", "Part", "Probe", "Push", "Update",
-    "attention_pulls", "branches", "contributions",
-]  # fmt: skip
+    "Arithmetic",
+    "Branch",
+    "Contributions",
+    "Digits",
+    "Line",
+    "Looked",
+    "Part",
+    "Probe",
+    "Push",
+    "Update",
+    "attention_pulls",
+    "branches",
+    "contributions",
+]

@@ -101,9 +101,14 @@ class Probe:
     def _made(self, precision: str) -> Model:
         model = self.update.model
         made = Model(
-            model.preset, batch=model.batch, time=model.time, backend="reference", precision=precision,
-            optimizer=None, class_weights=model.class_weights,
-        )  # fmt: skip
+            model.preset,
+            batch=model.batch,
+            time=model.time,
+            backend="reference",
+            precision=precision,
+            optimizer=None,
+            class_weights=model.class_weights,
+        )
         for name, array in self.update.before.items():
             made.write(name, array)
         if model.preset.dropout:

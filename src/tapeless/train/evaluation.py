@@ -102,9 +102,16 @@ def evaluate(
 
 
 def _evaluated(
-    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
-    stride: int | None, progress: Progress, kinds: Sequence[TaskKind],
-) -> Evaluation:  # fmt: skip
+    opened: Run,
+    data: str | None,
+    reading: Reading,
+    checkpoint: str,
+    backend: str,
+    precision: str | None,
+    stride: int | None,
+    progress: Progress,
+    kinds: Sequence[TaskKind],
+) -> Evaluation:
     if reading != Reading() and (data is None or holds_tokens(Path(data)) or holds_conversations(Path(data))):
         name = next(name for name in READING_HELP if getattr(reading, name))
         raise TapelessError(
@@ -135,9 +142,13 @@ def _evaluated(
     )
     measured = open_task(opened, kind).evaluate(model, ALL)
     return Evaluation(
-        HELD_OUT, found.step, measured.loss, accuracy=measured.accuracy, cross_entropy=measured.cross_entropy,
+        HELD_OUT,
+        found.step,
+        measured.loss,
+        accuracy=measured.accuracy,
+        cross_entropy=measured.cross_entropy,
         messages=messages,
-    )  # fmt: skip
+    )
 
 
 def _check_foretells(opened: Run) -> None:
@@ -151,9 +162,15 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def _of_text(
-    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
-    stride: int | None, progress: Progress,
-) -> Evaluation:  # fmt: skip
+    opened: Run,
+    data: str | None,
+    reading: Reading,
+    checkpoint: str,
+    backend: str,
+    precision: str | None,
+    stride: int | None,
+    progress: Progress,
+) -> Evaluation:
     config, spec = opened.preset().architecture, opened.tokenizer_spec()
     tokenizer = None if spec is None else load_tokenizer(spec)
     found, _ = opened.checkpoint(checkpoint)  # before a long text is read for nothing
@@ -162,22 +179,42 @@ def _of_text(
     model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
     count = len(passage.tokens)
     scored = score_text(
-        model, passage.tokens, opened.window(), stride=stride, start=passage.start,
+        model,
+        passage.tokens,
+        opened.window(),
+        stride=stride,
+        start=passage.start,
         told=lambda done: progress("scoring", done, count),
-    )  # fmt: skip
+    )
     size = passage.bytes
     return Evaluation(
-        passage.data, found.step, scored.loss, scored.targets, None, scored.accuracy,
-        scored.cross_entropy if config.loss != "cross_entropy" else None, scored.perplexity,
-        None if not size else scored.bits_per_byte(size), size, scored.window, scored.stride, scored.least_context,
+        passage.data,
+        found.step,
+        scored.loss,
+        scored.targets,
+        None,
+        scored.accuracy,
+        scored.cross_entropy if config.loss != "cross_entropy" else None,
+        scored.perplexity,
+        None if not size else scored.bits_per_byte(size),
+        size,
+        scored.window,
+        scored.stride,
+        scored.least_context,
         [*messages, *passage.messages],
-    )  # fmt: skip
+    )
 
 
 def _of_conversations(
-    opened: Run, data: str | None, reading: Reading, checkpoint: str, backend: str, precision: str | None,
-    stride: int | None, progress: Progress,
-) -> Evaluation:  # fmt: skip
+    opened: Run,
+    data: str | None,
+    reading: Reading,
+    checkpoint: str,
+    backend: str,
+    precision: str | None,
+    stride: int | None,
+    progress: Progress,
+) -> Evaluation:
     """What the assistant says in them is scored, the rest is read."""
     given = data or f"what {opened.folder} held out"
     if stride is not None:
@@ -200,9 +237,17 @@ def _of_conversations(
     scored = score_rows(model, rows, told=lambda done: progress("scoring", done, len(rows)))
     squared = preset.architecture.loss != "cross_entropy"
     return Evaluation(
-        name, found.step, scored.loss, scored.targets, sum(map(len, rows.rows)), scored.accuracy,
-        scored.cross_entropy if squared else None, scored.perplexity, window=rows.time, messages=[*messages, *told],
-    )  # fmt: skip
+        name,
+        found.step,
+        scored.loss,
+        scored.targets,
+        sum(map(len, rows.rows)),
+        scored.accuracy,
+        scored.cross_entropy if squared else None,
+        scored.perplexity,
+        window=rows.time,
+        messages=[*messages, *told],
+    )
 
 
 def _spoken(opened: Run, data: str, reading: Reading, progress: Progress) -> tuple[Side, str, list[str]]:

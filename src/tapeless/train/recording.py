@@ -42,9 +42,15 @@ class Recording:
     """Of a training that goes on in this process."""
 
     def __init__(
-        self, folder: Path, model: Model, every: int | None = None, *, whole: Sequence[int] = (),
-        most: int = MOST_BYTES, clock: Callable[[], float] = time.perf_counter,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        model: Model,
+        every: int | None = None,
+        *,
+        whole: Sequence[int] = (),
+        most: int = MOST_BYTES,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """`every`: record every so many steps; None: as many as cost 1.5 % of the time. `whole`: steps whose tensors
         are kept."""
         self._clock, self._asked = clock, every

@@ -70,11 +70,19 @@ class Header:
 
     def encoded(self) -> bytes:
         said = {
-            "format": FORMAT, "listing": self.listing, "every": self.every, "chosen": self.chosen,
-            "width": self.width, "lead": LEAD,
-            "statistics": STATISTICS, "results": self.results, "calls": self.calls, "sources": self.sources,
-            "measured": MEASURED, "branches": [asdict(each) for each in self.branches],
-        }  # fmt: skip
+            "format": FORMAT,
+            "listing": self.listing,
+            "every": self.every,
+            "chosen": self.chosen,
+            "width": self.width,
+            "lead": LEAD,
+            "statistics": STATISTICS,
+            "results": self.results,
+            "calls": self.calls,
+            "sources": self.sources,
+            "measured": MEASURED,
+            "branches": [asdict(each) for each in self.branches],
+        }
         line = json.dumps(said, ensure_ascii=False).encode()
         return line + b" " * (-(len(line) + 1) % ALIGNMENT) + b"\n"
 
@@ -108,7 +116,7 @@ def _statement(place: str) -> str:
         if sum(text.count(each) for each in "([{") <= sum(text.count(each) for each in ")]}"):
             break
     indent = min((len(each) - len(each.lstrip()) for each in taken if each.strip()), default=0)
-    return "\n".join(each[indent:].removesuffix("  # fmt: skip") for each in taken)
+    return "\n".join(each[indent:] for each in taken)
 
 
 @dataclass(frozen=True)
@@ -200,8 +208,19 @@ def _is_header(said: Any) -> bool:
     )
 
 
-CALL = {"op": str, "direction": str, "phase": str, "section": str, "source": str, "stack": list, "flops": int,
-        "results": list, "reads": dict, "scalars": dict, "kinds": list}  # fmt: skip
+CALL = {
+    "op": str,
+    "direction": str,
+    "phase": str,
+    "section": str,
+    "source": str,
+    "stack": list,
+    "flops": int,
+    "results": list,
+    "reads": dict,
+    "scalars": dict,
+    "kinds": list,
+}
 RESULT = {"argument": str, "buffer": str, "shape": list, "access": str, "sign": str, "formula": str, "reads_as": str}
 
 

@@ -95,11 +95,14 @@ class Run:
         request, preset = _read(self.folder)
         settings = request.settings
         return Recipe(
-            preset, settings.batch or 1, settings.time or preset.architecture.context,
-            settings.optimizer(preset.optimizer), settings.backend,
+            preset,
+            settings.batch or 1,
+            settings.time or preset.architecture.context,
+            settings.optimizer(preset.optimizer),
+            settings.backend,
             precision_for(planner_named(settings.backend), settings.precision, preset.frozen_precision),
             request.class_weights,
-        )  # fmt: skip
+        )
 
     def tokenizer_spec(self) -> str | Path | None:
         """What `load_tokenizer` takes; None where the run knows no text."""

@@ -30,14 +30,30 @@ from tapeless.train.settings import EARLIER, Request, Settings
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
 FIXED = (
-    "data", "field", "column", "encoding", "drop_duplicates", "tokenizer", "validation", "batch", "time", "accumulate",
-    "seed", "backend", "precision",
-)  # fmt: skip
+    "data",
+    "field",
+    "column",
+    "encoding",
+    "drop_duplicates",
+    "tokenizer",
+    "validation",
+    "batch",
+    "time",
+    "accumulate",
+    "seed",
+    "backend",
+    "precision",
+)
 
 # What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
 OF_A_TRAINING: dict[str, Any] = {
-    "frozen": (), "frozen_precision": None, "train": (), "lora": None, "lora_alpha": None, "lora_targets": (),
-}  # fmt: skip
+    "frozen": (),
+    "frozen_precision": None,
+    "train": (),
+    "lora": None,
+    "lora_alpha": None,
+    "lora_targets": (),
+}
 OF_ANY_MODEL = ("optimizer", "recompute", "chunk", "keep_norms", "lean", "dropout")  # whatever weights it begins with
 
 
@@ -158,9 +174,13 @@ class Session:
             about: dict[str, Any] = {"run": _identity(self.request, self.model.preset, trainer.task)}
             about |= {"unrecorded": str(unrecorded)} if unrecorded else {}
             path = checkpoint.save(
-                self.run.checkpoints, trainer.step, trainer.tensors(), trainer.state() | about,
-                keep=trainer.settings.keep, best=best,
-            )  # fmt: skip
+                self.run.checkpoints,
+                trainer.step,
+                trainer.tensors(),
+                trainer.state() | about,
+                keep=trainer.settings.keep,
+                best=best,
+            )
         self.last_saved = trainer.step
         if unrecorded:
             raise unrecorded
@@ -222,9 +242,15 @@ def start(
 
 
 def begin(
-    made: Run, request: Request, preset: Preset, kind: TaskKind, *, weights: Mapping[str, Array] | None = None,
-    inherited: str | Path | None = None, progress: Progress | None = None,
-) -> Session:  # fmt: skip
+    made: Run,
+    request: Request,
+    preset: Preset,
+    kind: TaskKind,
+    *,
+    weights: Mapping[str, Array] | None = None,
+    inherited: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Session:
     """A training in a run folder that was just made; a refusal leaves it to whoever made it to remove. `weights` and
     the tokenizer that is `inherited` are those of a run that it starts from."""
     settings, messages = on_its_machine(request.settings, preset.optimizer, new=True)
@@ -448,11 +474,19 @@ def _asked(
 ) -> Asked:
     settings = request.settings
     return Asked(
-        preset, data=settings.data or kind.name, tokenizer=settings.tokenizer,
-        validation=settings.validation, time=_length(kind, settings), seed=settings.seed, folder=made.folder,
-        vocab=request.model.get("vocab"), inherited=inherited, progress=progress,
-        class_weights=request.class_weights, reading=settings.reading(),
-    )  # fmt: skip
+        preset,
+        data=settings.data or kind.name,
+        tokenizer=settings.tokenizer,
+        validation=settings.validation,
+        time=_length(kind, settings),
+        seed=settings.seed,
+        folder=made.folder,
+        vocab=request.model.get("vocab"),
+        inherited=inherited,
+        progress=progress,
+        class_weights=request.class_weights,
+        reading=settings.reading(),
+    )
 
 
 def _tokenizer_kind(task: Task) -> str:
@@ -476,7 +510,12 @@ def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
             f"batch: say lean=False (--no-lean), or leave accumulate out."
         )
     return Model(
-        preset, batch=settings.batch or 1, time=_length(kind, settings), backend=settings.backend,
+        preset,
+        batch=settings.batch or 1,
+        time=_length(kind, settings),
+        backend=settings.backend,
         precision=settings.precision,
-        optimizer=settings.optimizer(preset.optimizer), class_weights=request.class_weights, seed=settings.seed,
-    )  # fmt: skip
+        optimizer=settings.optimizer(preset.optimizer),
+        class_weights=request.class_weights,
+        seed=settings.seed,
+    )

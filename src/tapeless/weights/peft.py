@@ -32,9 +32,19 @@ THEIRS = {LORA_A: "lora_A.weight", LORA_B: "lora_B.weight"}
 # What makes it another computation, and where it must be for ours: missing, or one of these.
 ABSENT: tuple[Any, ...] = (None, False, [], {}, "")
 PLAIN = (
-    "use_dora", "use_qalora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias",
-    "trainable_token_indices", "alora_invocation_tokens", "target_parameters", "exclude_modules", "megatron_config",
-)  # fmt: skip
+    "use_dora",
+    "use_qalora",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "lora_bias",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "target_parameters",
+    "exclude_modules",
+    "megatron_config",
+)
 
 
 @dataclass(frozen=True)

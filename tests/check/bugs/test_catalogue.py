@@ -344,8 +344,11 @@ def test_the_command_in_json(monkeypatch, capsys):
     command.run_bugs(json=True)
     document = json.loads(capsys.readouterr().out)
     assert {key: document[key] for key in ("bugs", "caught", "named", "missed")} == {
-        "bugs": 2, "caught": 2, "named": 1, "missed": [],
-    }  # fmt: skip
+        "bugs": 2,
+        "caught": 2,
+        "named": 1,
+        "missed": [],
+    }
     assert [row["place"] for row in document["report"]] == ["linear", "gelu"]
 
 

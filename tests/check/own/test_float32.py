@@ -350,7 +350,7 @@ def returning(value):
         ({"inputs": (SCORES[0].astype(np.float16),)}, "x is float16"),
         ({"forward": lambda x: np.abs(x), "kernel": (None, lambda dy, x: dy)}, "no backward, and the complex step"),
     ],
-)  # fmt: skip
+)
 def test_slips_get_one_sentence(given, sentence):
     arguments = {"forward": softmax, "backward": None, "inputs": SCORES, "kernel": (softmax, softmax_backward)} | given
     with pytest.raises(TapelessError, match=sentence):

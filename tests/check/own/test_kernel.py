@@ -271,7 +271,7 @@ def strided_past_the_end(array, distance):
         (lambda a: strided_past_the_end(a["x"], 5000).__setitem__(-1, 9.0), "writes outside its outputs"),
         (lambda a: strided_past_the_end(a["dx"], 40).__setitem__(-1, 9.0), "writes outside|changes its input"),
     ],
-)  # fmt: skip
+)
 def test_what_it_must_not_touch(change, sentence):
     report = check(backward=then(change), steps=10)
     assert not report.ok
@@ -373,7 +373,7 @@ def test_a_kernel_that_is_wrong_only_in_training_is_caught_by_the_loss():
         ({"name": "relu", "forward": forward, "preset": "cllm"}, "the training step of cllm has no relu.forward"),
         ({"forward": lambda y: None}, "your layernorm.forward raised TypeError in blocks.0: .* given y, mean, rstd,"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_get_one_sentence(given, sentence):
     with pytest.raises(TapelessError, match=sentence):
         check(**given)

@@ -293,10 +293,20 @@ def test_a_backward_that_is_not_linear_in_dy_is_wrong(backward):
         (lambda x: x * x if x.dtype == float else (x * x).sum(), lambda dy, x: 2 * dy * x, "other shapes"),
     ],
     ids=[
-        "abs", "real-square", "conj-product", "conj-cube", "abs-max", "conj-root", "floor", "where",
-        "float64-cast", "math-only", "by-type", "by-shape",
+        "abs",
+        "real-square",
+        "conj-product",
+        "conj-cube",
+        "abs-max",
+        "conj-root",
+        "floor",
+        "where",
+        "float64-cast",
+        "math-only",
+        "by-type",
+        "by-shape",
     ],
-)  # fmt: skip
+)
 def test_a_forward_that_is_not_analytic_goes_to_differences_and_says_why(forward, backward, reason):
     def largest(dy, x):
         dx = np.zeros_like(x)
@@ -484,7 +494,7 @@ def twice_backward(dy, x):
         (lambda x: (), twice_backward, "returned no output"),
         (lambda x: x[x.real > x.real.mean()][:3] if x[0, 0] == X[0, 0] else x, twice_backward, "changes the shape"),
     ],
-)  # fmt: skip
+)
 def test_refused_with_a_sentence(forward, backward, sentence):
     report = op(forward, backward, X)
     assert report.verdict == "refused"

@@ -52,8 +52,11 @@ def test_another_project_has_it_in_three_lines(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "pytest_tapeless", "-p", "no:cacheprovider", "-q"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 3 passed" in done.stdout
     assert "wrong: the kernel is not what its definition says." in done.stdout

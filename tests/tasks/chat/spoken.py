@@ -109,9 +109,16 @@ TEMPLATES = {
 }
 TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|endoftext|>"}
 SPECIAL = (
-    "<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>",
-    "<|eot_id|>", "[INST]", "[/INST]",
-)  # fmt: skip
+    "<|endoftext|>",
+    "<|begin_of_text|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "[INST]",
+    "[/INST]",
+)
 
 HELLO = [
     {"role": "user", "content": "Hello, who are you?"},
@@ -133,9 +140,11 @@ def tokenizer_json() -> str:
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=list(SPECIAL), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        vocab_size=400,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
-    )  # fmt: skip
+    )
     model.train_from_iterator([turn["content"] for turn in HELLO + LONGER] * 3, trainer)
     text: str = model.to_str()
     return text

@@ -139,7 +139,9 @@ KNOWN: dict[str, tuple[dict[str, Any], str | None]] = {
         {
             "normalizer": normalizers.Sequence(
                 [
-                    normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(),
+                    normalizers.Replace("``", '"'),
+                    normalizers.NFKD(),
+                    normalizers.StripAccents(),
                     normalizers.Lowercase(),
                 ]
             ),
@@ -149,7 +151,7 @@ KNOWN: dict[str, tuple[dict[str, Any], str | None]] = {
         },
         LIKE_T5,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KNOWN)

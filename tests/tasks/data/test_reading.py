@@ -185,9 +185,13 @@ def test_in_a_folder_what_is_no_text_for_us_is_left_out_and_told(tmp_path):
     (tmp_path / "nulls.jsonl").write_bytes(b'{"text": null}\n\n{"text": "real"}\n')
     found = find_documents(str(tmp_path))
     assert found.skipped == {
-        "not UTF-8": 1, "binary": 3, "without a field 'text'": 1, "without a column 'text'": 1, "empty": 1,
+        "not UTF-8": 1,
+        "binary": 3,
+        "without a field 'text'": 1,
+        "without a column 'text'": 1,
+        "empty": 1,
         "rows without text": 1,
-    }  # fmt: skip
+    }
     assert found.examples["not UTF-8"].endswith("latin.txt")
     assert [document.place()["file"].rpartition("/")[2] for document in found.documents] == ["a.txt", "nulls.jsonl"]
     assert found.documents[1].place() == {"file": str(tmp_path / "nulls.jsonl"), "line": 3, "start": 0, "stop": 4}
@@ -238,7 +242,7 @@ ROWS = {
     "half a zstd": ("a.txt.zst", PACKINGS[".zst"](b"text" * 99)[:-3], "its zstd data is cut short or altered"),
     "altered zstd": ("a.txt.zst", b"\x28\xb5\x2f\xfdrubbish, this is", "its zstd data is cut short or altered"),
     "xz": ("a.txt.xz", b"\xfd7zXZ\0", "compressed with xz: unpack it"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), ROWS.values(), ids=ROWS)
@@ -326,8 +330,11 @@ def test_prepared_rows_are_documents_and_the_spool_is_gone(tmp_path):
     made = prepare(str(tmp_path / "rows.jsonl.gz"), tmp_path / "out")
     assert (made.meta.training.documents, made.meta.validation.documents) == (45, 5)
     data = open_data(tmp_path / "out")
-    found = bytes(min(token, 10) if token == 256 else token for side in (data.training, data.validation)
-                  for token in side.window(0, len(side)))  # fmt: skip
+    found = bytes(
+        min(token, 10) if token == 256 else token
+        for side in (data.training, data.validation)
+        for token in side.window(0, len(side))
+    )
     assert sorted(found.decode().splitlines()) == sorted(rows)
     places = [json.loads(line) for line in (tmp_path / "out/documents.jsonl").read_text().splitlines()]
     assert sorted(place["line"] for place in places) == list(range(1, 51))

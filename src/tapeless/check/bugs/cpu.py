@@ -77,9 +77,19 @@ def _one_pass(y: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias:
 
 
 def _strip_written(
-    dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, starts: Any,
-    causal: bool, window: int,
-) -> None:  # fmt: skip
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    dy: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    y: Array,
+    lse: Array,
+    starts: Any,
+    causal: bool,
+    window: int,
+) -> None:
     """What the first strip of 64 queries added to dv replaces what the later strips had put there."""
     if q.shape[1] > 64 and causal and q.shape[2] == k.shape[2]:
         heads = lse.shape[1]

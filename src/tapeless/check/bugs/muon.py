@@ -104,9 +104,10 @@ def _packed(right: Any, region: Any) -> muon.Matrices:
 def _embeddings_too(right: Any, region: Any) -> muon.Matrices:
     members = zip(region.members, member_offsets(region.members)[0], strict=True)
     return tuple(
-        (start, member.shape[0], member.matrices or member.shape[1:]) for member, start in members
+        (start, member.shape[0], member.matrices or member.shape[1:])
+        for member, start in members
         if len(member.shape) == 2
-    )  # fmt: skip
+    )
 
 
 BUGS = (

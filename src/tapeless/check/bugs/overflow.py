@@ -54,9 +54,19 @@ def _no_maximum(y: Array, lse: Array, q: Array, k: Array, v: Array, starts: Any,
 
 
 def _from_rounded_sums(
-    dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, starts: Any,
-    causal: bool, window: int,
-) -> None:  # fmt: skip
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    dy: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    y: Array,
+    lse: Array,
+    starts: Any,
+    causal: bool,
+    window: int,
+) -> None:
     heads = lse.shape[1]
     qs, ks, vs = attention._by_head(q, k, v, heads)
     ys, dys = (attention._split(x, heads) for x in (y, dy))

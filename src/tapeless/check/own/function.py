@@ -102,8 +102,10 @@ def prove_function(function: Any, pair: Pair, wrt: tuple[int, ...], claims: Clai
     if not pair.tensors:
         raise TapelessError(f"{function.__name__} is torch's: its inputs must be tensors.")
     torch = sys.modules["torch"]
-    wide = [torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
-            for value, device in zip(pair.inputs, pair.devices, strict=True)]  # fmt: skip
+    wide = [
+        torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+        for value, device in zip(pair.inputs, pair.devices, strict=True)
+    ]
     elsewhere = f"Give it a definition: op(forward, inputs, kernel={function.__name__})."
     try:
         narrow = {str(each.dtype) for each in _outputs(function, wide) if each.dtype != torch.float64}
@@ -134,9 +136,10 @@ def in_autograd(function: Any) -> Extra:
         devices = definition.pair.devices
         tensors = [
             torch.from_numpy(value.astype(np.float32) if value.dtype.kind == "f" else value.copy()).to(device)
-            if isinstance(value, np.ndarray) else value
+            if isinstance(value, np.ndarray)
+            else value
             for value, device in zip(inputs, devices, strict=True)
-        ]  # fmt: skip
+        ]
         shapes = [each.shape for each in definition.outputs(inputs)[0]]
         usual = [np.asarray(rng.normal(size=shape).astype(np.float32), np.float64) for shape in shapes]
         ones = [np.ones(shape) for shape in shapes]

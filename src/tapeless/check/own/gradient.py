@@ -109,9 +109,18 @@ def judge(
     if gradient is None:
         notes.append("The backward returned None for it, which stands for 0.")
     return InputReport(
-        subject.pair.names[index], worst.verdict, method, checked, worst.error, worst.bound, allowed,
-        worst.position, worst.found, worst.true, tuple(notes),
-    )  # fmt: skip
+        subject.pair.names[index],
+        worst.verdict,
+        method,
+        checked,
+        worst.error,
+        worst.bound,
+        allowed,
+        worst.position,
+        worst.found,
+        worst.true,
+        tuple(notes),
+    )
 
 
 def _natural(subject: Subject, value: Array) -> float:

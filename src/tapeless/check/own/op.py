@@ -29,16 +29,36 @@ def op(
 ) -> Float32Report: ...
 @overload
 def op(
-    forward: Function, backward: Any, inputs: Any = None, *, wrt: Sequence[int] | None = None, dy: Any = None,
-    saved: bool = False, seed: int = 0, tolerance: float | None = None, kernel: None = None,
-) -> Report: ...  # fmt: skip
+    forward: Function,
+    backward: Any,
+    inputs: Any = None,
+    *,
+    wrt: Sequence[int] | None = None,
+    dy: Any = None,
+    saved: bool = False,
+    seed: int = 0,
+    tolerance: float | None = None,
+    kernel: None = None,
+) -> Report: ...
 @overload
 def op(
-    forward: Function, backward: Any, inputs: Any = None, *, kernel: Any, wrt: Sequence[int] | None = None,
-    saved: bool = False, seed: int = 0, writes: bool | None = None, adds: Collection[str] = (),
-    shapes: Sequence[str] | None = None, largest: int = 1031, within: float = inf, strides: bool = False,
-    repeatable: bool = True, case: str | None = None,
-) -> Float32Report: ...  # fmt: skip
+    forward: Function,
+    backward: Any,
+    inputs: Any = None,
+    *,
+    kernel: Any,
+    wrt: Sequence[int] | None = None,
+    saved: bool = False,
+    seed: int = 0,
+    writes: bool | None = None,
+    adds: Collection[str] = (),
+    shapes: Sequence[str] | None = None,
+    largest: int = 1031,
+    within: float = inf,
+    strides: bool = False,
+    repeatable: bool = True,
+    case: str | None = None,
+) -> Float32Report: ...
 def op(
     forward: Function,
     backward: Any = None,

@@ -279,9 +279,17 @@ def bound_gemm(
 
 
 def _own_gemm(
-    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, scratch: Sequence[Array],
-    bias: Array | None, relu: bool, mask: Array | None,
-) -> Product:  # fmt: skip
+    c: Array,
+    a: Array,
+    b: Array,
+    transpose_a: bool,
+    transpose_b: bool,
+    add: bool,
+    scratch: Sequence[Array],
+    bias: Array | None,
+    relu: bool,
+    mask: Array | None,
+) -> Product:
     own = imported("tapeless.kernels.cpu.products")
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     count = _threads_for(m, n, k)
@@ -295,10 +303,18 @@ def _own_gemm(
 
 
 def bound_products(
-    c: Array, a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False, beta: float = 0.0,
-    scratch: Sequence[Array] = (), bias: Array | None = None, widens: bool = False, relu: bool = False,
+    c: Array,
+    a: Array,
+    b: Array,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    beta: float = 0.0,
+    scratch: Sequence[Array] = (),
+    bias: Array | None = None,
+    widens: bool = False,
+    relu: bool = False,
     mask: Array | None = None,
-) -> list[Native]:  # fmt: skip
+) -> list[Native]:
     """As `bound_gemm` for matrices of any type, all in one call. A float32 factor is rounded where the other is
     bfloat16; but where one of them `widens`, being a weight, and all else is float32, our own multiply it as it is."""
     wide = [each.dtype == np.float32 for each in (c, a, b)]

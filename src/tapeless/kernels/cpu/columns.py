@@ -18,9 +18,16 @@ from tapeless.kernels.cpu.tiles import FLOAT, INDEX, POINTER, WORD, constant, de
 # coefficients, from the highest power down.
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 LOG = (
-    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
-    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
-)  # fmt: skip
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
 HIGH, LOW = 0.693359375, -2.12194440e-4  # of ln 2: the product of a small whole number and the first is exact
 LEAST = -87.33654  # of which the exponential is a normal number
 

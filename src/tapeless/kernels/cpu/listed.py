@@ -29,9 +29,12 @@ SINGLY = 2  # times that a list runs call by call: a model that only lives for o
 MOST_FLOPS = 1_000_000_000  # of a list's products: beyond, time goes into them, and an interrupt must not wait
 POINTER, WORD, STATUS = ir.PointerType(), ir.IntType(64), ir.IntType(32)
 FROM_C = {
-    ctypes.c_int64: WORD, ctypes.c_uint64: WORD, ctypes.c_void_p: WORD, ctypes.c_int: STATUS,
+    ctypes.c_int64: WORD,
+    ctypes.c_uint64: WORD,
+    ctypes.c_void_p: WORD,
+    ctypes.c_int: STATUS,
     ctypes.c_float: ir.FloatType(),
-}  # fmt: skip
+}
 
 
 class Entry(NamedTuple):

@@ -293,9 +293,12 @@ def parallel_for(function, values, count, threads):
 
 
 SYSTEM = {
-    LOCK: "pthread_mutex_lock", UNLOCK: "pthread_mutex_unlock", WAIT: "pthread_cond_wait", WAKE: "pthread_cond_signal",
+    LOCK: "pthread_mutex_lock",
+    UNLOCK: "pthread_mutex_unlock",
+    WAIT: "pthread_cond_wait",
+    WAKE: "pthread_cond_signal",
     YIELD: "sched_yield",
-}  # fmt: skip
+}
 THERE = sys.platform != "win32"
 _made = np.zeros(FIRST + MOST * OF_EACH + LINE, np.int64)
 _words = _made[-_made.ctypes.data % (8 * LINE) // 8 :]

@@ -71,9 +71,30 @@ LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 # m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias; whether a
 # is what ReLU leaves of it; the mask and the distance of its rows
 RECTANGLE = types.void(
-    intp, intp, intp, float32, uintp, intp, intp, intp, uintp, intp, intp, intp, intp, uintp, intp, uintp, intp, intp,
-    intp, uintp, intp, uintp, intp,
-)  # fmt: skip
+    intp,
+    intp,
+    intp,
+    float32,
+    uintp,
+    intp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    intp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    uintp,
+    intp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    uintp,
+    intp,
+)
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
@@ -113,9 +134,30 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
 
 
 def rectangle_of_tiles(
-    m, n, k, alpha, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, c, c_row, room, most_deep, most_high,
-    most_wide, bias, relu, mask, mask_row,
-):  # fmt: skip
+    m,
+    n,
+    k,
+    alpha,
+    a,
+    a_row,
+    a_col,
+    a_size,
+    b,
+    b_row,
+    b_col,
+    b_size,
+    add,
+    c,
+    c_row,
+    room,
+    most_deep,
+    most_high,
+    most_wide,
+    bias,
+    relu,
+    mask,
+    mask_row,
+):
     edge, near = on_the_stack(FLOATS), on_the_stack(WIDENED)
     far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
     for first in range(0, n, most_wide):
@@ -245,10 +287,30 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
     b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
     add = intp(1 if beta != 0 else 0)
     _rectangle(
-        m, n, k, alpha, a, intp(a_rows), intp(a_columns), intp(FLOAT), b, intp(b_rows), intp(b_columns), intp(FLOAT),
-        add, c, c_row, room, intp(LITTLE_DEPTH), intp(LITTLE_HIGH), intp(LITTLE_WIDE), uintp(0),
-        intp(0), uintp(0), intp(0),
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        alpha,
+        a,
+        intp(a_rows),
+        intp(a_columns),
+        intp(FLOAT),
+        b,
+        intp(b_rows),
+        intp(b_columns),
+        intp(FLOAT),
+        add,
+        c,
+        c_row,
+        room,
+        intp(LITTLE_DEPTH),
+        intp(LITTLE_HIGH),
+        intp(LITTLE_WIDE),
+        uintp(0),
+        intp(0),
+        uintp(0),
+        intp(0),
+    )
 
 
 @cache
@@ -291,9 +353,28 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
 
 
 def rectangles(
-    across, down, m, n, k, c, c_row, a, a_row, a_col, a_size, b, b_row, b_col, b_size, add, rooms, bias, relu, mask,
+    across,
+    down,
+    m,
+    n,
+    k,
+    c,
+    c_row,
+    a,
+    a_row,
+    a_col,
+    a_size,
+    b,
+    b_row,
+    b_col,
+    b_size,
+    add,
+    rooms,
+    bias,
+    relu,
+    mask,
     mask_row,
-):  # fmt: skip
+):
     """Whole tiles to everyone but the last, in each direction."""
     for worker in prange(across * down):
         i, j = worker // across, worker % across
@@ -305,11 +386,30 @@ def rectangles(
         own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
         own_mask = uintp(0) if mask is None else uintp(mask.ctypes.data) + uintp((top * mask_row + left) * 4)
         _rectangle(
-            intp(bottom - top), intp(right - left), intp(k), float32(1), own_a, intp(a_row), intp(a_col), intp(a_size),
-            own_b, intp(b_row), intp(b_col), intp(b_size), intp(add), own_c, intp(c_row),
-            uintp(rooms[worker].ctypes.data), intp(DEPTH), intp(HIGH), intp(WIDE), own_bias, intp(relu), own_mask,
+            intp(bottom - top),
+            intp(right - left),
+            intp(k),
+            float32(1),
+            own_a,
+            intp(a_row),
+            intp(a_col),
+            intp(a_size),
+            own_b,
+            intp(b_row),
+            intp(b_col),
+            intp(b_size),
+            intp(add),
+            own_c,
+            intp(c_row),
+            uintp(rooms[worker].ctypes.data),
+            intp(DEPTH),
+            intp(HIGH),
+            intp(WIDE),
+            own_bias,
+            intp(relu),
+            own_mask,
             intp(mask_row),
-        )  # fmt: skip
+        )
 
 
 @inlined
@@ -337,9 +437,18 @@ def floats(m: int, n: int, k: int, workers: int) -> int:
 
 
 def bound(
-    c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, add: bool, workers: int, scratch: Array,
-    bias: Array | None = None, relu: bool = False, mask: Array | None = None,
-) -> Native:  # fmt: skip
+    c: Array,
+    a: Array,
+    b: Array,
+    transpose_a: bool,
+    transpose_b: bool,
+    add: bool,
+    workers: int,
+    scratch: Array,
+    bias: Array | None = None,
+    relu: bool = False,
+    mask: Array | None = None,
+) -> Native:
     """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16. `relu`: what ReLU leaves of a is
     multiplied; where the `mask` is ≤ 0, c is 0."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
@@ -361,10 +470,24 @@ def bound(
         return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
-        function, integer(m), integer(n), integer(k), ctypes.c_float(1),
-        address(a.ctypes.data), *map(integer, of_a), address(b.ctypes.data), *map(integer, of_b),
-        integer(add), address(c.ctypes.data), integer(c_row), address(rooms.ctypes.data), integer(DEPTH), integer(HIGH),
+        function,
+        integer(m),
+        integer(n),
+        integer(k),
+        ctypes.c_float(1),
+        address(a.ctypes.data),
+        *map(integer, of_a),
+        address(b.ctypes.data),
+        *map(integer, of_b),
+        integer(add),
+        address(c.ctypes.data),
+        integer(c_row),
+        address(rooms.ctypes.data),
+        integer(DEPTH),
+        integer(HIGH),
         integer(WIDE),
-        address(0 if bias is None else bias.ctypes.data), integer(relu),
-        address(0 if mask is None else mask.ctypes.data), integer(mask_row),
-    )  # fmt: skip
+        address(0 if bias is None else bias.ctypes.data),
+        integer(relu),
+        address(0 if mask is None else mask.ctypes.data),
+        integer(mask_row),
+    )

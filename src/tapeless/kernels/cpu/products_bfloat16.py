@@ -57,9 +57,27 @@ NARROW, ADD = 1, 2  # of c: what is stored is rounded; it is added to what is th
 
 # m, n, k; of a and b: place, distance of rows, whether k is the inner axis, whether they are float32; alpha, bias
 RECTANGLE = types.void(
-    intp, intp, intp, uintp, intp, intp, intp, uintp, intp, intp, intp, float32, uintp,
-    uintp, intp, intp, uintp, intp, intp, uintp,
-)  # fmt: skip
+    intp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    intp,
+    intp,
+    float32,
+    uintp,
+    uintp,
+    intp,
+    intp,
+    uintp,
+    intp,
+    intp,
+    uintp,
+)
 SYMBOL = "tapeless_rectangle_bfloat16"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
 LITTLE, LITTLE_DEEP = 3 << 14, 512  # floats on a thread's stack for the panels of small products; along k at a time
@@ -189,9 +207,27 @@ def _finish(block, place, row, rows, columns, kind, alpha, bias):
 
 
 def rectangle_of_bfloat16(
-    m, n, k, a, a_row, a_inner, a_floats, b, b_row, b_inner, b_floats, alpha, bias, c, c_row, kind, room, high, wide,
+    m,
+    n,
+    k,
+    a,
+    a_row,
+    a_inner,
+    a_floats,
+    b,
+    b_row,
+    b_inner,
+    b_floats,
+    alpha,
+    bias,
+    c,
+    c_row,
+    kind,
+    room,
+    high,
+    wide,
     sums,
-):  # fmt: skip
+):
     """`a_inner`, `b_inner`: whether the numbers of a row of memory follow each other along k."""
     if AMX:
         begin_tiles()
@@ -271,15 +307,52 @@ def gemm_of_bfloat16(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_r
         most = (LITTLE * 4 - LINE) // (-(-depth // DEPTH) * BYTES * 4) * BLOCK
         kind = intp(ADD if begin > 0 or beta != 0 else 0)
         _rectangle(
-            m, n, intp(depth), a + uintp(begin * step_a), a_row, a_inner, a_floats, b + uintp(begin * step_b), b_row,
-            b_inner, b_floats, alpha, uintp(0), c, c_row, kind, room, intp(most), intp(most), uintp(0),
-        )  # fmt: skip
+            m,
+            n,
+            intp(depth),
+            a + uintp(begin * step_a),
+            a_row,
+            a_inner,
+            a_floats,
+            b + uintp(begin * step_b),
+            b_row,
+            b_inner,
+            b_floats,
+            alpha,
+            uintp(0),
+            c,
+            c_row,
+            kind,
+            room,
+            intp(most),
+            intp(most),
+            uintp(0),
+        )
 
 
 def rectangles_of_bfloat16(
-    across, down, m, n, k, c, c_row, kind, a, a_row, a_inner, a_floats, b, b_row, b_inner, b_floats, bias, rooms, sums,
-    high, wide,
-):  # fmt: skip
+    across,
+    down,
+    m,
+    n,
+    k,
+    c,
+    c_row,
+    kind,
+    a,
+    a_row,
+    a_inner,
+    a_floats,
+    b,
+    b_row,
+    b_inner,
+    b_floats,
+    bias,
+    rooms,
+    sums,
+    high,
+    wide,
+):
     for worker in prange(across * down):
         i, j = worker // across, worker % across
         top, bottom = cut(m, BLOCK, i, down), cut(m, BLOCK, i + 1, down)
@@ -289,10 +362,27 @@ def rectangles_of_bfloat16(
         own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * (2 if kind & NARROW else 4))
         shift = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 2)
         _rectangle(
-            intp(bottom - top), intp(right - left), intp(k), own_a, intp(a_row), intp(a_inner), intp(a_floats), own_b,
-            intp(b_row), intp(b_inner), intp(b_floats), float32(1), shift, own_c, intp(c_row), intp(kind),
-            uintp(rooms[worker].ctypes.data), intp(high), intp(wide), uintp(rooms[worker].ctypes.data) + uintp(sums),
-        )  # fmt: skip
+            intp(bottom - top),
+            intp(right - left),
+            intp(k),
+            own_a,
+            intp(a_row),
+            intp(a_inner),
+            intp(a_floats),
+            own_b,
+            intp(b_row),
+            intp(b_inner),
+            intp(b_floats),
+            float32(1),
+            shift,
+            own_c,
+            intp(c_row),
+            intp(kind),
+            uintp(rooms[worker].ctypes.data),
+            intp(high),
+            intp(wide),
+            uintp(rooms[worker].ctypes.data) + uintp(sums),
+        )
 
 
 RECTANGLES = Kernel(rectangles_of_bfloat16)
@@ -313,9 +403,16 @@ def floats(m: int, n: int, k: int, workers: int) -> int:
 
 
 def bound(
-    c: Array, a: Array, b: Array, turn_a: bool, turn_b: bool, add: bool, workers: int, scratch: Array,
+    c: Array,
+    a: Array,
+    b: Array,
+    turn_a: bool,
+    turn_b: bool,
+    add: bool,
+    workers: int,
+    scratch: Array,
     bias: Array | None,
-) -> Native:  # fmt: skip
+) -> Native:
     """c = a @ b + bias, or c += a @ b: a and b are bfloat16, or float32 that is rounded; so is c."""
     (m, n), k = c.shape, a.shape[0 if turn_a else 1]
     across, down, packed, sums = _division(m, n, k, workers)
@@ -335,8 +432,21 @@ def bound(
         return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
     integer, address = ctypes.c_int64, ctypes.c_uint64
     return partial(
-        function, integer(m), integer(n), integer(k), address(a.ctypes.data), *map(integer, of_a),
-        address(b.ctypes.data), *map(integer, of_b), ctypes.c_float(1),
-        address(0 if shift is None else shift.ctypes.data), address(c.ctypes.data), integer(c_row), integer(kind),
-        address(rooms.ctypes.data), integer(high), integer(wide), address(rooms.ctypes.data + packed),
-    )  # fmt: skip
+        function,
+        integer(m),
+        integer(n),
+        integer(k),
+        address(a.ctypes.data),
+        *map(integer, of_a),
+        address(b.ctypes.data),
+        *map(integer, of_b),
+        ctypes.c_float(1),
+        address(0 if shift is None else shift.ctypes.data),
+        address(c.ctypes.data),
+        integer(c_row),
+        integer(kind),
+        address(rooms.ctypes.data),
+        integer(high),
+        integer(wide),
+        address(rooms.ctypes.data + packed),
+    )

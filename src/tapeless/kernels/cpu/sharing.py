@@ -34,10 +34,21 @@ T = TypeVar("T")
 FEWEST = 4  # kernels; for fewer, another process takes longer to start than they take to compile
 PATIENCE = 120  # seconds that another process may take for one kernel; then it is ended
 SCALARS = {str(kind): kind for kind in (types.int64, types.float64, types.boolean, types.none)}
-DTYPES = {str(kind): kind for kind in (
-    types.float32, types.float64, types.int8, types.uint8, types.int32, types.uint32, types.int64, types.uint64,
-    types.boolean, NARROW,
-)}  # fmt: skip
+DTYPES = {
+    str(kind): kind
+    for kind in (
+        types.float32,
+        types.float64,
+        types.int8,
+        types.uint8,
+        types.int32,
+        types.uint32,
+        types.int64,
+        types.uint64,
+        types.boolean,
+        NARROW,
+    )
+}
 
 
 def all_compiled(make: Callable[[], T]) -> T:
@@ -113,9 +124,13 @@ class _Helper(threading.Thread):
         code = "from tapeless.kernels.cpu.sharing import serve; serve()"
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
-            )  # fmt: skip
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
         except OSError:
             return
         self._process = process

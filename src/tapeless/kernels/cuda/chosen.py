@@ -49,8 +49,12 @@ def _library() -> Any:
     except OSError:
         return None
     library.cublasLtMatrixLayoutCreate.argtypes = [
-        Pointer, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64,
-    ]  # fmt: skip
+        Pointer,
+        ctypes.c_int,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_int64,
+    ]
     library.cublasLtMatmul.argtypes = [Pointer] * 14 + [ctypes.c_size_t, Pointer]
     library.cublasLtMatmulAlgoGetHeuristic.argtypes = [Pointer] * 7 + [ctypes.c_int, Pointer, Pointer]
     return library
@@ -134,11 +138,24 @@ class Chosen:
         times, held = ctypes.byref(self._times), ctypes.byref(self._one if add else self._zero)
         _checked(
             _library().cublasLtMatmul(
-                _handle(self._device), self._wanted, times, b.data_ptr(), first, a.data_ptr(), second,
-                held, out.data_ptr(), result, out.data_ptr(), result, ctypes.byref(algorithm),
-                workspace.data_ptr(), WORKSPACE, torch.cuda.current_stream().cuda_stream,
+                _handle(self._device),
+                self._wanted,
+                times,
+                b.data_ptr(),
+                first,
+                a.data_ptr(),
+                second,
+                held,
+                out.data_ptr(),
+                result,
+                out.data_ptr(),
+                result,
+                ctypes.byref(algorithm),
+                workspace.data_ptr(),
+                WORKSPACE,
+                torch.cuda.current_stream().cuda_stream,
             )
-        )  # fmt: skip
+        )
 
     def _fastest(self) -> Any:
         """What out holds is kept on the host meanwhile, where the product adds to it: here there may be no room. The
@@ -171,10 +188,15 @@ class Chosen:
         layouts = (*self._layouts, self._layouts[2])
         _checked(
             library.cublasLtMatmulAlgoGetHeuristic(
-                _handle(self._device), self._wanted, *layouts, preference, CANDIDATES,
-                ctypes.byref(results), ctypes.byref(number),
+                _handle(self._device),
+                self._wanted,
+                *layouts,
+                preference,
+                CANDIDATES,
+                ctypes.byref(results),
+                ctypes.byref(number),
             )
-        )  # fmt: skip
+        )
         found = [results[n].algorithm for n in range(number.value)]
         splits = 1 if self._kept[0].dtype == torch.bfloat16 else _splits(found[0])
         return [each for each in found if _splits(each) == splits] or found[:1]

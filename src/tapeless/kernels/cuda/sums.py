@@ -61,9 +61,18 @@ def _part(PARTIAL, COPY, X, stride, R, C, height, ROWS: tl.constexpr, COLUMNS: t
 
 @triton.jit
 def _fold(
-    FIRST, SECOND, THIRD, PARTIAL, P, C, ADD0: tl.constexpr, ADD1: tl.constexpr, ADD2: tl.constexpr,
-    PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    FIRST,
+    SECOND,
+    THIRD,
+    PARTIAL,
+    P,
+    C,
+    ADD0: tl.constexpr,
+    ADD1: tl.constexpr,
+    ADD2: tl.constexpr,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     which = tl.program_id(1)
     PARTIAL += which * P * C

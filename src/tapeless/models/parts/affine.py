@@ -77,9 +77,12 @@ class Affine:
             return of.buffer.columns(start, stop) if of else None
 
         return Affine(
-            self.weight.buffer.columns(start, stop), part(self.bias), part(self.dweight), part(self.dbias),
+            self.weight.buffer.columns(start, stop),
+            part(self.bias),
+            part(self.dweight),
+            part(self.dbias),
             self.adapter.columns(start, stop, name) if self.adapter else None,
-        )  # fmt: skip
+        )
 
 
 def parts(buffer: Buffer, number: int) -> tuple[View, ...]:
@@ -94,9 +97,16 @@ def _columns(of: Buffer | View, start: int, stop: int) -> View:
 
 
 def declare_affine(
-    p: Builder, name: str, inputs: int, outputs: int, initial: Initial, *, has_bias: bool = True,
-    matrices: tuple[int, ...] | None = None, adapters: Adapters | None = None,
-) -> Affine:  # fmt: skip
+    p: Builder,
+    name: str,
+    inputs: int,
+    outputs: int,
+    initial: Initial,
+    *,
+    has_bias: bool = True,
+    matrices: tuple[int, ...] | None = None,
+    adapters: Adapters | None = None,
+) -> Affine:
     """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
     read and the first layer is none of them, as an embedding is not."""
     packed = (outputs,) if matrices is None else matrices
@@ -104,9 +114,12 @@ def declare_affine(
     bias = p.weight(f"{name}.bias", outputs, initial=ZERO, meaning="bias") if has_bias else None
     dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
     return Affine(
-        weight.all, bias.all if bias else None, dweight.all if dweight else None, dbias.all if dbias else None,
+        weight.all,
+        bias.all if bias else None,
+        dweight.all if dweight else None,
+        dbias.all if dbias else None,
         declare_adapter(p, name, inputs, adapters) if adapters else None,
-    )  # fmt: skip
+    )
 
 
 def declare_adapter(p: Builder, name: str, inputs: int, adapters: Adapters) -> Adapter | None:
@@ -144,9 +157,8 @@ def affine_backward(p: Builder, a: Affine, dx: Output | None, dy: Buffer, x: Buf
         dx = add(dx.view) if dx else None
     if dx or a.dweight or a.dbias:
         p.linear.backward(
-            dx=dx, dweight=add(a.dweight), dbias=add(a.dbias),
-            dy=dy, x=x if a.dweight else None, weight=a.weight,
-        )  # fmt: skip
+            dx=dx, dweight=add(a.dweight), dbias=add(a.dbias), dy=dy, x=x if a.dweight else None, weight=a.weight
+        )
 
 
 def adapter_forward(p: Builder, a: Adapter, y: Buffer | View, x: Buffer) -> None:
@@ -166,7 +178,10 @@ def adapter_backward(p: Builder, a: Adapter, dx: Output | None, dy: Buffer, x: B
             p.adapt.backward(
                 dlow=write(dlow.columns(*each.low)) if goes_on else None,
                 dweight=add(a.db.columns(*each.b)) if a.db else None,
-                dy=_columns(dy, *each.y), low=low.columns(*each.low), weight=a.b.columns(*each.b), scale=a.scale,
-            )  # fmt: skip
+                dy=_columns(dy, *each.y),
+                low=low.columns(*each.low),
+                weight=a.b.columns(*each.b),
+                scale=a.scale,
+            )
     if goes_on:
         p.linear.backward(dx=dx, dweight=add(a.da), dy=dlow, x=x if a.da else None, weight=a.a)

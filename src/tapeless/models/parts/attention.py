@@ -127,9 +127,15 @@ def declare_attention(
     width, queries, keys = c.head_channels, c.heads * c.head_channels, c.key_heads * c.head_channels
     one, all_three = 1 if last else time, queries + 2 * keys
     w_qkv = declare_affine(
-        p, f"{name}.qkv", c.channels, all_three, scheme.matrix,
-        has_bias=c.attention_bias, matrices=(queries, keys, keys), adapters=adapters,
-    )  # fmt: skip
+        p,
+        f"{name}.qkv",
+        c.channels,
+        all_three,
+        scheme.matrix,
+        has_bias=c.attention_bias,
+        matrices=(queries, keys, keys),
+        adapters=adapters,
+    )
     of_q = _declare_prepared(p, f"{name}.q", c, batch, one, c.heads, rotary)
     of_k = _declare_prepared(p, f"{name}.k", c, batch, time, c.key_heads, rotary)
     has_bias = c.attention_bias and c.projection_bias
@@ -217,8 +223,12 @@ def attention_forward(p: Builder, a: Attention, x: Buffer, x_last: Buffer) -> No
     if a.cache:
         p.cached_attention.forward(
             y=write(a.mix),
-            q=a.of_q.ready(q), keys=a.cache.keys, values=a.cache.values, position=a.cache.position, window=a.window,
-        )  # fmt: skip
+            q=a.of_q.ready(q),
+            keys=a.cache.keys,
+            values=a.cache.values,
+            position=a.cache.position,
+            window=a.window,
+        )
     else:
         p.attention.forward(y=write(a.mix), lse=write(a.lse), q=a.of_q.ready(q), k=a.of_k.ready(k), v=v, **a.seen)
     affine_forward(p, a.w_proj, a.proj, a.mix)
@@ -237,9 +247,17 @@ def attention_backward(
                 prepared_forward(p, a.of_q, a.rotary, q)
                 prepared_forward(p, a.of_k, a.rotary, k)
         p.attention.backward(
-            dq=write(a.of_q.gradient(dq)), dk=write(a.of_k.gradient(dk)), dv=write(dv),
-            dy=a.dmix, q=a.of_q.ready(q), k=a.of_k.ready(k), v=v, y=a.mix, lse=a.lse, **a.seen,
-        )  # fmt: skip
+            dq=write(a.of_q.gradient(dq)),
+            dk=write(a.of_k.gradient(dk)),
+            dv=write(dv),
+            dy=a.dmix,
+            q=a.of_q.ready(q),
+            k=a.of_k.ready(k),
+            v=v,
+            y=a.mix,
+            lse=a.lse,
+            **a.seen,
+        )
         prepared_backward(p, a.of_k, a.rotary, dk, k)
         prepared_backward(p, a.of_q, a.rotary, dq, q)
     if a.last:

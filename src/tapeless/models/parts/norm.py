@@ -78,6 +78,5 @@ def norm_backward(p: Builder, n: Norm, dx: Output | None, dy: Buffer, x: Buffer 
         p.rmsnorm.backward(dx=dx, dweight=add(n.dweight), dy=dy, x=x, weight=n.weight, rstd=n.rstd)
         return
     p.layernorm.backward(
-        dx=dx, dweight=add(n.dweight), dbias=add(n.dbias),
-        dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd,
-    )  # fmt: skip
+        dx=dx, dweight=add(n.dweight), dbias=add(n.dbias), dy=dy, x=x, weight=n.weight, mean=n.mean, rstd=n.rstd
+    )

@@ -18,9 +18,25 @@ def forward_scratch(call) -> list[Scratch]:
 
 
 def forward(
-    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
-    beta1, beta2, eps, decay, decayed, sections, scratch,
-) -> list[Native]:  # fmt: skip
+    weights,
+    m,
+    v,
+    master,
+    step,
+    moved,
+    norms,
+    gradients,
+    scale,
+    finite,
+    lr,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    decayed,
+    sections,
+    scratch,
+) -> list[Native]:
     pieces, firsts = cut(weights.size, sections, *_edges(decayed))
     full, working = stepped(weights, master)
     written, read = (full, m, v, step, moved, norms), (gradients, scale, finite, lr)
@@ -34,9 +50,26 @@ def _edges(decayed):
 
 
 def adamw(
-    weights, m, v, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay,
-    pieces, firsts, decays, squares, working,
-):  # fmt: skip
+    weights,
+    m,
+    v,
+    step,
+    moved,
+    norms,
+    gradients,
+    scale,
+    finite,
+    lr,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    pieces,
+    firsts,
+    decays,
+    squares,
+    working,
+):
     step[0] += finite[0]
     rate = float32(lr[0] / (1.0 - beta1 ** step[0]))
     root = float32(1.0 / sqrt(1.0 - beta2 ** step[0]))
@@ -45,10 +78,19 @@ def adamw(
         a, b = pieces[piece, 0], pieces[piece, 1]
         if finite[0]:
             squares[0, piece], squares[1, piece] = _adamw(
-                weights[a:b], m[a:b], v[a:b], gradients[a:b], float32(scale[0]), float32(beta2),
-                float32(1.0 - beta1), float32(1.0 - beta2), shrink if decays[piece] else float32(0),
-                rate, root, float32(eps),
-            )  # fmt: skip
+                weights[a:b],
+                m[a:b],
+                v[a:b],
+                gradients[a:b],
+                float32(scale[0]),
+                float32(beta2),
+                float32(1.0 - beta1),
+                float32(1.0 - beta2),
+                shrink if decays[piece] else float32(0),
+                rate,
+                root,
+                float32(eps),
+            )
             if working is not None:
                 round_into(working[a:b], weights[a:b])
         else:

@@ -14,9 +14,8 @@ from tapeless.kernels.native import Native
 
 
 def forward(
-    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
-    beta1, beta2, eps, decay, decayed, sections,
-) -> list[Native]:  # fmt: skip
+    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr, beta1, beta2, eps, decay, decayed, sections
+) -> list[Native]:
     pieces = cut(weights, sections, decayed)
     squares = pieces.squares(moved, norms)
     tensors = (*full_and_rounded(weights, master), m, v, *squares, gradients, scale, finite, lr, step, pieces.pieces)
@@ -31,9 +30,28 @@ def forward(
 
 @triton.jit
 def _adamw(
-    WEIGHTS, ROUNDED, M, V, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, STEP, PIECES,
-    log_beta1, log_beta2, new1, keep2, new2, eps, decay, GRAIN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    WEIGHTS,
+    ROUNDED,
+    M,
+    V,
+    MOVED,
+    NORMS,
+    GRADIENTS,
+    SCALE,
+    FINITE,
+    LR,
+    STEP,
+    PIECES,
+    log_beta1,
+    log_beta2,
+    new1,
+    keep2,
+    new2,
+    eps,
+    decay,
+    GRAIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
     changes = at < tl.where(tl.load(FINITE) != 0, stop, start)

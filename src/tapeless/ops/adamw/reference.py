@@ -65,10 +65,24 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array, m: Array, v: Array, master: Array | None, step: Array, moved: Array, norms: Array,
-    gradients: Array, scale: Array, finite: Array, lr: Array, beta1: float, beta2: float, eps: float, decay: float,
-    decayed: tuple[tuple[int, int], ...], sections: tuple[int, ...],
-) -> None:  # fmt: skip
+    weights: Array,
+    m: Array,
+    v: Array,
+    master: Array | None,
+    step: Array,
+    moved: Array,
+    norms: Array,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    decayed: tuple[tuple[int, int], ...],
+    sections: tuple[int, ...],
+) -> None:
     full = weights if master is None else master
     norms[...] = norms_by_section(full, sections)  # (4)
     moved[...] = 0

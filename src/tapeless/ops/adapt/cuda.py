@@ -62,9 +62,23 @@ def _together(dlow, dweight, dy, low, weight, scale, add) -> list[Native]:
 
 @triton.jit
 def _parts(
-    DLOW_PARTS, DWEIGHT_PARTS, DY, LOW, WEIGHT, dy_row, low_row, weight_row, R, F, M, height, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, RANK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    DLOW_PARTS,
+    DWEIGHT_PARTS,
+    DY,
+    LOW,
+    WEIGHT,
+    dy_row,
+    low_row,
+    weight_row,
+    R,
+    F,
+    M,
+    height,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RANK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     part, across = tl.program_id(0), tl.program_id(1)
     f, m = across * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, RANK)
     inside = (m < M)[:, None] & (f < F)[None, :]
@@ -83,9 +97,23 @@ def _parts(
 
 @triton.jit
 def _add_up(
-    DLOW, dlow_row, DLOW_PARTS, across, M, R, DWEIGHT, dweight_row, DWEIGHT_PARTS, down, F, scale, programs,
-    ADD_DLOW: tl.constexpr, ADD_DWEIGHT: tl.constexpr, ADDED: tl.constexpr,
-):  # fmt: skip
+    DLOW,
+    dlow_row,
+    DLOW_PARTS,
+    across,
+    M,
+    R,
+    DWEIGHT,
+    dweight_row,
+    DWEIGHT_PARTS,
+    down,
+    F,
+    scale,
+    programs,
+    ADD_DLOW: tl.constexpr,
+    ADD_DWEIGHT: tl.constexpr,
+    ADDED: tl.constexpr,
+):
     """The first `programs` have elements of dlow, the others of dweight."""
     number = tl.program_id(0)
     if number < programs:

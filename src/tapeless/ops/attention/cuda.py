@@ -48,11 +48,28 @@ def mixed(
     options |= seen_by(causal, window, starts, share) | in_registers(q, depth)
     down = blocks(queries, high)
     run = launch(
-        _forward, down * batch * heads,
-        y, lse, q, k, v, starts, position, *in_rows(y), *in_rows(q), *k_strides, *v_strides,
-        queries, keys, heads, by_length(batch * heads, down, causal, window, share), 1 / sqrt(depth),
-        HIGH=high, WIDE=wide, **options,
-    )  # fmt: skip
+        _forward,
+        down * batch * heads,
+        y,
+        lse,
+        q,
+        k,
+        v,
+        starts,
+        position,
+        *in_rows(y),
+        *in_rows(q),
+        *k_strides,
+        *v_strides,
+        queries,
+        keys,
+        heads,
+        by_length(batch * heads, down, causal, window, share),
+        1 / sqrt(depth),
+        HIGH=high,
+        WIDE=wide,
+        **options,
+    )
     return [run]
 
 
@@ -164,10 +181,28 @@ def spans(block, low, S, shift, CAUSAL: tl.constexpr, LIMITED: tl.constexpr, HIG
 
 @triton.jit
 def _mix(
-    top, total, mixed, q, K, V, k_row, v_row, rows, low, first, last, S, shift, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, LIMITED: tl.constexpr,
-    WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    top,
+    total,
+    mixed,
+    q,
+    K,
+    V,
+    k_row,
+    v_row,
+    rows,
+    low,
+    first,
+    last,
+    S,
+    shift,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    LIMITED: tl.constexpr,
+    WIDE: tl.constexpr,
+    D: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Keys from `first` to `last`, with a running maximum and sum."""
     for at in range(first, last, WIDE):
         cols = at + tl.arange(0, WIDE)
@@ -187,11 +222,37 @@ def _mix(
 
 @triton.jit
 def _forward(
-    Y, LSE, Q, K, V, STARTS, POSITION,
-    y_batch, y_row, q_batch, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, T, S, H, together, scale,
-    CAUSAL: tl.constexpr, LIMITED: tl.constexpr, WINDOW: tl.constexpr, SHARE: tl.constexpr,
-    HIGH: tl.constexpr, WIDE: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    Y,
+    LSE,
+    Q,
+    K,
+    V,
+    STARTS,
+    POSITION,
+    y_batch,
+    y_row,
+    q_batch,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    T,
+    S,
+    H,
+    together,
+    scale,
+    CAUSAL: tl.constexpr,
+    LIMITED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SHARE: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    D: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     down = tl.cdiv(T, HIGH)
     above, head = mine(down, together)
     block = down - 1 - above
@@ -213,17 +274,74 @@ def _forward(
     first, middle, free, last = spans(block, low, S, shift, CAUSAL, LIMITED, HIGH, WIDE)
     if LIMITED:
         top, total, mixed = _mix(
-            top, total, mixed, q, K, V, k_row, v_row, rows, low, first, middle, S, shift, scale * LOG2E,
-            True, CAUSAL, LIMITED, WIDE, D, DEPTH,
-        )  # fmt: skip
+            top,
+            total,
+            mixed,
+            q,
+            K,
+            V,
+            k_row,
+            v_row,
+            rows,
+            low,
+            first,
+            middle,
+            S,
+            shift,
+            scale * LOG2E,
+            True,
+            CAUSAL,
+            LIMITED,
+            WIDE,
+            D,
+            DEPTH,
+        )
     top, total, mixed = _mix(
-        top, total, mixed, q, K, V, k_row, v_row, rows, low, middle, free, S, shift, scale * LOG2E,
-        False, CAUSAL, LIMITED, WIDE, D, DEPTH,
-    )  # fmt: skip
+        top,
+        total,
+        mixed,
+        q,
+        K,
+        V,
+        k_row,
+        v_row,
+        rows,
+        low,
+        middle,
+        free,
+        S,
+        shift,
+        scale * LOG2E,
+        False,
+        CAUSAL,
+        LIMITED,
+        WIDE,
+        D,
+        DEPTH,
+    )
     top, total, mixed = _mix(
-        top, total, mixed, q, K, V, k_row, v_row, rows, low, free, last, S, shift, scale * LOG2E,
-        True, CAUSAL, LIMITED, WIDE, D, DEPTH,
-    )  # fmt: skip
+        top,
+        total,
+        mixed,
+        q,
+        K,
+        V,
+        k_row,
+        v_row,
+        rows,
+        low,
+        free,
+        last,
+        S,
+        shift,
+        scale * LOG2E,
+        True,
+        CAUSAL,
+        LIMITED,
+        WIDE,
+        D,
+        DEPTH,
+    )
     store(Y + b * y_batch + h * D, rows, y_row, T, mixed / total[:, None], D, DEPTH)
     if LSE is not None:
         tl.store(LSE + head.to(tl.int64) * T + rows, (top + tl.log2(total)) * LN2, mask=rows < T)  # (2)

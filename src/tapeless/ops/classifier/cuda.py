@@ -72,9 +72,19 @@ def _height(rows, most):
 
 @triton.jit
 def _rows(
-    LOSSES, Z, stride, TARGETS, COUNT, CLASS_WEIGHTS, R, V, W,
-    GRADIENT: tl.constexpr, WORDS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    LOSSES,
+    Z,
+    stride,
+    TARGETS,
+    COUNT,
+    CLASS_WEIGHTS,
+    R,
+    V,
+    W,
+    GRADIENT: tl.constexpr,
+    WORDS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         z = Z + tl.cast(row, tl.int64) * stride
         _row(LOSSES + row, z, tl.load(TARGETS + row), COUNT, CLASS_WEIGHTS, V, W, GRADIENT, WORDS, STAGES)
@@ -83,7 +93,7 @@ def _rows(
 @triton.jit
 def _row(
     LOSS, Z, target, COUNT, CLASS_WEIGHTS, V, W, GRADIENT: tl.constexpr, WORDS: tl.constexpr, STAGES: tl.constexpr
-):  # fmt: skip
+):
     """The loss of a row, and where GRADIENT its scores replaced by dz. Whole blocks first, then the rest, masked. What
     counts for nothing (a target below 0) has weight 0 and picks the first word."""
     words = tl.arange(0, WORDS)

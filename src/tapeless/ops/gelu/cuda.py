@@ -55,8 +55,8 @@ def _backward(DX, DY, X, N, BLOCK: tl.constexpr):
 
 @triton.jit
 def _backward_and_sums(
-    DX, Y, PARTIAL, DY, X, R, F, height, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    DX, Y, PARTIAL, DY, X, R, F, height, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
+):
     part = tl.program_id(0)
     f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

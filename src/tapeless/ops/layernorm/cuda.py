@@ -37,9 +37,24 @@ def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, add=NONE, copy=None,
     partial = scratch(x, len(asked), programs, channels) if asked else ()
     parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     run = launch(
-        _backward, programs, dx, copy, *parts, dy, x, weight, mean, rstd, rows, channels, height,
-        ADD="dx" in add, WIDTH=width(channels), STAGES=STAGES, num_warps=max(1, width(channels) // 512),
-    )  # fmt: skip
+        _backward,
+        programs,
+        dx,
+        copy,
+        *parts,
+        dy,
+        x,
+        weight,
+        mean,
+        rstd,
+        rows,
+        channels,
+        height,
+        ADD="dx" in add,
+        WIDTH=width(channels),
+        STAGES=STAGES,
+        num_warps=max(1, width(channels) // 512),
+    )
     return [run, fold(partial, *((sums[name], name in add) for name in asked))] if asked else [run]
 
 
@@ -65,9 +80,23 @@ def _forward(Y, MEAN, RSTD, TOTAL, X, BRANCH, WEIGHT, BIAS, C, eps, WIDTH: tl.co
 
 @triton.jit
 def _backward(
-    DX, COPY, DWEIGHT, DBIAS, DBELOW, DY, X, WEIGHT, MEAN, RSTD, R, C, height,
-    ADD: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    DX,
+    COPY,
+    DWEIGHT,
+    DBIAS,
+    DBELOW,
+    DY,
+    X,
+    WEIGHT,
+    MEAN,
+    RSTD,
+    R,
+    C,
+    height,
+    ADD: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     program = tl.program_id(0)
     c = tl.arange(0, WIDTH)
     inside = c < C

@@ -26,9 +26,20 @@ def forward(weights, m, master, step, moved, norms, gradients, scale, finite, lr
 
 @triton.jit
 def _momentum(
-    WEIGHTS, ROUNDED, M, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, PIECES, momentum,
-    GRAIN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    WEIGHTS,
+    ROUNDED,
+    M,
+    MOVED,
+    NORMS,
+    GRADIENTS,
+    SCALE,
+    FINITE,
+    LR,
+    PIECES,
+    momentum,
+    GRAIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     start, stop = piece(PIECES, GRAIN)
     at = start + tl.arange(0, BLOCK)
     changes = at < tl.where(tl.load(FINITE) != 0, stop, start)

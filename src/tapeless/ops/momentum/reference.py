@@ -53,9 +53,19 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array, m: Array, master: Array | None, step: Array, moved: Array, norms: Array,
-    gradients: Array, scale: Array, finite: Array, lr: Array, momentum: float, sections: tuple[int, ...],
-) -> None:  # fmt: skip
+    weights: Array,
+    m: Array,
+    master: Array | None,
+    step: Array,
+    moved: Array,
+    norms: Array,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    momentum: float,
+    sections: tuple[int, ...],
+) -> None:
     full = weights if master is None else master
     norms[...] = norms_by_section(full, sections)  # (3)
     moved[...] = 0

@@ -35,18 +35,53 @@ def forward_scratch(call) -> list[Scratch]:
 
 
 def forward(
-    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
-    momentum, beta1, beta2, eps, decay, decayed, matrices, sections, scratch,
-) -> list[Native]:  # fmt: skip
+    weights,
+    m,
+    v,
+    master,
+    step,
+    moved,
+    norms,
+    gradients,
+    scale,
+    finite,
+    lr,
+    momentum,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    decayed,
+    matrices,
+    sections,
+    scratch,
+) -> list[Native]:
     squares, by_row, *room = scratch
     full, working = stepped(weights, master)
     division = Division(weights.size, decayed, matrices, sections)
     natives: list[Native] = [
         REST.bind(
-            v.size, full, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay,
-            division.pieces, division.places, division.decays, squares, division.of_pieces, working,
+            v.size,
+            full,
+            m,
+            v,
+            step,
+            gradients,
+            scale,
+            finite,
+            lr,
+            beta1,
+            beta2,
+            eps,
+            decay,
+            division.pieces,
+            division.places,
+            division.decays,
+            squares,
+            division.of_pieces,
+            working,
         )
-    ]  # fmt: skip
+    ]
     for (start, rows, length, columns), part in zip(each(matrices), division.of_matrices.tolist(), strict=True):
         weight, mean, gradient, *rounded = (
             of[start : start + rows * length].reshape(rows, length)[:, columns]
@@ -61,10 +96,19 @@ def forward(
             x, y = y, x
         natives.append(
             STEP.bind(
-                x.size, *apart(weight), x, by_row, squares, part, lr, shrinks, SHARE * sqrt(max(x.shape)), finite,
+                x.size,
+                *apart(weight),
+                x,
+                by_row,
+                squares,
+                part,
+                lr,
+                shrinks,
+                SHARE * sqrt(max(x.shape)),
+                finite,
                 *apart(*(rounded or [None])),
             )
-        )  # fmt: skip
+        )
     return [*natives, NORMS.bind(0, moved, norms, squares, division.firsts)]
 
 
@@ -108,9 +152,25 @@ def _round(y, x, a, b) -> list[Native]:
 
 
 def adamw_rest(
-    weights, m, v, step, gradients, scale, finite, lr, beta1, beta2, eps, decay, pieces, places, decays, squares, parts,
+    weights,
+    m,
+    v,
+    step,
+    gradients,
+    scale,
+    finite,
+    lr,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    pieces,
+    places,
+    decays,
+    squares,
+    parts,
     working,
-):  # fmt: skip
+):
     step[0] += finite[0]
     rate = float32(lr[0] / (1.0 - beta1 ** step[0]))
     root = float32(1.0 / sqrt(1.0 - beta2 ** step[0]))
@@ -119,10 +179,19 @@ def adamw_rest(
         a, b, at, part = pieces[piece, 0], pieces[piece, 1], places[piece], parts[piece]
         if finite[0]:
             squares[0, part], squares[1, part] = _adamw(
-                weights[a:b], m[a:b], v[at : at + b - a], gradients[a:b], float32(scale[0]), float32(beta2),
-                float32(1.0 - beta1), float32(1.0 - beta2), shrink if decays[piece] else float32(0),
-                rate, root, float32(eps),
-            )  # fmt: skip
+                weights[a:b],
+                m[a:b],
+                v[at : at + b - a],
+                gradients[a:b],
+                float32(scale[0]),
+                float32(beta2),
+                float32(1.0 - beta1),
+                float32(1.0 - beta2),
+                shrink if decays[piece] else float32(0),
+                rate,
+                root,
+                float32(eps),
+            )
             if working is not None:
                 round_into(working[a:b], weights[a:b])
         else:
@@ -172,9 +241,7 @@ def polynomial(b, a):
         row[r] += float32(LINEAR)
 
 
-def matrix_step(
-    weight, weight_apart, x, by_row, squares, part, lr, decay, length, finite, working, working_apart
-):  # fmt: skip
+def matrix_step(weight, weight_apart, x, by_row, squares, part, lr, decay, length, finite, working, working_apart):
     rows, width = x.shape
     shrink, rate = float32(lr[0] * decay), float32(lr[0] * length)
     for r in prange(rows):

@@ -24,9 +24,26 @@ PARTS = 1024  # whose sums are added at once
 
 
 def forward(
-    weights, m, v, master, step, moved, norms, gradients, scale, finite, lr,
-    momentum, beta1, beta2, eps, decay, decayed, matrices, sections,
-) -> list[Native]:  # fmt: skip
+    weights,
+    m,
+    v,
+    master,
+    step,
+    moved,
+    norms,
+    gradients,
+    scale,
+    finite,
+    lr,
+    momentum,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    decayed,
+    matrices,
+    sections,
+) -> list[Native]:
     full, rounded = full_and_rounded(weights, master)
     parts = Parts(weights, decayed, matrices, sections)
     squares = scratch(weights, 2, parts.count, dtype=torch.float64)
@@ -126,9 +143,27 @@ def _round(y, x, a, b) -> list[Native]:
 
 @triton.jit
 def _rest(
-    WEIGHTS, ROUNDED, M, V, MOVED, NORMS, GRADIENTS, SCALE, FINITE, LR, STEP, PIECES,
-    log_beta1, log_beta2, new1, keep2, new2, eps, decay, BLOCK: tl.constexpr,
-):  # fmt: skip
+    WEIGHTS,
+    ROUNDED,
+    M,
+    V,
+    MOVED,
+    NORMS,
+    GRADIENTS,
+    SCALE,
+    FINITE,
+    LR,
+    STEP,
+    PIECES,
+    log_beta1,
+    log_beta2,
+    new1,
+    keep2,
+    new2,
+    eps,
+    decay,
+    BLOCK: tl.constexpr,
+):
     piece = PIECES + 5 * tl.program_id(0)
     start, stop, part = tl.load(piece), tl.load(piece + 1), tl.load(piece + 4)
     at = start + tl.arange(0, BLOCK)
@@ -147,9 +182,7 @@ def _rest(
 
 
 @triton.jit
-def _mean(
-    X, SUMS, M, G, length, R, C, SCALE, FINITE, new, keep, HIGH: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
+def _mean(X, SUMS, M, G, length, R, C, SCALE, FINITE, new, keep, HIGH: tl.constexpr, WIDE: tl.constexpr):
     """(1). Where nothing may be changed x is 0, whatever the gradient."""
     r = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
     changing, scale = r < tl.where(tl.load(FINITE) != 0, R, 0), tl.load(SCALE).to(tl.float32)
@@ -182,7 +215,7 @@ def _normed(Y, X, SUMS, P, N, smallest, PARTS: tl.constexpr, BLOCK: tl.constexpr
 @triton.jit
 def _step(
     WEIGHTS, ROUNDED, length, X, MOVED, NORMS, R, C, LR, FINITE, decay, share, HIGH: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
+):
     """(4)"""
     r = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
     changing, lr = r < tl.where(tl.load(FINITE) != 0, R, 0), tl.load(LR)

@@ -110,11 +110,26 @@ SPEC = Spec(
 
 
 def forward(
-    weights: Array, m: Array, v: Array, master: Array | None, step: Array, moved: Array, norms: Array,
-    gradients: Array, scale: Array, finite: Array, lr: Array,
-    momentum: float, beta1: float, beta2: float, eps: float, decay: float,
-    decayed: tuple[tuple[int, int], ...], matrices: Matrices, sections: tuple[int, ...],
-) -> None:  # fmt: skip
+    weights: Array,
+    m: Array,
+    v: Array,
+    master: Array | None,
+    step: Array,
+    moved: Array,
+    norms: Array,
+    gradients: Array,
+    scale: Array,
+    finite: Array,
+    lr: Array,
+    momentum: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    decayed: tuple[tuple[int, int], ...],
+    matrices: Matrices,
+    sections: tuple[int, ...],
+) -> None:
     full = weights if master is None else master
     norms[...] = norms_by_section(full, sections)  # (5)
     moved[...] = 0

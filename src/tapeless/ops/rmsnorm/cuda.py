@@ -35,9 +35,25 @@ def backward(dx, dweight, dy, x, weight, rstd, add=NONE, copy=None, dbelow=None)
     parts = [partial[asked.index(name)] if name in asked else None for name in sums]
     strides = (0 if dx is None else dx.stride(0), dy.stride(0), x.stride(0))
     run = launch(
-        _backward, programs, dx, copy, *parts, dy, x, weight, rstd, *strides, stretches, heads, size, height,
-        ADD="dx" in add, WIDTH=width(size), STAGES=STAGES, num_warps=max(1, width(size) // 512),
-    )  # fmt: skip
+        _backward,
+        programs,
+        dx,
+        copy,
+        *parts,
+        dy,
+        x,
+        weight,
+        rstd,
+        *strides,
+        stretches,
+        heads,
+        size,
+        height,
+        ADD="dx" in add,
+        WIDTH=width(size),
+        STAGES=STAGES,
+        num_warps=max(1, width(size) // 512),
+    )
     return [run, fold(partial, *((sums[name], name in add) for name in asked))] if asked else [run]
 
 
@@ -59,9 +75,25 @@ def _forward(Y, RSTD, TOTAL, X, BRANCH, WEIGHT, y_step, x_step, H, D, eps, WIDTH
 
 @triton.jit
 def _backward(
-    DX, COPY, DWEIGHT, DBELOW, DY, X, WEIGHT, RSTD, dx_step, dy_step, x_step, N, H, D, height,
-    ADD: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    DX,
+    COPY,
+    DWEIGHT,
+    DBELOW,
+    DY,
+    X,
+    WEIGHT,
+    RSTD,
+    dx_step,
+    dy_step,
+    x_step,
+    N,
+    H,
+    D,
+    height,
+    ADD: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     program = tl.program_id(0)
     d = tl.arange(0, WIDTH)
     inside = d < D

@@ -34,9 +34,29 @@ def _turn(y, x, cos, sin, other, back) -> list[Native]:
 
 @triton.jit
 def _turned(
-    Y, X, y_batch, y_step, x_batch, x_step, Y2, X2, y2_batch, y2_step, x2_batch, x2_step,
-    COS, SIN, T, S, H, H2, A, BACK: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
+    Y,
+    X,
+    y_batch,
+    y_step,
+    x_batch,
+    x_step,
+    Y2,
+    X2,
+    y2_batch,
+    y2_step,
+    x2_batch,
+    x2_step,
+    COS,
+    SIN,
+    T,
+    S,
+    H,
+    H2,
+    A,
+    BACK: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
     """All heads of a place, which is turned by the same angles in each."""
     b, t = tl.program_id(0).to(tl.int64) // T, tl.program_id(0) % T
     a = tl.arange(0, WIDE)

@@ -45,7 +45,7 @@ def _forward(Y, GATE, UP, y_step, gate_step, up_step, F, BLOCK: tl.constexpr):
 @triton.jit
 def _backward(
     DGATE, DUP, DY, GATE, UP, Y, dgate_step, dup_step, dy_step, gate_step, up_step, y_step, F, BLOCK: tl.constexpr
-):  # fmt: skip
+):
     r, f = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     dy, gate = numbers(DY + r * dy_step + f, f < F), numbers(GATE + r * gate_step + f, f < F)
     up, z = numbers(UP + r * up_step + f, f < F), _within(gate)

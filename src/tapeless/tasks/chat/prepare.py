@@ -256,9 +256,14 @@ def _write(
     speech.tokenizer.save(folder)
     speech.chat.save(folder)
     about = About(
-        source, seed, speech.tokenizer.name, speech.tokenizer.vocab, **counted, skipped=dict(found.skipped),
+        source,
+        seed,
+        speech.tokenizer.name,
+        speech.tokenizer.vocab,
+        **counted,
+        skipped=dict(found.skipped),
         examples=found.examples,
-    )  # fmt: skip
+    )
     content = {"format": FORMAT, "version": VERSION, **asdict(about)}
     write_whole(folder / FILE, json.dumps(content, indent=2).encode() + b"\n")  # the last file
     return about
@@ -292,10 +297,14 @@ def _read_about(path: Path) -> About:
         )
         sides[name] = Counted(conversations, tokens, learned, inside.text("sha256"))
     return About(
-        fields.text("source"), fields.count("seed"), fields.text("tokenizer"), fields.count("vocab", least=1), **sides,
+        fields.text("source"),
+        fields.count("seed"),
+        fields.text("tokenizer"),
+        fields.count("vocab", least=1),
+        **sides,
         skipped={reason: Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
         examples={reason: Fields(path, "examples.", examples).text(reason) for reason in examples},
-    )  # fmt: skip
+    )
 
 
 def _read_side(path: Path, counted: Counted, vocab: int) -> Side:

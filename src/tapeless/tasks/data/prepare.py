@@ -75,9 +75,14 @@ def prepare(
 
 
 def _written(
-    out: Path, corpus: Corpus, training: Sequence[Document], held_out: Sequence[Document], tokenizer: Tokenizer,
-    seed: int, progress: Progress,
-) -> Meta:  # fmt: skip
+    out: Path,
+    corpus: Corpus,
+    training: Sequence[Document],
+    held_out: Sequence[Document],
+    tokenizer: Tokenizer,
+    seed: int,
+    progress: Progress,
+) -> Meta:
     """All of the folder, or nothing of it."""
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     remove_folder(beside)  # what a killed process of the same number may have left
