@@ -116,7 +116,7 @@ def test_compare(place, width, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [place / "runs" / name for name in NAMES]
     shown = screen("compare", *runs[:2], width=width)
-    assert re.search(r"^lr +0\.001 +0\.0003", shown, re.MULTILINE)
+    assert re.search(r"^lr +0\.002 +0\.0003", shown, re.MULTILINE)
     assert "blocks.0.*" in shown
     found = document("compare", *runs[:2])
     assert set(found["differing"]) == {"lr", "frozen"}

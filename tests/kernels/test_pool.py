@@ -319,11 +319,62 @@ def last_one(x, out):
     out[0] = found
 
 
-@pytest.mark.parametrize("function", [total, last_one])
+def of_earlier_parts(x, out):
+    found = 0.0
+    for i in prange(x.size):
+        if i == 0:
+            found = 0.0
+        found = found + x[i]
+        out[i] = found
+
+
+def of_the_loop_before(x, out):
+    for found in range(3):
+        out[found] = found
+    for i in prange(x.size):
+        for _ in range(i):
+            found = i
+        out[i] = found
+
+
+def of_the_last_round(x, out):
+    found = 0
+    for k in range(3):
+        out[k] = found
+        for i in prange(x.size):
+            found = i
+            x[i] = found
+
+
+@pytest.mark.parametrize("function", [total, last_one, of_earlier_parts, of_the_loop_before, of_the_last_round])
 def test_what_parts_pass_on_is_refused(function):
     """On one thread too: a kernel is compiled once."""
     with pytest.raises(TapelessError, match="sums over the parts of its prange in found"):
         Kernel(function).bind(0, np.ones(1000), np.zeros(1))
+
+
+def with_names_of_its_own(x, out):
+    found = 0.0
+    for c in range(x.size):
+        found += x[c]
+    out[:] = found
+    for i in prange(x.size):
+        found = 0.0
+        for c in range(i):
+            found += x[c]
+        c = 2.0
+        if found > 3:
+            c = 1.0
+        out[i] += found * c
+    found = 7.0
+    out[0] = found
+
+
+def test_a_part_may_use_a_name_that_stands_before_the_loop():
+    x, out = np.ones(1000), np.zeros(1000)
+    Kernel(with_names_of_its_own).bind(1 << 20, x, out)()
+    wanted = [1000 + i * (1 if i > 3 else 2) for i in range(1000)]
+    assert out.tolist() == [7, *wanted[1:]]
 
 
 def fails_in_one(x):

@@ -27,12 +27,12 @@ def one_by_one(things: Sequence[T], told: Callable[[T], str], quiet: bool) -> It
 def counted(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """A function that is told (done, total). It shows a bar until all is done; where there is no terminal, one line."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=quiet)
+    progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task("", total=None)
 
     def count(done: int, total: int) -> None:
-        if not quiet and not console.is_terminal:
-            if done == 0:
+        if quiet or not console.is_terminal:
+            if done == 0 and not quiet:
                 console.print(f"{title}: {total}")
             return
         progress.update(task, completed=done, total=total)
@@ -44,4 +44,5 @@ def counted(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     try:
         yield count
     finally:
-        progress.stop()
+        if progress.live.is_started:  # else rich prints an empty line where there is no terminal
+            progress.stop()

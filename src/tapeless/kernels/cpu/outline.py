@@ -71,8 +71,7 @@ def _outline(tree: ast.FunctionDef) -> list[ast.FunctionDef]:
     """Replaces the parallel loops in the tree; returns the functions that they have become."""
     local = {argument.arg for argument in tree.args.args} | _named(tree, ast.Store)
     loops = list(_loops(tree))
-    for loop in loops:
-        _check(tree, loop, local)
+    _check(tree, loops)
     parts = []
     for number, loop in enumerate(loops):
         inside = ast.Module([ast.Assign([loop.target], ast.Constant(0)), *loop.body], [])
@@ -115,28 +114,55 @@ def _replace(tree: ast.AST, old: ast.stmt, new: ast.stmt) -> None:
                 block[block.index(old)] = new
 
 
-def _check(tree: ast.FunctionDef, loop: ast.For, local: set[str]) -> None:
+def _check(tree: ast.FunctionDef, loops: list[ast.For]) -> None:
     """No part may pass a value to another one, or to what follows the loop: it would depend on who runs it."""
-    assert isinstance(loop.iter, ast.Call)
-    written = set().union(*(_named(each, ast.Store) for each in loop.body)) - _named(loop.target, ast.Store)
-    outside = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and not _is_in(node, loop)]
-    before = {node.id for node in outside if isinstance(node.ctx, ast.Store) and node.lineno < loop.lineno}
-    before |= {argument.arg for argument in tree.args.args}
-    end = loop.end_lineno or loop.lineno
-    set_after = {node.id for node in outside if isinstance(node.ctx, ast.Store) and node.lineno > end}
-    read_after = {node.id for node in outside if isinstance(node.ctx, ast.Load) and node.lineno > end}
-    carried = sorted((written & before) | ((written & read_after) - set_after))
+    for loop in loops:
+        assert isinstance(loop.iter, ast.Call)
+        if len(loop.iter.args) != 1 or any(isinstance(node, ast.Return) for node in ast.walk(loop)):
+            raise TapelessError(f"the prange of {tree.name} takes one number, and no part of it returns.")
+    of_parts = set().union(*(_named(loop, ast.Store) for loop in loops))
+    assigned = {argument.arg for argument in tree.args.args}
+    carried = sorted(_Reads(loops).before_assignment(tree.body, assigned) & of_parts)
     if carried:
         raise TapelessError(
             f"{tree.name} sums over the parts of its prange in {carried[0]}, and in which order would depend on the "
             f"threads: let each part write its own sum, and add those up behind the loop."
         )
-    if len(loop.iter.args) != 1 or any(isinstance(node, ast.Return) for node in ast.walk(loop)):
-        raise TapelessError(f"the prange of {tree.name} takes one number, and no part of it returns.")
 
 
-def _is_in(node: ast.AST, loop: ast.For) -> bool:
-    return any(node is each for each in ast.walk(loop))
+class _Reads:
+    """Which local variables are read where they may not have been assigned. What a parallel loop assigns is unassigned
+    when a part begins, and again behind the loop."""
+
+    def __init__(self, loops: list[ast.For]) -> None:
+        self._loops = {id(loop) for loop in loops}
+
+    def before_assignment(self, block: list[ast.stmt], assigned: set[str]) -> set[str]:
+        """`assigned` is what is assigned for certain, before the block and then behind it."""
+        return set().union(*(self._of_statement(each, assigned) for each in block))
+
+    def _of_statement(self, node: ast.stmt, assigned: set[str]) -> set[str]:
+        if isinstance(node, ast.For):
+            return self._of_loop(node, assigned)
+        if isinstance(node, ast.If):
+            found, other = _named(node.test, ast.Load) - assigned, set(assigned)
+            found |= self.before_assignment(node.body, assigned) | self.before_assignment(node.orelse, other)
+            assigned &= other
+            return found
+        if isinstance(node, ast.While):
+            test = _named(node.test, ast.Load) - assigned
+            return test | self.before_assignment(node.body, set(assigned))
+        found = _named(node, ast.Load) - assigned
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            found |= {node.target.id} - assigned
+        assigned |= _named(node, ast.Store)
+        return found
+
+    def _of_loop(self, loop: ast.For, assigned: set[str]) -> set[str]:
+        found = _named(loop.iter, ast.Load) - assigned
+        for inside in (each for each in ast.walk(loop) if id(each) in self._loops):
+            assigned -= _named(inside, ast.Store)
+        return found | self.before_assignment(loop.body, assigned | _named(loop.target, ast.Store))
 
 
 @intrinsic
