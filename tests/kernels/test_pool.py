@@ -362,9 +362,9 @@ def with_names_of_its_own(x, out):
         found = 0.0
         for c in range(i):
             found += x[c]
-        c = 2.0
+        c = 2
         if found > 3:
-            c = 1.0
+            c = 1
         out[i] += found * c
     found = 7.0
     out[0] = found
