@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import sys
 
 import pytest
@@ -13,6 +14,10 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # again and again for a fifth of a second, which took more of the suite than what the threads compute.
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C, which some are about.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What pytest and Python have compiled is kept for the next run and for the processes that tests start, also where the
 # user's own environment says otherwise: to rewrite every test's assertions anew takes each worker several seconds.
