@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
@@ -139,22 +140,36 @@ def path_with_spaces(prepared: Prepared) -> None:
     prepared.variables |= {"PYTHONPATH": str(prepared.checkout / "src"), "TMPDIR": str(temporary)}
 
 
-def other_python(version: str) -> Environment:
+def other_packages(name: str, version: str, *pins: str) -> Environment:
+    """The tests' packages in an environment of their own, of this Python or another, some of them pinned."""
+
     def prepare(prepared: Prepared) -> None:
-        command = shutil.which(f"python{version}")
+        command = sys.executable if sys.version.startswith(version) else shutil.which(f"python{version}")
         if command is None or subprocess.run([command, "-c", ""], capture_output=True, check=False).returncode:
             raise NotHereError(f"python{version} is not here")
-        place = KEPT / version
+        place = KEPT / name.rpartition(" ")[2]
         if not (place / "ready").exists():
-            print(f"  installing what the tests need for Python {version}: some minutes", flush=True)
+            print(f"  installing what the tests need for {name}: some minutes", flush=True)
             subprocess.run([command, "-m", "venv", "--clear", place], check=True)
             install = [str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--editable"]
-            if subprocess.run([*install, f"{ROOT}[mkl,test]"], check=False).returncode:
+            if subprocess.run([*install, f"{ROOT}[mkl,test]", *pins], check=False).returncode:
                 raise NotHereError("what the tests need could not be installed for it")
             (place / "ready").touch()
         prepared.python = place / "bin" / "python"
 
-    return Environment(f"Python {version}", {}, (), prepare)
+    return Environment(name, {}, (), prepare)
+
+
+def other_python(version: str) -> Environment:
+    return other_packages(f"Python {version}", version)
+
+
+def oldest_packages() -> Environment:
+    """The oldest Numba and NumPy that pyproject.toml allows; the newest of both are what any other run installs."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    found = dict(match.groups() for each in declared if (match := re.match(r"(numba|numpy)>=([\d.]+)", each)))
+    pins = [f"{name}=={version}" for name, version in found.items()]
+    return other_packages(f"NumPy {found['numpy']} and Numba {found['numba']}", PYTHONS[0], *pins)
 
 
 ENVIRONMENTS = (
@@ -177,6 +192,7 @@ ENVIRONMENTS = (
     ),
     Environment("a home that cannot be written", {"HOME": "/dev/null/home"}, NOT_OF_PLACES),
     Environment("a path with spaces", {}, NOT_OF_PLACES, path_with_spaces),
+    oldest_packages(),
     *(other_python(version) for version in PYTHONS if not sys.version.startswith(version)),
 )
 # They would say where caches lie, which is what some of the environments are about.
