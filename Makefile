@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -112,6 +112,10 @@ labelling: .venv/.run
 llama-cpp: .venv/.test .venv-llama/.built
 	$(BIN)/python benchmarks/llamacpp.py --reader .venv-llama/bin/python
 
+# Every bug of the catalogue planted and looked for, by us and by other projects' rules: docs/bugs.md. Five minutes.
+bugs: .venv/.test
+	$(BIN)/python -m tests.bugs
+
 # Small mistakes made on purpose in the mathematics, and whether the suite notices each: about five minutes.
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
@@ -130,7 +134,7 @@ doctor-trials: .venv/.test
 
 # The property tests again with fifty times as many cases, new ones each time: about ten minutes.
 soak: .venv/.test
-	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/train/test_resume.py tests/test_generate.py tests/explorer -k "random or any_model or property or properties or models_in_threads or every_bug or healthy_program or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays or what_the_reference_does or opens_for_everybody or is_proven"
+	TAPELESS_SOAK=50 $(BIN)/python -m pytest --numprocesses 2 tests/properties tests/ops tests/program tests/kernels tests/backends tests/check tests/bugs tests/train/test_resume.py tests/test_generate.py tests/explorer -k "random or any_model or property or properties or models_in_threads or every_bug or healthy_program or cut_anywhere or without_a_cache or same_bits or leaves_its_arrays or what_the_reference_does or opens_for_everybody or is_proven"
 
 # The tests as other machines would run them, to docs/elsewhere.md: two hours. One alone: make test-elsewhere ONLY="one core".
 test-elsewhere: browser

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from statistics import median
 from typing import Any
 
-from tapeless.bench.decode import NEW, PROMPT
+from decode_contenders import NEW, PROMPT, prepare
+
 from tapeless.bench.race import Work, contenders, race
+from tapeless.bench.worker import serve
 from tapeless.kernels.cpu import blas
 
+CONTENDER = "--contender"
+WORKER = (__file__, CONTENDER)  # this file, run for one of them
 NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
 
 
 def measured(preset: str, turns: int, threads: int | None, precision: str = "float32") -> dict[str, Any]:
     """Medians over the turns of each; a ratio is the median of the turns' own ratios."""
     work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {}, precision)
-    with contenders(NAMES, work) as runners:
+    with contenders(NAMES, work, WORKER) as runners:
         for _ in race(runners, turns):
             pass
         ours, peer, floor = runners
@@ -67,4 +72,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [CONTENDER]:
+        serve(prepare, *sys.argv[2:])
+    else:
+        main()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 TESTS, PACKAGES = Path(__file__).parent, Path(__file__).parents[1] / "src" / "tapeless"
-ACROSS = {"properties"}  # what holds of every op, every model and every kernel
+ACROSS = {"properties", "bugs"}  # what holds of every op, every model and every kernel; the catalogue of planted bugs
 
 
 def test_every_folder_of_tests_is_one_of_the_source():

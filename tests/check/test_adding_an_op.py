@@ -1,5 +1,5 @@
 """docs/adding-an-op.md, followed to the letter: its blocks in order, each into the file it names, in a copy of the
-package; and after the steps at which the page says that the op can be proven, it is."""
+package and the catalogue of bugs; and after the steps at which the page says that the op can be proven, it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-an-op.md").read_text(encoding="utf-8")
 STEP = re.compile(
-    r"Into `(?P<file>src/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n"
+    r"Into `(?P<file>(?:src|tests)/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n"
     r"```(?:python)?\n(?P<code>.*?)```",
     re.DOTALL,
 )
@@ -28,9 +28,8 @@ def package(tmp_path):
     """The package before the first step, and a way to take the steps up to a place of the page. Each test has its own,
     so that none depends on which were run before it."""
     folder = tmp_path
-    shutil.copytree(
-        ROOT / "src" / "tapeless", folder / "src" / "tapeless", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for part in ("src/tapeless", "tests/bugs"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     steps = list(STEP.finditer(PAGE))
 
     def follow(place):
@@ -98,7 +97,7 @@ made = dict(batch=2, time=8, layers=1, channels=16, heads=2, vocab=20, activatio
 model = tapeless.Model("gpt2-4x256", backend="reference", **made)
 assert model.forward_backward(tokens, tokens) > 0
 assert any(call.op == "softplus" and call.direction == "backward" for call in model.program.calls)
-from tapeless.check.bugs.catalogue import BUGS
+from tests.bugs.catalogue import BUGS
 from tapeless.check.ops import check_alone
 (bug,) = [bug for bug in BUGS if bug.name == "softplus-sign"]
 assert not list(check_alone("softplus"))

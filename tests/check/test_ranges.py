@@ -12,12 +12,12 @@ import typer
 
 from tapeless.backends.backend import backend_named
 from tapeless.check import ranges
-from tapeless.check.bugs.overflow import BUGS
 from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.ranges import VALUES, check_ranges
 from tapeless.check.tolerances import RANGES, TIMES_TORCH, TORCH_FLOOR
 from tapeless.cli import lockstep as command
 from tapeless.ops import OPS
+from tests.bugs.overflow import BUGS
 from tests.check.torch_ops import FORWARDS, beside_torch
 from tests.random_cases import SOAK, some
 

@@ -7,11 +7,11 @@ import pytest
 
 from tapeless.backends.backend import backend_named, bind_call
 from tapeless.check import parallel_order as order
-from tapeless.check.bugs.races import BUGS
 from tapeless.check.ops import call_alone, check_backend_alone, narrowed
 from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads
 from tapeless.kernels.cpu import blas
 from tapeless.ops import OPS
+from tests.bugs.races import BUGS
 from tests.random_cases import some
 
 cpu = backend_named("cpu")

@@ -7,11 +7,11 @@ import json
 import pytest
 import typer
 
-from tapeless.check.bugs.blocks import BUGS
 from tapeless.check.wiring import check_wiring
 from tapeless.cli.check import check
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
+from tests.bugs.blocks import BUGS
 
 LOST = next(bug for bug in BUGS if bug.name == "residual-lost-in-pre-norm")
 

@@ -17,9 +17,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from tests.bugs.catalogue import BUGS
 from tests.program.wrong_programs import RULES, WRONG
 
-from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.complex_step import run_backward
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.examples import examples_of

@@ -21,6 +21,7 @@ from typing import Any
 from tapeless.errors import TapelessError
 
 WITHOUT_AMX = "AVX512_CORE_FP16"
+WORKER = ("-m", "tapeless.bench.worker")  # what Python runs for a contender; its arguments are the name and the work
 TURN_SECONDS = 0.4  # a turn lasts about this long, so that a fast step is measured many times
 
 
@@ -39,32 +40,33 @@ class Work:
 
 
 class Contender:
-    def __init__(self, name: str, work: Work) -> None:
+    def __init__(self, name: str, work: Work, worker: tuple[str, ...] = WORKER) -> None:
         self.name = name
+        self.command = [sys.executable, *worker, name, json.dumps(asdict(work))]
         self.times: list[float] = []
         environment = os.environ | {
             variable: str(work.threads)
             for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         }
-        self._start(work, environment)
+        self._start(environment)
         try:
             self.about: dict[str, Any] = self._answer()  # built and warmed up
             if self.about.get("compiled"):  # then its memory is that of a compiler, and what was compiled is kept
                 self.close()
-                self._start(work, environment)
+                self._start(environment)
                 self.about = self._answer()
         except TapelessError:
             self.close()
             if self._process.returncode != -signal.SIGILL:
                 raise
             # oneDNN takes AMX for usable where a virtual machine hides how its registers are laid out, and dies.
-            self._start(work, environment | {"ONEDNN_MAX_CPU_ISA": WITHOUT_AMX})
+            self._start(environment | {"ONEDNN_MAX_CPU_ISA": WITHOUT_AMX})
             self.about = self._answer() | {"isa": WITHOUT_AMX}
         self._stop()
 
-    def _start(self, work: Work, environment: dict[str, str]) -> None:
+    def _start(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tapeless.bench.worker", self.name, json.dumps(asdict(work))],
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -114,12 +116,12 @@ class Contender:
 
 
 @contextmanager
-def contenders(names: list[str], work: Work) -> Iterator[list[Contender]]:
+def contenders(names: list[str], work: Work, worker: tuple[str, ...] = WORKER) -> Iterator[list[Contender]]:
     """All of them, started one after the other; whatever happens, none is left behind."""
     started: list[Contender] = []
     try:
         for name in names:
-            started.append(Contender(name, work))
+            started.append(Contender(name, work, worker))
         yield started
     finally:
         for contender in started:

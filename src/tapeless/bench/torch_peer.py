@@ -74,7 +74,7 @@ def transformer(c: Architecture) -> Any:
         first, second = x.chunk(2, dim=-1)
         return x * cos + torch.cat([-second, first], dim=-1) * sin
 
-    class Block(nn.Module):
+    class TorchBlock(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = norm(c.channels), norm(c.channels)
@@ -123,7 +123,7 @@ def transformer(c: Architecture) -> Any:
                     self.positions = nn.Parameter(table)
                 else:
                     self.register_buffer("positions", table)
-            self.blocks = nn.ModuleList(Block() for _ in range(c.layers))
+            self.blocks = nn.ModuleList(TorchBlock() for _ in range(c.layers))
             self.norm: nn.Module = norm(c.channels) if c.placement == "pre" else nn.Identity()
             self.head = nn.Linear(c.channels, c.vocab, bias=False)
             if c.tied:

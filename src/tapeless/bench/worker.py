@@ -22,15 +22,17 @@ MODULES = {
     "torch-compile-bfloat16": "tapeless.bench.torch_peer",
     "peft": "tapeless.bench.peft_peer",
     "peft-compile": "tapeless.bench.peft_peer",
-    "decode-ours": "tapeless.bench.decode",
-    "decode-floor": "tapeless.bench.decode",
-    "decode-hugging-face": "tapeless.bench.decode",
 }
 
 
-def serve(name: str, work: Work) -> None:
+Prepare = Callable[[str, Work], tuple[Callable[[], Any], dict[str, Any], Any]]  # to a step, what it is, and a profile
+
+
+def serve(prepare: Prepare, name: str, work: str) -> None:
+    """Answer questions until the input ends; `work` is the Work as JSON."""
+    asked = Work(**json.loads(work))
     try:
-        step, about, profile = import_module(MODULES[name]).prepare(name, work)
+        step, about, profile = prepare(name, asked)
     except TapelessError as error:
         _say({"error": str(error)})
         return
@@ -43,7 +45,7 @@ def serve(name: str, work: Work) -> None:
         elif "profile" in question:
             _say(profile(question["profile"]))
         else:
-            _say({"peak_bytes": _peak_bytes(work.backend)})
+            _say({"peak_bytes": _peak_bytes(asked.backend)})
 
 
 def _peak_bytes(backend: str) -> int:
@@ -65,4 +67,4 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Work(**json.loads(sys.argv[2])))
+    serve(import_module(MODULES[sys.argv[1]]).prepare, *sys.argv[1:])

@@ -1,15 +1,21 @@
 """All that `tapeless check` can say about a program, the smallest parts first: the first finding is the nearest to the
-cause."""
+cause; and what it says of planted bugs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
 
 from tapeless.backends.backend import backend_named
 from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
 from tapeless.check.models import WALKED, check_program, check_updates, check_walk
 from tapeless.check.ops import check_alone, check_backend_alone
+from tapeless.check.planted import Bug
 from tapeless.check.ranges import check_ranges
 from tapeless.check.steps import check_steps
 from tapeless.check.threads import check_on_threads
@@ -40,3 +46,37 @@ def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collecti
     for name in OPS:
         if name not in trusted_on_threads:
             yield from check_on_threads(name)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bug: Bug
+    finding: Finding | None  # the first
+
+    @property
+    def caught(self) -> bool:
+        return self.finding is not None
+
+    @property
+    def named(self) -> bool:
+        """The report points at what has the bug."""
+        return self.finding is not None and self.finding.place == self.bug.where
+
+
+def run_catalogue(bugs: Iterable[Bug]) -> Iterator[Verdict]:
+    """The checkers do not know what was planted, nor where: they look at everything, the smallest parts first. Only an
+    op whose module is, object for object, what it was when it was found healthy, is not asked again; on threads, which
+    takes longest, one whose module is what it was before the first bug."""
+    healthy = {name: dict(vars(op)) for name, op in OPS.items() if not any(check_alone(name))}
+    on_cpu = {name: import_module(f"tapeless.ops.{name}.cpu") for name in OPS}
+    before = {name: dict(vars(module)) for name, module in on_cpu.items()}
+    for bug in bugs:
+        with bug.plant(), np.errstate(all="ignore"):
+            trusted = [name for name, was in healthy.items() if _same(vars(OPS[name]), was)]
+            untouched = [name for name, was in before.items() if _same(vars(on_cpu[name]), was)]
+            verdict = Verdict(bug, next(check_everything(trusted, untouched), None))
+        yield verdict
+
+
+def _same(now: Mapping[str, Any], was: Mapping[str, Any]) -> bool:
+    return now.keys() == was.keys() and all(now[name] is was[name] for name in was)

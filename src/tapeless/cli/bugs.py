@@ -1,19 +1,20 @@
-"""`tapeless check --bugs`: the catalogue of backprop bugs, each planted and looked for."""
+"""`tapeless check --bugs`: backprop bugs, each planted and looked for. `make bugs` gives it its whole catalogue."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import typer
 from rich.table import Table
 
-from tapeless.check.bugs.catalogue import BUGS
-from tapeless.check.bugs.run import Verdict, run_catalogue
+from tapeless.check.everything import Verdict, run_catalogue
+from tapeless.check.planted import PLANTED, Bug
 from tapeless.cli.common import console, print_json
 from tapeless.cli.progress import one_by_one
 
 
-def run_bugs(json: bool) -> None:
-    bugs = one_by_one(BUGS, lambda bug: bug.name, quiet=json)
-    verdicts = list(run_catalogue(bugs))
+def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED) -> list[Verdict]:
+    verdicts = list(run_catalogue(one_by_one(bugs, lambda bug: bug.name, quiet=json)))
     missed = [verdict for verdict in verdicts if not verdict.caught]
     caught, named = len(verdicts) - len(missed), sum(verdict.named for verdict in verdicts)
     if json:
@@ -28,12 +29,11 @@ def run_bugs(json: bool) -> None:
         )
     else:
         _print(verdicts)
-        colour = "bold red" if missed else "bold green"
-        console.print(
-            f"\n[{colour}]{caught} of {len(verdicts)} bugs are caught[/], {named} of them by the name of what has them."
-        )
+        colour, count = ("bold red", f"{caught} of {len(verdicts)}") if missed else ("bold green", f"All {caught}")
+        console.print(f"\n[{colour}]{count} bugs are caught[/], {named} of them by the name of what has them.")
     if missed:
         raise typer.Exit(1)
+    return verdicts
 
 
 def _row(verdict: Verdict) -> dict[str, str | bool | None]:

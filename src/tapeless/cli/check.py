@@ -54,7 +54,7 @@ def check(
         typer.Option(help="Weights that are not trained, by a pattern over their names; repeatable."),
     ] = None,
     bugs: Annotated[
-        bool, typer.Option("--bugs", help="Plant every bug of the catalogue and see it caught, and named.")
+        bool, typer.Option("--bugs", help="Plant a dozen bugs, one after the other, and see each caught, and named.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +81,9 @@ def check(
         return
     if bugs:
         if names or fast or frozen or backend != "reference":
-            raise TapelessError("--bugs runs the whole catalogue: leave out presets, --fast, --frozen and --backend.")
+            raise TapelessError(
+                "--bugs always plants the same bugs: leave out presets, --fast, --frozen and --backend."
+            )
         run_bugs(json)
         return
     if frozen and not names:

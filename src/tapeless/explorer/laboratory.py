@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.catalogue import BUGS
 from tapeless.check.complex_step import relative_error
+from tapeless.check.planted import PLANTED
 from tapeless.explorer.pupil import Pupil
 from tapeless.model import Model
 from tapeless.models.presets import preset
@@ -29,20 +29,6 @@ EXAMPLES = 32  # expressions whose mean loss a point is
 MARGIN = 0.25  # of the path's length, beyond its ends
 DEEP: dict[str, Any] = {"layers": 24, "channels": 32, "heads": 4}
 UPDATES = 8
-PLANTED = (  # bugs of the backward that show in the teaching model, the plainest first
-    "relu-passes-all",
-    "repeated-tokens-set",
-    "bias-averaged",
-    "weight-gradient-of-half-the-batch",
-    "head-lost",
-    "layernorm-mean-term-dropped",
-    "softmax-row-sum-dropped",
-    "attention-scale-lost-in-backward",
-    "layernorm-dweight-of-x",
-    "layernorm-last-row-lost",
-    "relu-mask-of-gradient",
-    "layernorm-variance-term-dropped",
-)
 
 
 def landscape(folder: str) -> dict[str, Any]:
@@ -137,12 +123,11 @@ def _dead(training: Expressions) -> dict[str, Any]:
 
 def planted(number: str) -> dict[str, Any]:
     """One of the bugs in the teaching model: what every backward call writes, and how far it is from what is right."""
-    names = {bug.name: bug for bug in BUGS}
-    bug = names[PLANTED[int(number) % len(PLANTED)]]
+    bug = PLANTED[int(number) % len(PLANTED)]
     right = _right()
     with bug.plant(), np.errstate(all="ignore"):
         wrong = _walked()
-    others = [names[name].what for name in PLANTED if names[name].where != bug.where]
+    others = [other.what for other in PLANTED if other.where != bug.where]
     chosen = np.random.default_rng(int(number)).permutation(len(others))[:3]
     choices = [bug.what, *(others[index] for index in chosen)]
     order = np.random.default_rng(int(number) + 1).permutation(len(choices)).tolist()

@@ -86,7 +86,7 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        return f"{self.function.__module__.split('.')[-2]}.{self.function.__name__}"
+        return ".".join((*self.function.__module__.split(".")[-2:-1], self.function.__name__))
 
     def _is_there(self, types: tuple[Any, ...]) -> bool:
         return types in self._form.overloads or (isinstance(self.cache, KernelCache) and self.cache.has(types))

@@ -14,19 +14,14 @@ import tapeless.generate as generating
 from tapeless import Model, model
 from tapeless.backends.backend import backend_named
 from tapeless.check import everything
-from tapeless.check.bugs import planting
-from tapeless.check.bugs.catalogue import BUGS
-from tapeless.check.bugs.planting import Bug
-from tapeless.check.bugs.races import BUGS as RACES
-from tapeless.check.bugs.rules import unverified
-from tapeless.check.bugs.run import Verdict, run_catalogue
 from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.definitions import DEFINITIONS
-from tapeless.check.everything import check_everything
+from tapeless.check.everything import Verdict, check_everything, run_catalogue
 from tapeless.check.examples import FURTHER, examples_of
 from tapeless.check.finding import Finding, difference
 from tapeless.check.models import WALKED, check_program, check_walk
 from tapeless.check.ops import call_alone, check_alone, check_backend_alone
+from tapeless.check.planted import PLANTED
 from tapeless.check.steps import PlainOptimizer, decays, small_model
 from tapeless.check.training import plain_rate
 from tapeless.cli import bugs as command
@@ -39,6 +34,11 @@ from tapeless.program.builder import Builder
 from tapeless.tasks.data import batches
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import Schedule
+from tests.bugs import planting
+from tests.bugs.catalogue import BUGS
+from tests.bugs.planting import Bug
+from tests.bugs.races import BUGS as RACES
+from tests.bugs.rules import unverified
 from tests.random_cases import some
 
 cpu = backend_named("cpu")
@@ -82,7 +82,7 @@ def named(name):
 # The catalogue
 
 
-SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 24  # `make soak`, like `tapeless check --bugs`, takes every one
+SHARE = 1 if os.environ.get("TAPELESS_SOAK") else 24  # `make bugs`, and `make soak`, take every one
 
 
 def test_every_bug_is_caught_and_nearly_all_are_named():
@@ -332,16 +332,15 @@ def test_plain_rates_by_hand():
 # The command
 
 
-def fake(monkeypatch, *findings):
+def told(monkeypatch, json, *findings):
     made = [Bug(f"bug-{n}", "linear", "What.", "Seen.", planting.together()) for n in range(len(findings))]
     found = [Verdict(bug, finding) for bug, finding in zip(made, findings, strict=True)]
-    monkeypatch.setattr(command, "BUGS", tuple(made))
     monkeypatch.setattr(command, "run_catalogue", lambda bugs: iter(found))
+    return command.run_bugs(json, made)
 
 
 def test_the_command_in_json(monkeypatch, capsys):
-    fake(monkeypatch, Finding("linear", "definition", "off"), Finding("gelu", "definition", "off"))
-    command.run_bugs(json=True)
+    told(monkeypatch, True, Finding("linear", "definition", "off"), Finding("gelu", "definition", "off"))
     document = json.loads(capsys.readouterr().out)
     assert {key: document[key] for key in ("bugs", "caught", "named", "missed")} == {
         "bugs": 2,
@@ -353,17 +352,25 @@ def test_the_command_in_json(monkeypatch, capsys):
 
 
 def test_the_command_fails_when_one_gets_past(monkeypatch, capsys):
-    fake(monkeypatch, Finding("linear", "definition", "off"), None)
     with pytest.raises(typer.Exit) as stopped:
-        command.run_bugs(json=True)
+        told(monkeypatch, True, Finding("linear", "definition", "off"), None)
     assert stopped.value.exit_code == 1
     assert json.loads(capsys.readouterr().out)["missed"] == ["bug-1"]
 
 
 def test_the_command_for_people(monkeypatch, capsys):
-    fake(monkeypatch, Finding("linear", "definition", "off"), None)
     with pytest.raises(typer.Exit):
-        command.run_bugs(json=False)
+        told(monkeypatch, False, Finding("linear", "definition", "off"), None)
     printed = capsys.readouterr().out
     assert "missed" in printed
     assert "1 of 2 bugs are caught" in printed
+    told(monkeypatch, False, Finding("linear", "definition", "off"))
+    assert "All 1 bugs are caught" in capsys.readouterr().out
+
+
+def test_the_command_plants_what_the_lessons_plant(monkeypatch):
+    """They are in the package, and first in the catalogue."""
+    caught = Finding("linear", "definition", "off")
+    monkeypatch.setattr(command, "run_catalogue", lambda bugs: (Verdict(bug, caught) for bug in bugs))
+    planted = tuple(verdict.bug for verdict in command.run_bugs(json=True))
+    assert planted == PLANTED == BUGS[:12]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, around, forward, replaced
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.ops.contract import Array
 from tapeless.program.call import MEMBER_ALIGNMENT
+from tests.bugs.planting import Bug, Plant, around, forward, replaced
 
 _update = Model.update
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tapeless.check.bugs.planting import Bug, Values, around, backward, call, forward, overwriting, together
 from tapeless.models import decoding, transformer
 from tapeless.models.parts import affine
 from tapeless.models.parts.affine import Adapter
@@ -13,6 +12,7 @@ from tapeless.ops import OPS
 from tapeless.ops.contract import NONE
 from tapeless.program.builder import Builder
 from tapeless.program.call import gradient_name, write
+from tests.bugs.planting import Bug, Values, around, backward, call, forward, overwriting, together
 
 
 def _overwriting_forward(right: Any, *args: Any, add: frozenset[str] = NONE) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.cpu import _binder, _instead
-from tapeless.check.bugs.planting import Bug
 from tapeless.ops.attention import reference as attention
 from tapeless.ops.contract import Array
+from tests.bugs.cpu import _binder, _instead
+from tests.bugs.planting import Bug
 
 SCALE, CUBIC = np.float32(2 * sqrt(2 / pi)), np.float32(2 * sqrt(2 / pi) * 0.044715)
 ONE = np.float32(1)

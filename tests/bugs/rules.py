@@ -8,13 +8,12 @@ docstring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, replaced, together
 from tapeless.check.configurations import Configuration, small
 from tapeless.check.steps import Tensors
 from tapeless.model import Model
@@ -22,6 +21,7 @@ from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
 from tapeless.program import builder, verify
 from tapeless.program.call import Program
+from tests.bugs.planting import Bug, replaced, together
 
 STEPS = 10  # updates of llm.c's test
 ROUNDING = {"float64": 1e-12, "float32": 1e-6}  # what changes by less has not changed
@@ -206,7 +206,7 @@ class Judged:
     refused: dict[str, bool]
 
 
-def judge_all(bugs: tuple[Bug, ...]) -> Iterator[Judged]:
+def judge_all(bugs: Iterable[Bug]) -> Iterator[Judged]:
     healthy = {
         backend: [(case, case.values(dtype)) for case in (case_of(each, backend) for each in CASES)]
         for backend, dtype in (("reference", "float64"), ("cpu", "float32"))

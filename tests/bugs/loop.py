@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, around, replaced
 from tapeless.model import Model, Stepped
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.tasks.data import batches
 from tapeless.train.loop import Step, Trainer
 from tapeless.train.schedules import Schedule
+from tests.bugs.planting import Bug, Plant, around, replaced
 
 _forward_backward, _next = Model.forward_backward, batches.Batches.__next__
 _batch, _draw, _restore, _evaluation = (

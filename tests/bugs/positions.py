@@ -9,11 +9,11 @@ import numpy as np
 
 import tapeless.generate as generating
 from tapeless import model
-from tapeless.check.bugs.planting import Bug, Plant, around, backward, forward, replaced, together
 from tapeless.generate import Decoder
 from tapeless.ops.contract import Array
 from tapeless.ops.positions import reference as positions
 from tapeless.program.builder import Builder
+from tests.bugs.planting import Bug, Plant, around, backward, forward, replaced, together
 
 
 def _continued(a: Any) -> Any:

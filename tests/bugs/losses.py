@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, backward, forward, helper, overwriting, replaced, together
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE, Array
 from tapeless.ops.squared_error import reference as squared_error
+from tests.bugs.planting import Bug, Plant, backward, forward, helper, overwriting, replaced, together
 
 
 def _softmax(a: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, backward, forward, overwriting
 from tapeless.ops.contract import Array
+from tests.bugs.planting import Bug, Plant, backward, forward, overwriting
 
 Inside = Callable[[Array, Array], Array]  # from g = dy·weight and x̂ to what rstd is multiplied with
 

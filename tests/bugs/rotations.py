@@ -9,10 +9,10 @@ import numpy as np
 
 import tapeless.generate as generating
 from tapeless import model
-from tapeless.check.bugs.planting import Bug, around, backward, forward, helper, replaced, together
 from tapeless.ops.angles import reference as angles
 from tapeless.ops.contract import Array
 from tapeless.ops.rope import reference as rope
+from tests.bugs.planting import Bug, around, backward, forward, helper, replaced, together
 
 _pairs, _joined = rope._pairs, rope._joined
 

@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import (
+from tapeless.models import blocks, transformer
+from tapeless.ops.contract import Array
+from tapeless.ops.dropout import reference
+from tapeless.program.builder import Builder
+from tapeless.train.loop import Trainer
+from tests.bugs.planting import (
     Bug,
     Plant,
     Values,
@@ -22,11 +27,6 @@ from tapeless.check.bugs.planting import (
     together,
     wrapped,
 )
-from tapeless.models import blocks, transformer
-from tapeless.ops.contract import Array
-from tapeless.ops.dropout import reference
-from tapeless.program.builder import Builder
-from tapeless.train.loop import Trainer
 
 
 def _factors(a: Any, draws: int = 0) -> Any:

@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.attention import _join, _masked, _parts, _split, _visible
-from tapeless.check.bugs.planting import Bug, backward, forward, helper
+from tapeless.check.planted import attention_parts
+from tapeless.ops.attention.reference import _join, _split, _visible
 from tapeless.ops.cached_attention.reference import forward as cached_attention
 from tapeless.ops.contract import Array
+from tests.bugs.attention import _masked
+from tests.bugs.planting import Bug, backward, forward, helper
 
 
 def _first_of_group(gradient: str) -> Any:
     """Of the heads of queries that share a head of keys, only the first sends something back."""
 
     def made(a: Any) -> Any:
-        q, _, p, _, ds, scale = _parts(a)
+        q, _, p, _, ds, scale = attention_parts(a)
         whole = ds.swapaxes(2, 3) @ q * scale if gradient == "dk" else p.swapaxes(2, 3) @ _split(a.dy, a.lse.shape[1])
         groups = a.k.shape[2] // whole.shape[3]
         return _join(whole[:, :: whole.shape[1] // groups])

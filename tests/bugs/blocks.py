@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tapeless.check.bugs.planting import Bug, Values, around, call, replaced, together
 from tapeless.models import blocks, transformer
 from tapeless.models.parts.feed_forward import down_forward
 from tapeless.program.builder import Builder
 from tapeless.program.call import Output, add, write
+from tests.bugs.planting import Bug, Values, around, call, replaced, together
 
 
 def _as(mode: Any, argument: str) -> Any:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tapeless.check.bugs.planting import Bug, Plant, Values, around, call, together
 from tapeless.models import blocks, transformer
 from tapeless.models.parts import attention
 from tapeless.ops.muon.reference import Matrices
 from tapeless.program.builder import Builder
 from tapeless.program.call import Output, update
+from tests.bugs.planting import Bug, Plant, Values, around, call, together
 
 LOSSES = ("classifier", "squared_error")
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tapeless.check.bugs import rules
-from tapeless.check.bugs.catalogue import BUGS
-from tapeless.check.bugs.rules import CASES, FLOAT64, RULES, Case, case_of, judge_all
 from tapeless.errors import ProgramError
 from tapeless.program import builder
 from tapeless.program.verify import verify
+from tests.bugs import rules
+from tests.bugs.catalogue import BUGS
+from tests.bugs.rules import CASES, FLOAT64, RULES, Case, case_of, judge_all
 
 
 def expected(configuration):
@@ -141,7 +141,7 @@ def test_differences_leave_the_weights_as_they_were():
 
 
 def test_the_table_in_the_docs_is_of_this_catalogue():
-    page = (Path(__file__).parents[3] / "docs" / "bugs.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "bugs.md").read_text(encoding="utf-8")
     table = page.partition("<!-- rules: begin -->")[2].partition("<!-- rules: end -->")[0]
     for each in BUGS:
         assert f"| `{each.name}` | {each.where} |" in table

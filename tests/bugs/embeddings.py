@@ -7,15 +7,9 @@ from typing import Any
 import numpy as np
 
 from tapeless import model
-from tapeless.check.bugs.planting import Bug, backward, forward, overwriting, replaced, together
 from tapeless.ops.contract import Array
 from tapeless.ops.positions import reference as positions
-
-
-def _set(a: Any) -> Any:
-    table = np.zeros_like(a.dweight)
-    table[a.tokens] = a.dy
-    return table
+from tests.bugs.planting import Bug, backward, forward, overwriting, replaced, together
 
 
 def _buffered(a: Any) -> Any:
@@ -51,14 +45,6 @@ def _halved_rates(positions: int, channels: int) -> Array:
 
 
 BUGS = (
-    Bug(
-        "repeated-tokens-set",
-        "embedding",
-        "A token that stands twice keeps only the last of its gradients.",
-        "Frequent words learn as slowly as rare ones.",
-        backward("embedding", dweight=_set),
-        public="pytorch, issue 1528: indexing with duplicates kept the last gradient only.",
-    ),
     Bug(
         "repeated-tokens-buffered",
         "embedding",

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.cpu import _patched
-from tapeless.check.bugs.planting import Bug, Plant, around, forward, helper
 from tapeless.models import transformer
 from tapeless.ops.contract import Array
 from tapeless.ops.muon import reference as muon
 from tapeless.program.call import member_offsets
+from tests.bugs.cpu import _patched
+from tests.bugs.planting import Bug, Plant, around, forward, helper
 
 _orthogonal = muon.orthogonal
 

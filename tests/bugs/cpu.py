@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, Plant, wrapped
 from tapeless.ops.contract import NONE, Array, store
+from tests.bugs.planting import Bug, Plant, wrapped
 
 
 def _binder(op: str, direction: str, wrong: Callable[..., None]) -> Plant:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.bugs.planting import Bug, backward, forward, helper, replaced, together
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
 from tapeless.ops.gelu.reference import CUBIC, SCALE
 from tapeless.ops.swiglu.reference import _sigmoid
+from tests.bugs.planting import Bug, backward, forward, helper, replaced, together
 
 
 def _t(x: Array) -> Array:
@@ -106,20 +106,6 @@ BUGS = (
         "Computed in place: the input, which the backward needs, is gone.",
         "Gradients of gelu(gelu(x)).",
         replaced(OPS["gelu"], "forward", _in_place),
-    ),
-    Bug(
-        "relu-mask-of-gradient",
-        "relu",
-        "The backward asks whether dy is positive instead of x.",
-        "Negative gradients never pass.",
-        backward("relu", dx=lambda a: np.where(a.dy > 0, a.dy, 0)),
-    ),
-    Bug(
-        "relu-passes-all",
-        "relu",
-        "The backward lets everything through.",
-        "Dead units seem to come alive; the loss falls by accident only.",
-        backward("relu", dx=lambda a: a.dy),
     ),
     Bug(
         "relu-leaks",

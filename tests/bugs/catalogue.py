@@ -1,6 +1,7 @@
-"""Every bug, room by room."""
+"""Every bug: those that the lessons plant, then module by module."""
 
-from tapeless.check.bugs import (
+from tapeless.check.planted import PLANTED
+from tests.bugs import (
     activations,
     adapters,
     attention,
@@ -22,9 +23,10 @@ from tapeless.check.bugs import (
     rotations,
     seen,
 )
-from tapeless.check.bugs.planting import Bug
+from tests.bugs.planting import Bug
 
 BUGS: tuple[Bug, ...] = (
+    *PLANTED,
     *linear.BUGS,
     *adapters.BUGS,
     *activations.BUGS,

@@ -1,34 +1,22 @@
-"""What other projects' acceptance rules make of the same bugs, written into docs/bugs.md between its markers.
-
-python benchmarks/rules_table.py        about three minutes of one core
-"""
+"""docs/bugs.md between its markers: what caught every bug, and what other projects' acceptance rules make of it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tapeless.check.bugs.catalogue import BUGS
-from tapeless.check.bugs.rules import FLOAT64, RULES, Judged, judge_all
-from tapeless.check.bugs.run import Verdict, run_catalogue
+from tapeless.check.everything import Verdict
+from tests.bugs.rules import FLOAT64, RULES, Judged
 
-PAGE = Path(__file__).parents[1] / "docs" / "bugs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "bugs.md"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 CAUGHT, MISSED, OUTSIDE, UNABLE = "●", "·", "–", "n/a"
 
 
-def main() -> None:
-    verdicts = list(run_catalogue(BUGS))
-    judged: list[Judged] = []
-    for each in judge_all(BUGS):
-        judged.append(each)
-        print(f"\r{len(judged)} of {len(BUGS)} {each.bug.name:50}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+def write(verdicts: Sequence[Verdict], judged: Sequence[Judged]) -> None:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n{report(verdicts, judged)}\n{END}{after}", encoding="utf-8")
-    print(f"written to {PAGE}")
 
 
 def report(verdicts: Sequence[Verdict], judged: Sequence[Judged]) -> str:
@@ -65,7 +53,3 @@ def _mark(judged: Judged, rule: str) -> str:
     if judged.bug.where.endswith("on cpu") and rule in FLOAT64:
         return UNABLE
     return CAUGHT if judged.refused[rule] else MISSED
-
-
-if __name__ == "__main__":
-    main()
