@@ -10,14 +10,14 @@ from typing import Any
 
 from tapeless.bench.decode import NEW, PROMPT
 from tapeless.bench.race import Work, contenders, race
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 
 NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
 
 
 def measured(preset: str, turns: int, threads: int | None, precision: str = "float32") -> dict[str, Any]:
     """Medians over the turns of each; a ratio is the median of the turns' own ratios."""
-    work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {}, precision)
+    work = Work(preset, 1, PROMPT, cpu_kernels.checked_threads(threads), {}, precision)
     with contenders(NAMES, work) as runners:
         for _ in race(runners, turns):
             pass
