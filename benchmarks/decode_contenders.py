@@ -16,9 +16,8 @@ from numba import float32, prange
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 from tapeless.generate import Decoder, generate
-from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels import cpu as cpu_kernels
+from tapeless.kernels.cpu import Kernel, plus
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.weights.hugging_face import family_of, their_tensors
@@ -30,7 +29,7 @@ Profile = Callable[[int], dict[str, Any]]
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], Profile | None]:
     if name == "decode-hugging-face":
         return _hugging_face(work)
-    blas.set_threads(work.threads)
+    cpu_kernels.set_threads(work.threads)
     model = Model(work.preset, batch=1, time=1, backend="cpu", optimizer=None, precision=work.precision, **work.fields)
     return _floor(model) if name == "decode-floor" else _ours(model)
 
@@ -73,7 +72,7 @@ def profiled(model: Model, prompt: list[int], steps: int) -> list[dict[str, Any]
 def _floor(model: Model) -> tuple[Callable[[], Any], dict[str, Any], None]:
     """Every weight that a token needs, read once per token: all but the positions, of which it needs one row."""
     weights = [model.engine.view(name).reshape(-1) for name in model.params if name != "positions.weight"]
-    runs = [READ.bind(weight.size, np.empty(blas.threads(), np.float32), weight) for weight in weights]
+    runs = [READ.bind(weight.size, np.empty(cpu_kernels.threads(), np.float32), weight) for weight in weights]
 
     def step() -> None:
         for _ in range(NEW):

@@ -13,7 +13,7 @@ from decode_contenders import NEW, PROMPT, prepare
 
 from tapeless.bench.race import Work, contenders, race
 from tapeless.bench.worker import serve
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 
 CONTENDER = "--contender"
 WORKER = (__file__, CONTENDER)  # this file, run for one of them
@@ -22,7 +22,7 @@ NAMES = ["decode-ours", "decode-hugging-face", "decode-floor"]
 
 def measured(preset: str, turns: int, threads: int | None, precision: str = "float32") -> dict[str, Any]:
     """Medians over the turns of each; a ratio is the median of the turns' own ratios."""
-    work = Work(preset, 1, PROMPT, blas.checked_threads(threads), {}, precision)
+    work = Work(preset, 1, PROMPT, cpu_kernels.checked_threads(threads), {}, precision)
     with contenders(NAMES, work, WORKER) as runners:
         for _ in race(runners, turns):
             pass

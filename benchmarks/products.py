@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native
 
 # rows, channels, width: of gpt2-4x256 at 1×1024, of gpt2-124m at 4×64 and 1×1024, of smollm2-135m at 1×512
@@ -34,9 +34,9 @@ ROUNDS = 15
 
 def bound(c: np.ndarray, a: np.ndarray, b: np.ndarray, turn_a: bool, turn_b: bool) -> dict[str, Native]:
     found: dict[str, Native] = {}
-    for name in ("own", "mkl") if blas.mkl() is not None else ("own",):
-        blas.set_products(name)
-        found[name] = blas.bound_gemm(c, a, b, turn_a, turn_b)
+    for name in ("own", "mkl") if cpu_kernels.mkl() is not None else ("own",):
+        cpu_kernels.set_gemm_library(name)
+        found[name] = cpu_kernels.gemm(c, a, b, turn_a, turn_b)
     left, right = (a.T if turn_a else a), (b.T if turn_b else b)
     return found | {"numpy": lambda: np.matmul(left, right, out=c)}
 

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from tapeless.kernels.cpu.products_bfloat16 import THERE
+from tapeless.kernels.cpu import has_bfloat16
 
 WORKS = (
     ("ops-102k", 32, 8, 25),
@@ -83,10 +83,10 @@ def measured(*words: str) -> Result:
 
 def main() -> None:
     steps = [measured("tapeless", *command(*work)) for work in WORKS]
-    narrow = [measured("tapeless", *command(*work), *NARROW) for work in IN_BFLOAT16 if THERE]
+    narrow = [measured("tapeless", *command(*work), *NARROW) for work in IN_BFLOAT16 if has_bfloat16()]
     adapted = [measured("tapeless", *command(*work), "--lora", str(RANK)) for work in ADAPTED]
     decoding = [("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
-    decoded = [measured(*words, *how) for words in decoding for how in ((), NARROW) if THERE or not how]
+    decoded = [measured(*words, *how) for words in decoding for how in ((), NARROW) if has_bfloat16() or not how]
     before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
     RESULTS.write_text(beside(before, report(steps, narrow, adapted, decoded)), encoding="utf-8")
     JOURNAL.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tapeless.backends.backend import backend_named
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.train.loop import Evaluated
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
@@ -34,7 +34,7 @@ def main() -> int:
     options = parser.parse_args()
     backend_named("cpu").threads(1)
     missed = 0
-    for products in blas.PRODUCTS if blas.mkl() else ("own",):
+    for products in cpu_kernels.GEMM_LIBRARIES if cpu_kernels.mkl() else ("own",):
         backend_named("cpu").products(products)
         last, best, begun = [], [], time.process_time()
         with tempfile.TemporaryDirectory() as folder:

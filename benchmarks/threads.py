@@ -6,7 +6,7 @@ is missing. The parts:
     gemm    ours beside torch.mm, at the models' shapes and of squares
     steps   the full step, ours, its floor and the peers
     calls   the most expensive calls of ours, and how well each uses its threads
-    grain   ops-102k, where a further thread is woken for more work or for less (`blas.GRAIN`)
+    grain   ops-102k, where a further thread is woken for more work or for less (`dispatch.GRAIN`)
     layers  where Intel's OpenMP is, our own threads beside its own (decision 0263)
 
     python benchmarks/threads.py [--quick] [--only gemm,steps,calls,grain] [--out FILE]
@@ -154,20 +154,20 @@ class GemmOurs:
         self._run: Any = None
 
     def about(self) -> dict[str, Any]:
-        from tapeless.kernels.cpu import products_bfloat16 as narrow
+        from tapeless.kernels.cpu import gemm_bfloat16
 
-        return {"bfloat16": narrow.THERE, "amx": narrow.AMX}
+        return {"bfloat16": gemm_bfloat16.HAS_BFLOAT16, "amx": gemm_bfloat16.AMX}
 
     def times(self, m: int, n: int, k: int, turned: list[bool], precision: str, threads: int, count: int) -> Any:
-        from tapeless.kernels.cpu import blas
+        from tapeless.kernels import cpu as cpu_kernels
         from tapeless.program.precision import numpy_type
 
         if count == 1:  # the first time
-            blas.set_threads(threads)
-            blas.set_products("own")
+            cpu_kernels.set_threads(threads)
+            cpu_kernels.set_gemm_library("own")
             kind = numpy_type(precision)
             c, a, b = (RANDOM.standard_normal(shape, np.float32).astype(kind) for shape in _shapes(m, n, k, turned))
-            (self._run,) = blas.bound_products(c, a, b, *turned)
+            self._run = cpu_kernels.gemm(c, a, b, *turned)
         return [_milliseconds(self._run) for _ in range(count)]
 
 
@@ -394,23 +394,23 @@ def calls(rows: Rows, effort: Effort, threads: list[int], works: list[str]) -> N
 
 
 def grain(rows: Rows, effort: Effort, threads: list[int]) -> None:
-    """Steps of ops-102k in turn, each bound with another `blas.GRAIN`."""
+    """Steps of ops-102k in turn, each bound with another `dispatch.GRAIN`."""
     from tapeless.bench.ours import prepare
-    from tapeless.kernels.cpu import blas
+    from tapeless.kernels.cpu import dispatch
 
-    usual = blas.GRAIN
+    usual = dispatch.GRAIN
     for count in threads:
         key = f"grain {count} ops-102k"
         if count == 1 or not rows.wanted(key):
             continue
         steps: dict[str, Callable[[], Any]] = {}
         for each in GRAINS:
-            blas.GRAIN = each
+            dispatch.GRAIN = each
             name = "all" if each < 0.1 else f"{each:g}"
             steps[name], _, _ = prepare("ours", Work(*WORKS["ops-102k"], count, {}, products="own"))
             for _ in range(4):
                 steps[name]()
-        blas.GRAIN = usual
+        dispatch.GRAIN = usual
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(4 * effort.turns):
             for name, step in steps.items():
@@ -571,7 +571,7 @@ def grain_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
     return [
         "### How many threads a small loop wakes",
         "",
-        "Milliseconds of a step of ops-102k, by `blas.GRAIN`: a "
+        "Milliseconds of a step of ops-102k, by `dispatch.GRAIN`: a "
         "further thread for so large a part of the work from which there are two.",
         "",
         *_table(["GRAIN", *_on(threads)], table),
@@ -584,10 +584,10 @@ def grain_tables(rows: dict[tuple[str, ...], Any], threads: list[int]) -> list[s
 def layers(turns: int) -> None:
     """A step on our own threads beside the same step on MKL's OpenMP, in turn in one process."""
     from tapeless.bench.ours import prepare
-    from tapeless.kernels.cpu import blas, pool
+    from tapeless.kernels.cpu import dispatch, pool
 
-    threads = blas.set_threads(None)
-    ways = {"ours": None, "OpenMP": blas._openmp()}
+    threads = dispatch.set_threads(None)
+    ways = {"ours": None, "OpenMP": dispatch._openmp()}
     print(f"a step's time over that on our own threads, {threads} threads, medians of {turns} turns")
     for work in USUAL:
         for precision in PRECISIONS if work == "gpt2-4x256" else ("bfloat16" if work == "gpt2-124m" else "float32",):

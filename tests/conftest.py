@@ -69,27 +69,27 @@ def products_as_they_were():
 
 
 def _with_usual_products():
-    blas = sys.modules.get("tapeless.kernels.cpu.blas")
-    if blas is not None:
-        blas.set_products(None)
+    cpu_kernels = sys.modules.get("tapeless.kernels.cpu")
+    if cpu_kernels is not None:
+        cpu_kernels.set_gemm_library(None)
 
 
 @pytest.fixture(scope="module")
 def two_threads():
     """The suite runs on one thread per worker; where the threaded kernels are meant, a module asks for this."""
-    from tapeless.kernels.cpu import blas
+    from tapeless.kernels import cpu as cpu_kernels
 
-    blas.set_threads(min(2, len(os.sched_getaffinity(0))))
+    cpu_kernels.set_threads(min(2, len(os.sched_getaffinity(0))))
     yield
-    blas.set_threads(None)
+    cpu_kernels.set_threads(None)
 
 
 @pytest.fixture
 def own_products():
     """Whatever is faster on this machine."""
-    from tapeless.kernels.cpu import blas
+    from tapeless.kernels import cpu as cpu_kernels
 
-    before = blas.products()
-    blas.set_products("own")
+    before = cpu_kernels.gemm_library()
+    cpu_kernels.set_gemm_library("own")
     yield
-    blas.set_products(before)
+    cpu_kernels.set_gemm_library(before)

@@ -97,7 +97,10 @@ def test_without_mkl_there_is_none_in_any_process(tmp_path, monkeypatch):
             prepared(named("without MKL"), tmp_path)
         (tmp_path / "lib" / "libmkl_rt.so.2").touch()
         found = prepared(named("without MKL"), tmp_path)
-    code = "from tapeless.kernels.cpu import blas; print(blas._installed('libmkl_rt'), blas.mkl(), blas.products())"
+    code = (
+        "from tapeless.kernels.cpu import dispatch\n"
+        "print(dispatch._installed('libmkl_rt'), dispatch.mkl(), dispatch.gemm_library())\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=found.variables, capture_output=True, text=True)
     assert done.stdout == "None None own\n", done.stderr
 

@@ -102,7 +102,7 @@ import importlib.util, sys
 
 class WithoutMKL:
     def find_spec(self, name, path, target=None):
-        if name != "tapeless.kernels.cpu.blas":
+        if name != "tapeless.kernels.cpu.dispatch":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

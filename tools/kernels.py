@@ -32,11 +32,11 @@ def compile_share(share: int, of: int) -> None:
     from tapeless.backends.cpu import CPU
     from tapeless.check.configurations import CONFIGURATIONS, LARGER
     from tapeless.check.ops import check_backend_alone
-    from tapeless.kernels.cpu import blas, sharing
-    from tapeless.kernels.cpu.compile import Kernel
+    from tapeless.kernels import cpu as cpu_kernels
+    from tapeless.kernels.cpu import Kernel
     from tapeless.ops import OPS
 
-    sharing.all_compiled = lambda make: make()  # the kernels are shared out here already
+    cpu_kernels.compile_all = lambda make: make()  # the kernels are shared out here already
     bind = Kernel.bind
 
     def mine(kernel: Kernel, size: int, *arguments: Any, **options: Any) -> Any:
@@ -47,14 +47,14 @@ def compile_share(share: int, of: int) -> None:
 
     Kernel.bind = mine  # type: ignore[method-assign,assignment]
     for configuration in CONFIGURATIONS:
-        blas.set_threads(1)
+        cpu_kernels.set_threads(1)
         bind_all(configuration, "float32")
         if configuration.name in (*ON_CPU, "gpt2-4x256") and "bfloat16" in CPU.precisions:
             bind_all(configuration, "bfloat16")
     for name in OPS:  # the longest tests, which begin at the same time, all have each op by itself
         list(check_backend_alone(name, CPU))
     for configuration in LARGER:
-        blas.set_threads(2)
+        cpu_kernels.set_threads(2)
         bind_all(configuration, "float32")
 
 

@@ -19,7 +19,7 @@ from tapeless.check.examples import examples_of
 from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.ops import call_alone
 from tapeless.check.tolerances import TOLERANCES
-from tapeless.kernels.cpu import products_bfloat16
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.program.call import Weight
 from tapeless.program.precision import PRECISIONS, numpy_type
 from tapeless.train.base import as_held
@@ -234,7 +234,7 @@ def test_on_the_cpu_decoding_is_reading() -> None:
 
 
 def test_a_processor_without_it_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products_bfloat16, "THERE", False)
+    monkeypatch.setattr(cpu_kernels, "has_bfloat16", lambda: False)
     with pytest.raises(TapelessError, match="the cpu backend has no bfloat16: it runs in float32"):
         Model("ops-102k", backend="cpu", precision="bfloat16")
 

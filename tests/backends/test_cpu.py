@@ -15,7 +15,7 @@ from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.lockstep import lockstep, pair
 from tapeless.check.threads import on_threads
 from tapeless.check.tolerances import TOLERANCES
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops import OPS
 from tapeless.ops.layernorm import cpu as layernorm
 from tests.oracles import leaves, torch_loss_and_logits
@@ -205,7 +205,7 @@ def test_a_dtype_that_the_backend_does_not_have():
 @pytest.mark.parametrize("count", [0, -1, 10_000, True, 1.5, "two"])
 def test_threads_that_cannot_be_had(count):
     with pytest.raises(TapelessError, match="threads must be"):
-        blas.set_threads(count)
+        cpu_kernels.set_threads(count)
 
 
 def test_a_missing_numba_is_named():
@@ -229,10 +229,10 @@ def test_a_missing_numba_is_named():
 def test_the_same_kernels_with_products_of_our_own():
     """Where MKL is not installed."""
     code = (
-        "from tapeless.kernels.cpu import blas\n"
-        "blas._installed = lambda name: None\n"
+        "from tapeless.kernels.cpu import dispatch\n"
+        "dispatch._installed = lambda name: None\n"
         "import numpy as np, tapeless\n"
-        "assert blas.mkl() is None\n"
+        "assert dispatch.mkl() is None\n"
         "made = dict(batch=2, time=70, layers=1, vocab=1100, context=80)\n"
         "ours = tapeless.Model('gpt2-4x256', backend='cpu', **made)\n"
         "true = tapeless.Model('gpt2-4x256', backend='reference', **made)\n"
@@ -243,11 +243,11 @@ def test_the_same_kernels_with_products_of_our_own():
         "for name in ours.grads:\n"
         "    error = np.linalg.norm(ours.grads[name] - true.grads[name]) / np.linalg.norm(true.grads[name])\n"
         "    assert error < 1e-5, (name, error)\n"
-        "print(blas.name())\n"
+        "print(dispatch.gemm_version())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "products of its own" in done.stdout
+    assert "built-in GEMM" in done.stdout
 
 
 def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
@@ -257,14 +257,14 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
         "from tapeless.backends.backend import backend_named, run_call\n"
         "from tapeless.check.examples import examples_of\n"
         "from tapeless.check.ops import call_alone, narrowed\n"
-        "from tapeless.kernels.cpu.compile import compiled\n"
+        "from tapeless.kernels.cpu import compilations\n"
         "made = []\n"
         "for name, direction in (('layernorm', 'backward'), ('gelu', 'backward'), ('attention', 'forward')):\n"
         "    call, arrays = call_alone(name, direction, examples_of(name)[0])\n"
         "    arrays = narrowed(call, arrays, 'float32')\n"
         "    run_call(call, arrays, backend_named('cpu'))\n"
         "    made += [arrays[argument.name] for argument in call.writes]\n"
-        "print([entry.cached for entry in compiled])\n"
+        "print([entry.cached for entry in compilations])\n"
         "print(hashlib.sha256(b''.join(array.tobytes() for array in made)).hexdigest())\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

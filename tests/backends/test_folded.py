@@ -9,7 +9,7 @@ from ml_dtypes import bfloat16
 from tapeless import Model
 from tapeless.backends.cpu import CPU
 from tapeless.backends.folded import folds
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops.linear import cpu as linear
 
 FORWARD, BACKWARD = ["relu.forward", "linear.forward"], ["relu.forward", "linear.backward", "relu.backward"]
@@ -123,37 +123,37 @@ def test_elsewhere_calls_are_bound_singly():
     if "bfloat16" in CPU.precisions:
         assert not a_model(precision="bfloat16").plan.together
     assert not Model("ops-102k", batch=5, time=8, backend="reference").plan.together
-    if blas.mkl() is not None:
-        blas.set_products("mkl")
+    if cpu_kernels.mkl() is not None:
+        cpu_kernels.set_gemm_library("mkl")
         assert not a_model().plan.together
 
 
 def test_a_model_keeps_the_products_and_threads_it_is_made_with():
     """Also where a list runs for the first time later on."""
-    given, before = batch(), blas.threads()
+    given, before = batch(), cpu_kernels.threads()
     alone = a_model().loss(*given)
     try:
-        several = min(2, blas.cores())
+        several = min(2, cpu_kernels.cores())
         for threads, later in ((1, several), (several, 1)):
-            blas.set_threads(threads)
+            cpu_kernels.set_threads(threads)
             model = a_model()
-            blas.set_threads(later)
-            if blas.mkl() is not None:
-                blas.set_products("mkl")
+            cpu_kernels.set_threads(later)
+            if cpu_kernels.mkl() is not None:
+                cpu_kernels.set_gemm_library("mkl")
             assert model.loss(*given) == alone
             assert model.step(*given, lr=0.0).loss == alone
             assert model.forward_backward(*given) == alone
-            blas.set_products("own")
+            cpu_kernels.set_gemm_library("own")
     finally:
-        blas.set_threads(before)
+        cpu_kernels.set_threads(before)
 
 
 def test_a_product_that_knows_of_no_relu_says_so():
     y, x, weight, bias = (np.zeros(size, np.float32) for size in ((4, 8), (4, 6), (6, 8), 8))
     with pytest.raises(ValueError, match="no ReLU"):
         linear.forward(y[:1], x[:1], weight, bias, scratch=[np.zeros((1, 8), np.float32)], relu=True)
-    if blas.mkl() is not None:
-        blas.set_products("mkl")
+    if cpu_kernels.mkl() is not None:
+        cpu_kernels.set_gemm_library("mkl")
         with pytest.raises(ValueError, match="no ReLU"):
             linear.forward(y, x, weight, bias, relu=True)
     if "bfloat16" in CPU.precisions:

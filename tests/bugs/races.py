@@ -30,7 +30,7 @@ def _instead(op: str, direction: str, binder: Callable[..., Any]) -> Plant:
 
 def _kernel(function: Callable[..., None]) -> Any:
     """Compiled. Numba is loaded only now."""
-    from tapeless.kernels.cpu.compile import Kernel
+    from tapeless.kernels.cpu import Kernel
 
     return Kernel(function)
 
@@ -159,10 +159,10 @@ def overlapping(weights, step, moved, norms, gradients, scale, finite, lr, edges
 
 
 def _rest_left_out(y: Any, x: Any, branch: Any) -> Any:
-    from tapeless.kernels.cpu import blas
+    from tapeless.kernels import cpu as cpu_kernels
 
     flat = (array.reshape(-1, copy=False) for array in (y, x, branch))
-    return [_kernel(rest_left_out).bind(x.size, *flat, blas.threads() if x.size >= 65536 else 1)]
+    return [_kernel(rest_left_out).bind(x.size, *flat, cpu_kernels.threads() if x.size >= 65536 else 1)]
 
 
 def rest_left_out(y, x, branch, workers):  # type: ignore[no-untyped-def]

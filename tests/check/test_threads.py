@@ -9,7 +9,7 @@ from tapeless.backends.backend import backend_named, bind_call
 from tapeless.check import parallel_order as order
 from tapeless.check.ops import call_alone, check_backend_alone, narrowed
 from tapeless.check.threads import SIZES, check_on_threads, grown, on_threads
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops import OPS
 from tests.bugs.races import BUGS
 from tests.random_cases import some
@@ -30,9 +30,9 @@ def test_a_race_is_found_where_small_calls_are_right(bug):
 
 
 def test_threads_are_as_they_were():
-    before = blas.threads()
+    before = cpu_kernels.threads()
     assert list(check_on_threads("sgd")) == []
-    assert blas.threads() == before
+    assert cpu_kernels.threads() == before
 
 
 @pytest.mark.parametrize("name", sorted(set(OPS) - {"muon"}))  # whose matrices would not grow with their memory
@@ -93,7 +93,7 @@ def test_every_op_is_in_the_same_bits_on_one_thread_and_on_several():
                 arrays = narrowed(call, true, "float32")
                 with on_threads(count):
                     for run in bind_call(call, arrays, cpu):
-                        for part in blas.on_one_thread([run]) if isinstance(run, blas.Product) else [run]:
+                        for part in cpu_kernels.on_one_thread([run]) if isinstance(run, cpu_kernels.Gemm) else [run]:
                             part()
                 results.append(b"".join(arrays[each.name].tobytes() for each in call.writes if each.name != "logits"))
             assert results[0] == results[1], call.title

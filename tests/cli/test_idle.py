@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from tapeless.backends import gpu
 from tapeless.cli.app import app
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models.presets import preset
 from tapeless.tasks.data.prepare import prepare
 from tapeless.train import checkpoint
@@ -165,8 +165,8 @@ def test_where_auto_is_the_cpu_it_has_the_options_of_the_cpu(option, tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gpu, "is_there", lambda: False)
     done = CliRunner().invoke(app, ["train", "--backend", "auto", "--steps", "2", "--json", *option])
-    blas.set_products(None)
-    blas.set_threads(None)
+    cpu_kernels.set_gemm_library(None)
+    cpu_kernels.set_threads(None)
     assert done.exit_code == 0, done.output
     monkeypatch.setattr(gpu, "is_there", lambda: True)
     refused = CliRunner().invoke(app, ["train", "--backend", "auto", "--steps", "2", *option])

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 import tapeless
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 
-WAY, THREADS = sys.argv[1], min(int(sys.argv[2]), blas.checked_threads(None))
+WAY, THREADS = sys.argv[1], min(int(sys.argv[2]), dispatch.checked_threads(None))
 TOKENS = np.random.default_rng(0).integers(0, 50, (2, 65))
 model: Any = None
 
 
 def settle():
     if "without-mkl" in sys.argv:
-        blas._installed = lambda name: None
-    blas.set_threads(THREADS)
+        dispatch._installed = lambda name: None
+    dispatch.set_threads(THREADS)
 
 
 def step():

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 from numba import prange
 
-from tapeless.kernels.cpu import blas, pool
+from tapeless.kernels.cpu import dispatch, pool
 from tapeless.kernels.cpu.compile import THREADED, Kernel
 
 CHILDREN = 20
@@ -23,8 +23,8 @@ def fill(out, times):
 
 
 def main(busy):
-    blas.set_products("own")
-    blas.set_threads(2)
+    dispatch.set_gemm_library("own")
+    dispatch.set_threads(2)
     outs = np.zeros((2, 4))
     runs = [Kernel(fill).bind(THREADED, out, times) for out, times in zip(outs, (100_000, 20_000), strict=True)]
     stop = threading.Event()
@@ -46,7 +46,7 @@ def main(busy):
 
 
 def _computes(run, out):
-    blas.be_ready(2)
+    dispatch.start_threads(2)
     for _ in range(20):
         run()
     names = [thread.name for thread in threading.enumerate()]

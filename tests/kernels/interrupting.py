@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tapeless
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 
 PATIENCE = 600  # seconds without a round's end, after which every thread's stack is printed
 EVERY = 40  # interrupts of a round
@@ -75,7 +75,7 @@ def forked(fields: dict[str, Any]) -> list[float] | None:
     if child == 0:
         try:
             signal.alarm(PATIENCE)
-            if not blas._on_openmp:
+            if not dispatch._on_openmp:
                 os.write(theirs, np.array(losses(fields)).tobytes())
         finally:
             os._exit(0)

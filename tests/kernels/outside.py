@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.vector import inlined
 
@@ -25,7 +25,7 @@ def _copy(y, x):
 
 
 def run(threaded: bool) -> None:
-    blas.set_threads(min(2, blas.cores()))
+    dispatch.set_threads(min(2, dispatch.cores()))
     x = np.ones(10 * BLOCK, np.float32)
     y = np.zeros_like(x)
     Kernel(copy).bind(x.size, y, x, threaded_from=0 if threaded else 2 * x.size)()

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from ml_dtypes import bfloat16
 
-from tapeless.kernels.cpu import blas, packing
-from tapeless.kernels.cpu import products as own
+from tapeless.kernels.cpu import dispatch, packing
+from tapeless.kernels.cpu import gemm_float32 as own
 
 WAYS = tuple(product((False, True), repeat=3))  # a turned, b turned, added to
 NARROW = ("neither", "a", "b")  # is bfloat16
@@ -50,7 +50,11 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-8, 9, (size, size)).astype(np.float64) for _ in range(3))
     lefts, rights, outs = (Walled(size * (size + 5)) for _ in range(3))
-    rooms, biases, masks = Walled(own.floats(size, size, size, workers) * 2), Walled(size), Walled(size * (size + 7))
+    rooms, biases, masks = (
+        Walled(own.scratch_floats(size, size, size, workers) * 2),
+        Walled(size),
+        Walled(size * (size + 7)),
+    )
     for m, n, k in shapes:
         plain, positive = a[:m, :k] @ b[:k, :n], np.maximum(a[:m, :k], 0) @ b[:k, :n]
         for (turn_a, turn_b, add), narrow in product(ways, NARROW):
@@ -59,7 +63,7 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
             of_a, of_b = (bfloat16 if narrow == factor else np.float32 for factor in "ab")
             left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)), of_a)
             right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)), of_b)
-            out, room = outs.rows(m, n + 1, n), rooms.rows(1, 0, own.floats(m, n, k, workers))[0]
+            out, room = outs.rows(m, n + 1, n), rooms.rows(1, 0, own.scratch_floats(m, n, k, workers))[0]
             left[...], right[...] = (a[:m, :k].T if turn_a else a[:m, :k]), (b[:k, :n].T if turn_b else b[:k, :n])
             between = outs.rows(m, n + 1, n + 1)[1:, :1]  # in front of every row but the first
             out[...], between[...], room[...] = c[:m, :n], 77, np.nan
@@ -79,7 +83,7 @@ def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterat
 
 
 def with_rows(most: int, m: int) -> list[str]:
-    blas.set_threads(1)
+    dispatch.set_threads(1)
     sizes = range(1, most + 1)
     return list(faults(most, product([m], sizes, sizes)))
 

@@ -7,8 +7,8 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
-from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu import products_bfloat16 as narrow
+from tapeless.kernels.cpu import dispatch
+from tapeless.kernels.cpu import gemm_bfloat16 as narrow
 from tests.kernels.product_shapes import WAYS, Walled, everywhere
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -38,14 +38,14 @@ def faults(shapes, workers=1):
         bias = RNG.integers(-8, 9, n).astype(BFLOAT16) if number % 3 == 0 and not add else None
         left, right = (matrix.astype(np.float64) for matrix in ((a.T if turn_a else a), (b.T if turn_b else b)))
         true = left @ right + (c.astype(np.float64) if add else 0) + (0 if bias is None else bias.astype(np.float64))
-        room = np.full(narrow.floats(m, n, k, workers), np.nan, np.float32)
+        room = np.full(narrow.scratch_floats(m, n, k, workers), np.nan, np.float32)
         narrow.bound(c, a, b, turn_a, turn_b, add, workers, room, bias)()
         if not np.array_equal(c.astype(np.float64), true.astype(np.float32).astype(c.dtype).astype(np.float64)):
             yield f"{m} × {n} × {k}, {(turn_a, turn_b, add)}, {kinds}, {workers} workers"
 
 
 def with_rows(most, m):
-    blas.set_threads(1)
+    dispatch.set_threads(1)
     sizes = range(1, most + 1)
     return list(faults(product([m], sizes, sizes)))
 

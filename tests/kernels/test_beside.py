@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 
 HERE = Path(__file__).parent
 OTHERS = ("torch", "numpy", "scipy", "sklearn")
@@ -51,9 +51,9 @@ def test_numpy_keeps_its_threads():
         "library = ctypes.CDLL(next(line.split()[-1] for line in lines if 'openblas' in line))\n"
         "before = library.scipy_openblas_get_num_threads64_()\n"
         "import tapeless\n"
-        "from tapeless.kernels.cpu import blas\n"
+        "from tapeless.kernels.cpu import dispatch\n"
         "for products in ('own', None):\n"
-        "    blas.set_products(products)\n"
+        "    dispatch.set_gemm_library(products)\n"
         "    tapeless.Model('ops-102k', batch=1)\n"
         "print(library.scipy_openblas_get_num_threads64_() == before > 0)\n"
     )
@@ -67,7 +67,7 @@ def test_a_mapped_file_may_have_any_name(tmp_path):
     path = tmp_path / os.fsdecode(b"not \xff utf-8")
     path.write_bytes(b"some bytes")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        assert str(path) in blas._loaded_libraries()
+        assert str(path) in dispatch._loaded_libraries()
 
 
 # Models in threads

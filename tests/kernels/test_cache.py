@@ -17,8 +17,8 @@ STEP = (
     "for run in tanh.forward(y, x):\n"
     "    run()\n"
     "assert abs(y - np.tanh(x)).max() < 1e-6\n"
-    "from tapeless.kernels.cpu.compile import compiled\n"
-    "print([entry.cached for entry in compiled])\n"
+    "from tapeless.kernels.cpu.compile import compilations\n"
+    "print([entry.cached for entry in compilations])\n"
 )
 
 
@@ -103,15 +103,15 @@ def test_what_a_kernel_is_made_of():
 
 COLD = (
     "import tapeless\n"
-    "from tapeless.kernels.cpu import blas, compile\n"
-    "blas.set_products('own')\n"
-    "blas.set_threads(min(2, blas.cores()))\n"
+    "from tapeless.kernels.cpu import dispatch, compile\n"
+    "dispatch.set_gemm_library('own')\n"
+    "dispatch.set_threads(min(2, dispatch.cores()))\n"
     "told = []\n"
-    "compile.counters.append(lambda done, total: told.append((done, total)))\n"
-    "for threads in {1, blas.threads()}:\n"
-    "    blas.set_threads(threads)\n"
+    "compile.progress_listeners.append(lambda done, total: told.append((done, total)))\n"
+    "for threads in {1, dispatch.threads()}:\n"
+    "    dispatch.set_threads(threads)\n"
     "    tapeless.Model('ops-102k', batch=32, layers=1)\n"
-    "print([each.kernel for each in compile.compiled], told[-1:], [each.cached for each in compile.compiled])\n"
+    "print([each.kernel for each in compile.compilations], told[-1:], [each.cached for each in compile.compilations])\n"
 )
 
 
@@ -125,7 +125,7 @@ def cold(folder):
 def test_what_a_cold_start_compiles(tmp_path):
     """Each kernel in one form, on one thread and on many, whoever compiled it; and nothing the next time."""
     _, files = cold(tmp_path)
-    kernels = [name for name in files if not name.startswith(("pool.", "products.rectangle_of_tiles"))]
+    kernels = [name for name in files if not name.startswith(("pool.", "gemm_float32.rectangle_of_tiles"))]
     assert len(kernels) == len(set(kernels)) <= 20, kernels
     assert not [name for name in files if "serial" in name or "threaded" in name]
     again, _ = cold(tmp_path)

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from tapeless.backends.backend import backend_named
-from tapeless.kernels.cpu import blas, division
+from tapeless.kernels.cpu import dispatch, division
 from tapeless.kernels.cpu.compile import THREADED
-from tapeless.kernels.cpu.sections import BLOCK, cut
 from tapeless.kernels.pieces import inside
 from tapeless.ops import OPS
 from tapeless.ops.attention import cpu as attention
+from tapeless.ops.cached_attention import cpu as cached_attention
 from tapeless.ops.classifier import cpu as classifier
 from tapeless.ops.embedding import cpu as embedding
 from tapeless.ops.layernorm import cpu as layernorm
 from tapeless.ops.linear import cpu as linear
+from tapeless.ops.update_cpu import BLOCK, cut
 from tapeless.program.builder import Builder
 from tapeless.program.call import write
 from tapeless.program.precision import PRECISIONS
@@ -27,12 +28,12 @@ SIZES = [(0, 4, 0), (1, 4, 1), (3, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4
 
 @pytest.mark.parametrize(("size", "length", "count"), SIZES)
 def test_blocks(size: int, length: int, count: int) -> None:
-    assert division.blocks(size, length) == count
+    assert division.block_count(size, length) == count
 
 
 def test_blocks_in_a_kernel() -> None:
-    compiled = numba.njit(lambda size, length: division.blocks(size, length))
-    assert [compiled(size, length) for size, length, _ in SIZES] == [count for _, _, count in SIZES]
+    compilations = numba.njit(lambda size, length: division.block_count(size, length))
+    assert [compilations(size, length) for size, length, _ in SIZES] == [count for _, _, count in SIZES]
 
 
 @pytest.mark.parametrize(
@@ -40,21 +41,24 @@ def test_blocks_in_a_kernel() -> None:
     [(99, 9, 1), (100, 9, 2), (199, 9, 2), (200, 9, 4), (900, 9, 4), (200, 3, 3), (100, 1, 1), (100, 0, 1)],
 )
 def test_workers(work: int, most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "threads", lambda: 4)
-    assert division.workers(work, 100, most) == count
+    monkeypatch.setattr(dispatch, "threads", lambda: 4)
+    assert division.worker_count(work, 100, most) == count
 
 
 @pytest.mark.parametrize(
     ("rows", "count"), [(0, 1), (1, 1), (31, 1), (32, 1), (63, 1), (64, 2), (95, 2), (96, 3), (160, 5), (999, 5)]
 )
 def test_parts(rows: int, count: int) -> None:
-    assert division.parts(rows, 32, 5) == count
+    assert division.part_count(rows, 32, 5) == count
 
 
 def test_who_calls_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "on_one_thread", lambda runs: ["one", *runs])
-    said: Any = [division.calling_blas(print, workers) for workers in (1, 2, 3)]
+    monkeypatch.setattr(dispatch, "on_one_thread", lambda runs: ["one", *runs])
+    said: Any = [division.calling_gemm(print, workers) for workers in (1, 2, 3)]
     assert said == [["one", print], [print], [print]]
+
+
+COUNTS = ("worker_count", "part_count")
 
 
 class AskedError(Exception):
@@ -64,7 +68,7 @@ class AskedError(Exception):
 def test_heads_are_shared_among_workers() -> None:
     """Each task is somebody's. Where it comes out even, everyone has whole heads that follow each other."""
     for heads, workers, blocks in product((1, 4, 6, 9), (1, 2, 3), (1, 5)):
-        shares = [range(*division.share(heads, worker, workers, blocks)) for worker in range(workers)]
+        shares = [range(*division.tasks_of(heads, worker, workers, blocks)) for worker in range(workers)]
         assert sorted(task for own in shares for task in own) == list(range(heads * blocks))
         if heads % workers == 0:
             assert all(own.step == 1 and own.start % blocks == own.stop % blocks == 0 for own in shares)
@@ -75,8 +79,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(*arguments: int) -> int:
         raise AskedError(arguments)
 
-    monkeypatch.setattr(division, "workers", ask)
-    monkeypatch.setattr(division, "parts", ask)
+    for op, name in product((attention, cached_attention, classifier, embedding, layernorm, linear), COUNTS):
+        monkeypatch.setattr(op, name, ask, raising=False)
 
 
 def floats(*shape: int) -> Any:

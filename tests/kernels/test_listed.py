@@ -10,32 +10,32 @@ import pytest
 from numba import prange
 
 from tapeless import Model
-from tapeless.kernels.cpu import blas, listed, pool, products_bfloat16
-from tapeless.kernels.cpu.compile import THREADED, Bound, Kernel
-from tapeless.kernels.cpu.listed import SINGLY, Listed, as_one
+from tapeless.kernels.cpu import call_list, dispatch, gemm_bfloat16, pool
+from tapeless.kernels.cpu.call_list import SINGLE_RUNS, CallList, as_one_call
+from tapeless.kernels.cpu.compile import THREADED, BoundKernel, Kernel
 
-STEPS = SINGLY + 3
+STEPS = SINGLE_RUNS + 3
 
 
 @pytest.fixture(params=[1, 2])
 def threads(request):
-    blas.set_threads(min(request.param, blas.cores()))
+    dispatch.set_threads(min(request.param, dispatch.cores()))
     yield
-    blas.set_threads(None)
+    dispatch.set_threads(None)
 
 
-@pytest.mark.parametrize("products", blas.PRODUCTS)
+@pytest.mark.parametrize("products", dispatch.GEMM_LIBRARIES)
 def test_a_step_as_one_has_the_bits_of_its_calls(products, threads):
-    if products == "mkl" and blas.mkl() is None:
+    if products == "mkl" and dispatch.mkl() is None:
         pytest.skip("MKL is not installed")
-    blas.set_products(products)
+    dispatch.set_gemm_library(products)
     try:
         assert_same_bits("float32")
     finally:
-        blas.set_products(None)
+        dispatch.set_gemm_library(None)
 
 
-@pytest.mark.skipif(not products_bfloat16.THERE, reason="this processor multiplies no bfloat16")
+@pytest.mark.skipif(not gemm_bfloat16.HAS_BFLOAT16, reason="this processor multiplies no bfloat16")
 def test_a_step_in_bfloat16_too():
     assert_same_bits("bfloat16", activation="gelu")
 
@@ -51,8 +51,8 @@ def assert_same_bits(precision, **fields):
         one.step(tokens, targets, lr=1e-3, clip=1.0)
         for _ in walked.walk_step(tokens, targets, lr=1e-3, clip=1.0)[0]:
             pass
-    (listed,) = [each for runs in one.engine._captured.values() for each in runs if isinstance(each, Listed)]
-    assert len(listed._runs) < len(listed._natives) / 10
+    (calls,) = [each for runs in one.engine._captured.values() for each in runs if isinstance(each, CallList)]
+    assert len(calls._runs) < len(calls._natives) / 10
     # Where calls are bound together, what lies between them in the workspace is not written.
     end = one.plan.workspace_offset if one.plan.together else one.plan.peak_bytes
     assert np.array_equal(one.engine.memory[:end], walked.engine.memory[:end])
@@ -68,7 +68,7 @@ TAKE = Kernel(take)
 
 def test_every_kind_of_argument():
     out, values = np.zeros(5), np.arange(6, dtype=np.float32)[::2]
-    runs = as_one([TAKE.bind(0, out, values, 1, 0.5, 3, False), TAKE.bind(0, out, values, 2, -0.25, 4, True)])
+    runs = as_one_call([TAKE.bind(0, out, values, 1, 0.5, 3, False), TAKE.bind(0, out, values, 2, -0.25, 4, True)])
     assert len(runs) == 1
     runs[0]()
     assert out.tolist() == [0.0, 0.0, 0.0, -1.0, 0.0]
@@ -77,7 +77,7 @@ def test_every_kind_of_argument():
 def test_what_cannot_be_called_so_keeps_its_place():
     out, values, seen = np.zeros(2), np.ones(1, np.float32), []
     twice = [TAKE.bind(0, out, values, 0, 1.0, 1, True)] * 2
-    runs = as_one([*twice, lambda: seen.append(out[0]), *twice, partial(seen.append, "end")])
+    runs = as_one_call([*twice, lambda: seen.append(out[0]), *twice, partial(seen.append, "end")])
     assert len(runs) == 4
     for run in runs:
         run()
@@ -91,7 +91,7 @@ def test_of_c_functions():
     source, to = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     word = ctypes.c_uint64
     copy = partial(root, word(to.ctypes.data), word(source.ctypes.data), word(8))
-    (run,) = as_one([copy, partial(root, word(to.ctypes.data + 8), word(to.ctypes.data), word(8))])
+    (run,) = as_one_call([copy, partial(root, word(to.ctypes.data + 8), word(to.ctypes.data), word(8))])
     run()
     assert to.tolist() == [0, 1, 0, 1]
 
@@ -101,34 +101,34 @@ def fill(out):
         out[i] = 1.0
 
 
-@pytest.mark.skipif(blas.cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(dispatch.cores() < 2, reason="needs two cores")
 def test_a_loop_wakes_as_many_threads_as_its_work_is_worth():
     """A listed loop of one thread's work does not ask the pool."""
-    blas.set_products("own")  # whose loops are on our own threads
+    dispatch.set_gemm_library("own")  # whose loops are on our own threads
     try:
-        blas.set_threads(2)
+        dispatch.set_threads(2)
         out, kernel = np.zeros(4), Kernel(fill)
         large, small = kernel.bind(THREADED, out), kernel.bind(1, out)
-        assert isinstance(large, Bound)
-        assert isinstance(small, Bound)
+        assert isinstance(large, BoundKernel)
+        assert isinstance(small, BoundKernel)
         assert (large.threads, small.threads) == (2, 1)
         for pair, rounds in (((large, large), 2), ((small, large), 1), ((small, small), 0)):
-            (run,) = as_one(list(pair))
+            (run,) = as_one_call(list(pair))
             before = int(pool._words[pool.ROUND])
             run()
             assert int(pool._words[pool.ROUND]) - before == rounds
         assert out.tolist() == [1.0] * 4
     finally:
-        blas.set_products(None)
-        blas.set_threads(None)
+        dispatch.set_gemm_library(None)
+        dispatch.set_threads(None)
 
 
 def test_how_many_threads_work_is_worth(monkeypatch):
     """Two from a size on, as many more as there are halves of it, rounded to 4, 8, … unless that is all."""
     for there, expected in {1: [1, 1, 1, 1, 1], 2: [1, 2, 2, 2, 2], 6: [1, 2, 2, 6, 6], 16: [1, 2, 2, 4, 16]}.items():
-        monkeypatch.setattr(blas, "_threads", there)
-        assert [blas.sharers(work, 1000) for work in (999, 1000, 1999, 3900, 9000)] == expected
-        assert blas.sharers(0, 0) == there  # as tests ask for threads in any case
+        monkeypatch.setattr(dispatch, "_threads", there)
+        assert [dispatch.threads_for(work, 1000) for work in (999, 1000, 1999, 3900, 9000)] == expected
+        assert dispatch.threads_for(0, 0) == there  # as tests ask for threads in any case
 
 
 def eight(out, a, b, c, d, e, f, g):
@@ -142,20 +142,20 @@ def nine(out, a, b, c, d, e, f, g, h):
 def test_lists_that_threads_make_at_once(monkeypatch):
     """Each needs a function of a kind that nobody has made. If nothing keeps them, both name theirs before either is
     compiled, and compile before either looks for it by its name."""
-    named, compiled, trampoline = threading.Barrier(2), threading.Barrier(2), listed._trampoline
+    named, compilations, trampoline = threading.Barrier(2), threading.Barrier(2), call_list._trampoline
 
     def wait(barrier):
         with suppress(threading.BrokenBarrierError):
             barrier.wait(0.5)
 
     class Kept:
-        append = staticmethod(lambda library, kept=listed._kept: (wait(compiled), kept.append(library)))
+        append = staticmethod(lambda library, kept=call_list._kept: (wait(compilations), kept.append(library)))
 
-    monkeypatch.setattr(listed, "_trampoline", lambda *asked: (wait(named), trampoline(*asked))[1])
-    monkeypatch.setattr(listed, "_kept", Kept)
+    monkeypatch.setattr(call_list, "_trampoline", lambda *asked: (wait(named), trampoline(*asked))[1])
+    monkeypatch.setattr(call_list, "_kept", Kept)
     outs = np.zeros(1), np.zeros(1)
     binds = Kernel(eight).bind(0, outs[0], *range(7)), Kernel(nine).bind(0, outs[1], *range(8))
-    threads = [threading.Thread(target=lambda one=one: [run() for run in as_one([one, one])]) for one in binds]
+    threads = [threading.Thread(target=lambda one=one: [run() for run in as_one_call([one, one])]) for one in binds]
     for each in threads:
         each.start()
     for each in threads:
@@ -174,7 +174,7 @@ FAILS = Kernel(fails)
 
 def test_an_exception_comes_through():
     out = np.zeros(1)
-    (run,) = as_one([FAILS.bind(0, out, 5), FAILS.bind(0, out, 1), FAILS.bind(0, out, 7)])
+    (run,) = as_one_call([FAILS.bind(0, out, 5), FAILS.bind(0, out, 1), FAILS.bind(0, out, 7)])
     with pytest.raises(ValueError, match="wrong"):
         run()
     assert out[0] == 1

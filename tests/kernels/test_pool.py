@@ -13,10 +13,10 @@ import pytest
 from numba import prange, types, uintp
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas, pool
+from tapeless.kernels.cpu import dispatch, pool
 from tapeless.kernels.cpu.compile import THREADED, Kernel
 
-needs_two = pytest.mark.skipif(blas.cores() < 2, reason="one core: nothing is shared out")
+needs_two = pytest.mark.skipif(dispatch.cores() < 2, reason="one core: nothing is shared out")
 
 
 thread_number = types.ExternalFunction("pthread_self", uintp())
@@ -41,12 +41,12 @@ LONG = 2_000_000  # times: milliseconds
 @pytest.fixture
 def own_threads():
     """Two of them, doing the loops."""
-    before, products = blas.threads(), blas.chosen()
-    blas.set_products("own")
-    blas.set_threads(min(2, blas.cores()))
+    before, products = dispatch.threads(), dispatch.chosen()
+    dispatch.set_gemm_library("own")
+    dispatch.set_threads(min(2, dispatch.cores()))
     yield
-    blas.set_products(products)
-    blas.set_threads(before)
+    dispatch.set_gemm_library(products)
+    dispatch.set_threads(before)
 
 
 def rounds():
@@ -111,7 +111,7 @@ def called_with(parts, ran, others):
         ran(*seen[-1])
 
     called = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 3)(do)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(pool.be_found().address)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_size_t] * 4)(pool.register().address)
     function(ctypes.cast(called, ctypes.c_void_p).value, 5, parts, others + 1)
     assert [part for _, begin, end in sorted(seen, key=lambda each: each[1]) for part in range(begin, end)] == [
         *range(parts)
@@ -411,15 +411,15 @@ def test_what_a_part_computes_hangs_on_no_thread(own_threads):
 
 @needs_two
 def test_where_mkl_serves_the_loops_are_on_its_threads(own_threads):
-    if blas.mkl() is None:
+    if dispatch.mkl() is None:
         pytest.skip("no MKL here")
     counts, _, run = bound(8)
     run()
-    blas.set_products("mkl")
+    dispatch.set_gemm_library("mkl")
     before = rounds()
     run()
     assert rounds() == before
-    blas.set_products("own")
+    dispatch.set_gemm_library("own")
     run()
     assert rounds() == before + 1
     assert counts.tolist() == [3] * 8
@@ -437,10 +437,10 @@ def test_without_mkl_nobody_else_s_threads_are_used():
     """Numba's own layer is never started."""
     code = (
         "import numpy as np\n"
-        "from tapeless.kernels.cpu import blas, pool\n"
-        "blas._installed = lambda name: None\n"
+        "from tapeless.kernels.cpu import dispatch, pool\n"
+        "dispatch._installed = lambda name: None\n"
         "import tapeless, threading\n"
-        "blas.set_threads(2)\n"
+        "dispatch.set_threads(2)\n"
         "model = tapeless.Model('gpt2-4x256', batch=2, time=64, layers=1, vocab=1100, context=80)\n"
         "tokens = np.random.default_rng(0).integers(0, 50, (2, 65))\n"
         "model.forward_backward(tokens[:, :-1], tokens[:, 1:])\n"

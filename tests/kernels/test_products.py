@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas, packing
-from tapeless.kernels.cpu import products as own
-from tapeless.kernels.cpu.tiles import Tiles, tiles_for
+from tapeless.kernels.cpu import dispatch, packing
+from tapeless.kernels.cpu import gemm_float32 as own
+from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
 from tests.kernels.product_shapes import WAYS, Walled, faults
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +49,9 @@ def test_other_widths(features, machine, tmp_path):
     code = (
         "from tests.kernels.product_shapes import faults\n"
         "from tests.kernels.test_products import a_sample\n"
-        "from tapeless.kernels.cpu import products\n"
+        "from tapeless.kernels.cpu import gemm_float32\n"
         "assert not list(faults(70, a_sample(20)))\n"
-        "print(products.LANES)\n"
+        "print(gemm_float32.LANES)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_tiles_leave_registers_for_what_is_multiplied():
 
 def product_of(a, b, workers):
     c = np.empty((len(a), b.shape[1]), np.float32)
-    room = np.empty(own.floats(len(a), b.shape[1], len(b), workers), np.float32)
+    room = np.empty(own.scratch_floats(len(a), b.shape[1], len(b), workers), np.float32)
     own.bound(c, a, b, False, False, False, workers, room)()
     return c
 
@@ -88,7 +88,7 @@ def test_relu_and_masks_let_nan_through():
     a, b = np.full((14, 40), -1, np.float32), np.ones((40, 37), np.float32)
     mask = np.full((14, 37), -1, np.float32)
     a[13, 39] = mask[3, 5] = mask[13, 36] = np.nan
-    c, room = np.empty((14, 37), np.float32), np.empty(own.floats(14, 37, 40, 1), np.float32)
+    c, room = np.empty((14, 37), np.float32), np.empty(own.scratch_floats(14, 37, 40, 1), np.float32)
     own.bound(c, a, b, False, False, False, 1, room, relu=True)()
     assert np.isnan(c[13]).all()
     assert not c[:13].any()
@@ -101,7 +101,7 @@ def test_relu_and_masks_let_nan_through():
 def test_alpha_is_the_same_at_the_edge():
     """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
     a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))
-    for_a_blas = own.sgemm_function()
+    for_a_blas = own.small_gemm_function()
     found = []
     for columns in (64, 61):
         out = c.copy()
@@ -117,7 +117,7 @@ def test_alpha_is_the_same_at_the_edge():
 def test_the_least_product():
     """attention's, of whole numbers: all sizes, b turned and its row of whole vectors, right in front of a wall."""
     step = packing.LANES
-    for number, (m, n) in enumerate(product(range(1, own.LEAST + 1, 3), range(1, own.LEAST + 1))):
+    for number, (m, n) in enumerate(product(range(1, own.TINY + 1, 3), range(1, own.TINY + 1))):
         add, width = number % 2, step * (1 + number % 2)
         turn_a = number % 3 == 0
         assert least_is_right(m, -(-n // step) * step, width, n, turn_a, True, add)
@@ -134,7 +134,7 @@ def least_is_right(m, room, k, n, turn_a, turn_b, add):
     true = 0.5 * ((a.T if turn_a else a) @ (b.T if turn_b else b)) + add * out[:, :n]
     turns = (112 if turn_a else 111), (112 if turn_b else 111)
     factors = (a.ctypes.data, m if turn_a else k, b.ctypes.data, k if turn_b else n)
-    own.least_function()(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
+    own.tiny_gemm_function()(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
     return np.array_equal(out[:, :n], true)
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_finite_passes_through(special):
 def test_every_rectangle_has_a_tile():
     for m, n in ((1, 1), (1, 4096), (4096, 1), (13, 33), (1024, 3072)):
         for workers in range(1, 9):
-            across, down = own.division_of(m, n, workers)
+            across, down = own.thread_grid(m, n, workers)
             assert across * down in (1, workers)
             assert across <= -(-n // packing.WIDTH)
             assert down <= -(-m // packing.ROWS)
@@ -160,7 +160,7 @@ def test_every_rectangle_has_a_tile():
 
 def test_products_that_are_not_there(monkeypatch):
     with pytest.raises(TapelessError, match="unknown products"):
-        blas.set_products("atlas")
-    monkeypatch.setattr(blas, "mkl", lambda: None)
+        dispatch.set_gemm_library("atlas")
+    monkeypatch.setattr(dispatch, "mkl", lambda: None)
     with pytest.raises(TapelessError, match="not installed"):
-        blas.set_products("mkl")
+        dispatch.set_gemm_library("mkl")

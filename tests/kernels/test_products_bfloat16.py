@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tapeless.kernels.cpu import products_bfloat16 as narrow
-from tapeless.kernels.cpu.blas import B_NARROW, ROW_MAJOR
+from tapeless.kernels.cpu import gemm_bfloat16 as narrow
+from tapeless.kernels.cpu.dispatch import B_BFLOAT16, ROW_MAJOR
 from tests.kernels.product_shapes_bfloat16 import faults
 
 ROOT = Path(__file__).parents[2]
 BFLOAT16 = ml_dtypes.bfloat16
 RNG = np.random.default_rng(7)
-pytestmark = pytest.mark.skipif(not narrow.THERE, reason="this processor multiplies no bfloat16")
+pytestmark = pytest.mark.skipif(not narrow.HAS_BFLOAT16, reason="this processor multiplies no bfloat16")
 
 
 def a_sample(count):
@@ -49,7 +49,7 @@ def test_without_amx():
 
 def product_of(a, b, workers):
     c = np.empty((len(a), b.shape[1]), np.float32)
-    room = np.full(narrow.floats(len(a), b.shape[1], len(b), workers), RNG.normal(), np.float32)
+    room = np.full(narrow.scratch_floats(len(a), b.shape[1], len(b), workers), RNG.normal(), np.float32)
     narrow.bound(c, a, b, False, False, False, workers, room, None)()
     return c
 
@@ -78,8 +78,8 @@ def test_the_small_product_that_kernels_call():
     """Along k in several steps, of float32 and bfloat16."""
     p, v = RNG.integers(-8, 9, (64, 1300)).astype(np.float32), RNG.integers(-8, 9, (1300, 48)).astype(BFLOAT16)
     out = np.empty((64, 48), np.float32)
-    order = ROW_MAJOR + B_NARROW
-    narrow.gemm_function()(
+    order = ROW_MAJOR + B_BFLOAT16
+    narrow.small_gemm_function()(
         order, 111, 111, 64, 48, 1300, 0.5, p.ctypes.data, 1300, v.ctypes.data, 48, 0.0, out.ctypes.data, 48
     )
     assert np.array_equal(out, 0.5 * (p @ v.astype(np.float32)))

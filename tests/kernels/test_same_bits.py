@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.kernels.cpu.products_bfloat16 import THERE
+from tapeless.kernels.cpu.gemm_bfloat16 import HAS_BFLOAT16
 from tests.random_cases import SOAK
 
 pytestmark = pytest.mark.usefixtures("two_threads")
@@ -20,7 +20,7 @@ RUNS = 3 if SOAK == 1 else 100
 SIZES: dict[str, Any] = {"layers": 1, "channels": 128, "heads": 4, "vocab": 1031, "context": 128}
 MODELS = [(name, lean) for lean in (False, True) for name in ("gpt2-4x256", "llama-4x256")]
 TRIED = [(*model, "float32") for model in MODELS]
-TRIED += [(*model, "bfloat16") for model in MODELS if THERE and SOAK > 1]
+TRIED += [(*model, "bfloat16") for model in MODELS if HAS_BFLOAT16 and SOAK > 1]
 
 
 @pytest.mark.parametrize(("name", "lean", "precision"), TRIED)

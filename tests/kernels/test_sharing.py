@@ -6,22 +6,22 @@ import sys
 
 import pytest
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 
 CODE = """
 import sys
 import numpy as np
-from tapeless.kernels.cpu import compile, sharing
+from tapeless.kernels.cpu import compile, precompile
 from tapeless.ops.relu import cpu as relu
 from tapeless.ops.zero import cpu as zero
-sharing.FEWEST, sharing.PATIENCE, sys.executable = 1, 1, {executable!r}
+precompile.FEWEST, precompile.PATIENCE, sys.executable = 1, 1, {executable!r}
 x = np.arange(-2, 2, dtype=np.float32)
 y, dx = np.ones_like(x), np.ones_like(x)
-bound = sharing.all_compiled(lambda: [*relu.forward(y, x), *relu.backward(dx, x, x), *zero.forward(x)])
+bound = precompile.compile_all(lambda: [*relu.forward(y, x), *relu.backward(dx, x, x), *zero.forward(x)])
 for run in bound:
     run()
 assert y.tolist() == dx.tolist() == [0, 0, 0, 1] and not x.any()
-print(sum(not each.cached for each in compile.compiled))
+print(sum(not each.cached for each in compile.compilations))
 """
 
 
@@ -47,7 +47,7 @@ def script(path, text):
     return path
 
 
-@pytest.mark.skipif(blas.cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(dispatch.cores() < 2, reason="needs two cores")
 @pytest.mark.parametrize(
     "text",
     [
@@ -62,7 +62,7 @@ def test_a_process_that_does_not_compile(tmp_path, text):
     assert compiled_here(tmp_path, script(tmp_path / "python-of-sorts", text)) == 3
 
 
-@pytest.mark.skipif(blas.cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(dispatch.cores() < 2, reason="needs two cores")
 def test_no_other_program_is_started(tmp_path):
     """`sys.executable` of an application is the application; and a folder's own json.py is not ours."""
     wrong = script(tmp_path / "application", f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")

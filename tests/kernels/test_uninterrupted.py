@@ -64,9 +64,9 @@ def test_nothing_is_compiled_where_an_interrupt_can_cut(tmp_path):
     interrupted: left in the middle, their locks stay taken for ever."""
     code = (
         "import threading, tapeless, numpy as np\n"
-        "from tapeless.kernels.cpu import blas\n"
-        "blas.set_products('own')\n"
-        "blas.set_threads(1)\n"
+        "from tapeless.kernels.cpu import dispatch\n"
+        "dispatch.set_gemm_library('own')\n"
+        "dispatch.set_threads(1)\n"
         "from numba.core import compiler_lock\n"
         "found, acquire = set(), compiler_lock._CompilerLock.acquire\n"
         "def noted(self):\n"

@@ -9,12 +9,12 @@ import threading
 import numpy as np
 
 import tapeless
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
 
 STEPS = int(sys.argv[1])
 if "without-mkl" in sys.argv:
-    blas._installed = lambda name: None
-blas.set_threads(min(2, blas.checked_threads(None)))
+    dispatch._installed = lambda name: None
+dispatch.set_threads(min(2, dispatch.checked_threads(None)))
 SMALL = {"layers": 2, "vocab": 300, "context": 80, "channels": 64, "heads": 4}
 WIDE = SMALL | {"channels": 96, "heads": 6, "vocab": 1100}
 
@@ -72,4 +72,4 @@ for name, group in GROUPS.items():
     alone = [work() for work in group()]
     if together(group()) != alone:
         raise SystemExit(f"{name}: other results than one after the other")
-print("same", blas.name())
+print("same", dispatch.gemm_version())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.labelling import scores as labelled_scores
 from tapeless.labelling import source as labelled
 from tapeless.labelling.genome import baseline, open_frames
@@ -530,11 +530,11 @@ def test_what_a_labelling_run_says_at_the_end_is_its_report(tmp_path, tones):
 
 def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, genome, monkeypatch):
     """The model is what labelling takes its time for, and its loops are shared: who does a part changes no bit."""
-    source, before, found = genome[1], blas.threads(), []
+    source, before, found = genome[1], cpu_kernels.threads(), []
     lengths = read_lengths(Path(source.fasta or ""))
     try:
-        for count in range(1, min(2, blas.cores()) + 1):
-            blas.set_threads(count)
+        for count in range(1, min(2, cpu_kernels.cores()) + 1):
+            cpu_kernels.set_threads(count)
             model = Model(
                 "sunfish",
                 batch=2,
@@ -548,9 +548,9 @@ def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, geno
             )
             out = tmp_path / f"on {count}"
             label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Cut(), lambda *_: None)
-            assert blas.threads() == count
+            assert cpu_kernels.threads() == count
             found.append([path.read_bytes() for path in output_paths(out)])
     finally:
-        blas.set_threads(before)
+        cpu_kernels.set_threads(before)
     assert all(each == found[0] for each in found)
     assert len(found[0][1]) > 1000

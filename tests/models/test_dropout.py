@@ -10,7 +10,7 @@ import pytest
 from tapeless import Model
 from tapeless.check.steps import small_batch, small_model
 from tapeless.errors import NonFiniteError, TapelessError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models import decoding, transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
@@ -59,9 +59,9 @@ def test_reference_and_cpu_drop_the_same_on_any_number_of_threads(recompute):
     fields: dict[str, Any] = {**SMALL, "channels": 256, "context": 160, "dropout": 0.3, "recompute": recompute}
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 11, (2, 160))
-    before = blas.threads()
+    before = cpu_kernels.threads()
     for backend, threads in (("reference", 1), ("cpu", 1), ("cpu", 2)):
-        blas.set_threads(min(threads, blas.cores()))
+        cpu_kernels.set_threads(min(threads, cpu_kernels.cores()))
         calls = 0
         try:
             model = Model("gpt2-4x256", batch=2, time=160, backend=backend, precision="float32", seed=7, **fields)
@@ -78,7 +78,7 @@ def test_reference_and_cpu_drop_the_same_on_any_number_of_threads(recompute):
                     assert np.array_equal((arrays[result] != 0)[shown], kept[shown]), (backend, threads, call.source)
                     assert not arrays[result][~kept].any(), (backend, threads, call.source)
         finally:
-            blas.set_threads(before)
+            cpu_kernels.set_threads(before)
         assert calls == 10 + (2 if recompute else 0)
 
 

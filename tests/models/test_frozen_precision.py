@@ -14,7 +14,7 @@ from tapeless.check.configurations import CONFIGURATIONS, LARGER
 from tapeless.check.lockstep import lockstep, pair
 from tapeless.errors import NotYetError
 from tapeless.generate import Decoder
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models import decoding, transformer
 from tapeless.models.presets import PRESETS
 from tapeless.program.precision import PRECISIONS, numpy_type
@@ -53,7 +53,7 @@ def is_narrow(model: Model, name: str) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_are_those_of_rounded_weights_to_the_last_bit(name: str) -> None:
-    with blas.products_of("own"):
+    with cpu_kernels.using_gemm_library("own"):
         narrow, wide, inputs, targets = twins(name)
         for _ in range(3):
             steps = [model.step(inputs, targets, lr=1e-2, clip=1.0) for model in (narrow, wide)]
@@ -87,9 +87,9 @@ def test_the_reference_widens_them(name: str, precision: str) -> None:
 @pytest.mark.parametrize("configuration", NARROW, ids=lambda each: each.name)
 @pytest.mark.parametrize("products", ["own", "mkl"])
 def test_every_call_beside_the_reference(configuration: Any, products: str) -> None:
-    if products == "mkl" and blas.mkl() is None:
+    if products == "mkl" and cpu_kernels.mkl() is None:
         pytest.skip("MKL is not installed")
-    with blas.products_of(products):
+    with cpu_kernels.using_gemm_library(products):
         model, reference, inputs, targets = pair(configuration, "cpu")
         assert any(is_narrow(model, name) and is_narrow(reference, name) for name in model.params)
         for difference in lockstep(model, reference, inputs, targets):

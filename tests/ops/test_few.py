@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops.attention import cpu, cpu_few, reference
 from tests.kernels.product_shapes import Walled
 
@@ -83,15 +83,15 @@ def test_what_the_reference_computes(queries, keys, heads, groups, width, causal
 
 def test_bits_do_not_depend_on_threads():
     given = a_case(8, 8, 4, 4, 16)
-    before = blas.threads()
+    before = cpu_kernels.threads()
     alone = computed(given, 4, True, 1)
     try:
-        blas.set_threads(min(2, blas.cores()))
+        cpu_kernels.set_threads(min(2, cpu_kernels.cores()))
         for _ in range(20):
             for workers in (2, 3):
                 assert all(map(np.array_equal, computed(given, 4, True, workers), alone))
     finally:
-        blas.set_threads(before)
+        cpu_kernels.set_threads(before)
 
 
 def test_a_key_that_has_all_the_weight_leaves_no_slope():

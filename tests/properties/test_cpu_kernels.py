@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tapeless.backends.backend import backend_named
 from tapeless.check.lockstep import compare
 from tapeless.check.ops import forms_of
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE, Array
 from tapeless.program.builder import Builder
@@ -62,13 +62,13 @@ WITH_PRODUCTS = ("linear", "attention", "cached_attention", "classifier", "unemb
 @cases(4)
 @given(seed=st.integers(0, 2**32 - 1), adding=st.booleans(), large=st.booleans())
 def test_random_kernels_with_products_of_our_own(name: str, seed: int, adding: bool, large: bool) -> None:
-    before = blas.products()
-    blas.set_products("own")
+    before = cpu_kernels.gemm_library()
+    cpu_kernels.set_gemm_library("own")
     try:
         for direction in (way for op, way in DIRECTIONS if op == name):
             judge(name, direction, seed, adding, LARGE if large else SMALL)
     finally:
-        blas.set_products(before)
+        cpu_kernels.set_gemm_library(before)
 
 
 def judge(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.kernels.cpu.sizes import bind_beside
+from tapeless.kernels.cpu import bind_beside
 from tapeless.tracing.stream import branches
 from tapeless.train.branches import MEASURED, added, compare, joinings
 from tapeless.train.recording import Recording

@@ -72,7 +72,7 @@ def test_a_row_holds_what_the_calls_wrote(tmp_path, backend):
 
 
 def test_the_kernel_and_numpy_measure_the_same():
-    from tapeless.kernels.cpu.sizes import bind_sizes
+    from tapeless.kernels.cpu import bind_statistics
 
     rng = np.random.default_rng(1)
     for size in (1, 7, 1000):
@@ -80,7 +80,7 @@ def test_the_kernel_and_numpy_measure_the_same():
         for wrong in ((), (np.nan,), (np.inf, -np.inf, -0.0, 0.0)):
             values[: len(wrong)] = wrong[:size]
             ours, plain = np.zeros(4, np.float32), np.zeros(4, np.float32)
-            bind_sizes(ours, values)()
+            bind_statistics(ours, values)()
             measure(plain, values)
             np.testing.assert_allclose(ours, plain, rtol=1e-6)
     nothing = np.full(4, np.nan, np.float32)

@@ -9,8 +9,7 @@ from tapeless import Model
 from tapeless.backends import gpu
 from tapeless.backends.cpu import Cpu
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas, faster
-from tapeless.kernels.cpu.faster import Faster
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models.config import Optimizer
 from tapeless.train import machine
 from tapeless.train.machine import offered
@@ -23,9 +22,9 @@ MODEL = {"layers": 1, "channels": 64, "heads": 2, "vocab": 1100, "context": 32}
 
 @pytest.fixture(autouse=True)
 def threads_as_they_were():
-    before = blas.threads()
+    before = cpu_kernels.threads()
     yield
-    blas.set_threads(before)
+    cpu_kernels.set_threads(before)
 
 
 @pytest.fixture
@@ -51,9 +50,9 @@ def finish(session, until=None):
 def test_a_resumed_run_has_its_threads_and_its_bits(tmp_path, request_of, threads):
     whole = finish(start(request_of(threads), tmp_path / "whole"))
     finish(start(request_of(threads), tmp_path / "cut"), until=5)
-    blas.set_threads(CORES + 1 - threads if CORES > 1 else 1)  # another number, where there is another
+    cpu_kernels.set_threads(CORES + 1 - threads if CORES > 1 else 1)  # another number, where there is another
     session = resume(tmp_path / "cut", {}, {})
-    assert blas.threads() == threads
+    assert cpu_kernels.threads() == threads
     assert finish(session) == whole
 
 
@@ -65,24 +64,26 @@ def test_a_resumed_run_has_its_products_and_its_bits(tmp_path, request_of):
         whole = finish(start(made(), tmp_path / "whole"))
         finish(start(made(), tmp_path / "cut"), until=5)
         assert '\nproducts = "own"\n' in (tmp_path / "cut" / "config.toml").read_text()
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
         session = resume(tmp_path / "cut", {}, {})
-        assert blas.products() == "own"
+        assert cpu_kernels.gemm_library() == "own"
         assert finish(session) == whole
     finally:
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
 
 
 def test_a_run_whose_products_are_not_installed_goes_on(tmp_path, request_of, monkeypatch):
     finish(start(request_of(1), tmp_path / "run"), until=4)
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace(f'\nproducts = "{blas.products()}"\n', '\nproducts = "mkl"\n'))
-    monkeypatch.setattr(blas, "mkl", lambda: None)
+    config.write_text(
+        config.read_text().replace(f'\nproducts = "{cpu_kernels.gemm_library()}"\n', '\nproducts = "mkl"\n')
+    )
+    monkeypatch.setattr("tapeless.kernels.cpu.dispatch.mkl", lambda: None)
     try:
         session = resume(tmp_path / "run", {}, {})
     finally:
         monkeypatch.undo()
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
     session.run.release()
     (said,) = [message for message in session.messages if "MKL" in message]
     assert said == "the run's products were MKL's, and MKL is not installed here: it has our own from here on."
@@ -91,7 +92,7 @@ def test_a_run_whose_products_are_not_installed_goes_on(tmp_path, request_of, mo
 
 def test_a_new_run_records_what_it_has(tmp_path, request_of, monkeypatch):
     settings = replace(request_of(1).settings, products="mkl", threads=64, backend="auto")
-    monkeypatch.setattr(blas, "mkl", lambda: None)
+    monkeypatch.setattr("tapeless.kernels.cpu.dispatch.mkl", lambda: None)
     monkeypatch.setattr(gpu, "is_there", lambda: False)
     try:
         session = start(replace(request_of(1), settings=settings), tmp_path / "run")
@@ -99,8 +100,8 @@ def test_a_new_run_records_what_it_has(tmp_path, request_of, monkeypatch):
         text = (tmp_path / "run" / "config.toml").read_text()
     finally:
         monkeypatch.undo()
-        blas.set_products(None)
-        blas.set_threads(CORES)
+        cpu_kernels.set_gemm_library(None)
+        cpu_kernels.set_threads(CORES)
     assert session.messages[:2] == [
         "products='mkl' were asked for and MKL is not installed here: it trains with our own.",
         f"threads=64 were asked for and this machine has {CORES}: it trains with {CORES}.",
@@ -111,40 +112,40 @@ def test_a_new_run_records_what_it_has(tmp_path, request_of, monkeypatch):
 
 @pytest.mark.parametrize(("optimizer", "chosen"), [("adamw", None), ("muon", "own")])
 def test_in_bfloat16_only_muon_has_a_choice(optimizer, chosen, monkeypatch):
-    monkeypatch.setattr(faster, "faster_products", lambda: Faster("own", 0.8))
+    monkeypatch.setattr(cpu_kernels, "faster_gemm", lambda: cpu_kernels.FasterGemm("own", 0.8))
     try:
         settings, messages = machine.on_its_machine(Settings(precision="bfloat16"), optimizer, new=True)
     finally:
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
     assert settings.products == chosen
     assert len(messages) == (chosen is not None)
 
 
 def test_a_new_training_has_the_faster_products_and_keeps_them(tmp_path, request_of, monkeypatch):
-    asked = [Faster("own", 0.8)]
-    monkeypatch.setattr(faster, "faster_products", lambda: asked.pop())
+    asked = [cpu_kernels.FasterGemm("own", 0.8)]
+    monkeypatch.setattr(cpu_kernels, "faster_gemm", lambda: asked.pop())
     try:
         session = start(request_of(1), tmp_path / "run")
         assert "the products are our own: on this processor they take 80% of MKL's time" in " ".join(session.messages)
         finish(session, until=4)
         assert '\nproducts = "own"\n' in (tmp_path / "run" / "config.toml").read_text()
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
         resume(tmp_path / "run", {}, {}).run.release()  # and does not ask again
-        assert blas.products() == "own"
+        assert cpu_kernels.gemm_library() == "own"
     finally:
-        blas.set_products(None)
+        cpu_kernels.set_gemm_library(None)
 
 
 def test_threads_of_a_file_are_taken(tmp_path, request_of):
     finish(start(request_of(1), tmp_path / "first"), until=1)
-    blas.set_threads(CORES)
+    cpu_kernels.set_threads(CORES)
     again = read_request(str(tmp_path / "first" / "config.toml"))
     start(again, tmp_path / "second").run.release()
-    assert blas.threads() == 1
+    assert cpu_kernels.threads() == 1
 
 
 def test_what_was_in_effect_is_recorded(tmp_path, request_of):
-    blas.set_threads(CORES)
+    cpu_kernels.set_threads(CORES)
     start(request_of(None), tmp_path / "run").run.release()
     assert f"\nthreads = {CORES}\n" in (tmp_path / "run" / "config.toml").read_text()
 
@@ -152,7 +153,7 @@ def test_what_was_in_effect_is_recorded(tmp_path, request_of):
 def test_fewer_cores_than_recorded_are_told_of(tmp_path, request_of):
     finish(start(request_of(None), tmp_path / "run"), until=4)
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace(f"\nthreads = {blas.threads()}\n", "\nthreads = 4096\n"))
+    config.write_text(config.read_text().replace(f"\nthreads = {cpu_kernels.threads()}\n", "\nthreads = 4096\n"))
     session = resume(tmp_path / "run", {}, {})
     session.run.release()
     (said,) = [message for message in session.messages if "4096 threads" in message]

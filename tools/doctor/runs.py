@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import NonFiniteError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
@@ -71,7 +71,7 @@ def run_all(trials: Mapping[Path, Trial]) -> None:
 
 
 def _alone() -> None:
-    blas.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 def _run_one(each: tuple[Path, Trial]) -> None:

@@ -80,7 +80,7 @@ def _compile_afresh(concerned: Callable[[str], bool]) -> None:
     """These kernels are not taken from Numba's cache, nor put there."""
     from numba.core.caching import NullCache
 
-    from tapeless.kernels.cpu.compile import Kernel
+    from tapeless.kernels.cpu import Kernel
 
     form_of = Kernel._made
 

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from tapeless.backends.folded import Fold, bind, folds
 from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.uninterrupted import imported
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native, Scratch
 from tapeless.program.arena import Together
 from tapeless.program.call import Call
@@ -44,7 +43,7 @@ class Cpu(Host):
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        return ("float32", "bfloat16") if imported("tapeless.kernels.cpu.products_bfloat16").THERE else ("float32",)
+        return ("float32", "bfloat16") if cpu_kernels.has_bfloat16() else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         needed = self._function(call, "_scratch")
@@ -68,17 +67,14 @@ class Cpu(Host):
                 f"{call.direction} in ops/{call.op}/cpu.py returned None: it returns the list of its native calls; is "
                 f"there a `return` at its end?"
             )
-        products = [native for native in natives if isinstance(native, blas.Product)]
-        small = products and all(product.flops < blas.THREADED for product in products)
-        return blas.on_one_thread(natives) if small else natives
+        return cpu_kernels.small_on_one_thread(natives)
 
     def bind_all(self, bind: Callable[[], T]) -> T:
-        made: T = imported("tapeless.kernels.cpu.sharing").all_compiled(bind)
-        return made
+        return cpu_kernels.compile_all(bind)
 
     def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
         """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
-        if precision.activation != "float32" or blas.products() != "own":
+        if precision.activation != "float32" or cpu_kernels.gemm_library() != "own":
             return ()
         asked = [(fold, self.scratch(fold.calls[fold.linear], precision)) for fold in folds(calls)]
         return [Together(fold.first, fold.last, scratch) for fold, scratch in asked]
@@ -89,25 +85,25 @@ class Cpu(Host):
         return bind(Fold(0, tuple(calls)), arrays, scratch)
 
     def _function(self, call: Call, suffix: str = "") -> Any:
-        blas.threads()  # the thread pools are settled before the first kernel compiles
-        return getattr(imported(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
+        cpu_kernels.threads()  # the thread pools are settled before the first kernel compiles
+        return getattr(cpu_kernels.load(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
 
     def begin(self) -> list[Native]:
-        return [partial(blas.be_ready, blas.threads())]
+        return [partial(cpu_kernels.start_threads, cpu_kernels.threads())]
 
     def capture(self, natives: list[Native]) -> list[Native]:
-        return [imported("tapeless.kernels.cpu.listed").Listed(natives)]
+        return [cpu_kernels.run_list(natives)]
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int:
         """Of BLAS and Numba together."""
         if count is None:
-            return blas.threads()
-        return blas.set_threads(min(count, blas.cores()) if lower else count)
+            return cpu_kernels.threads()
+        return cpu_kernels.set_threads(min(count, cpu_kernels.cores()) if lower else count)
 
     def products(self, name: str | None = None, *, lower: bool = False) -> str:
         if name is None:
-            return blas.products()
-        return blas.set_products("own" if lower and name == "mkl" and blas.mkl() is None else name)
+            return cpu_kernels.gemm_library()
+        return cpu_kernels.set_gemm_library(name, lower)
 
 
 CPU = Cpu()

@@ -119,14 +119,14 @@ def _numba() -> dict[str, Any]:
         backend_named("cpu")
     except TapelessError as error:
         return {"blas": None, "threads": None, "cache": None, "missing": str(error)}
-    from tapeless.kernels.cpu import blas, cache
+    from tapeless.kernels import cpu as cpu_kernels
 
     shown: str | None = None
     try:
-        folder = Path(cache.KernelCache(blas.cores).cache_path)
+        folder = cpu_kernels.cache_folder()
         if folder.name == "__pycache__":  # beside each kernel, in the package
             folder = Path(tapeless.__file__).parent / "**" / "__pycache__"
         shown = str(folder).replace(str(Path.home()), "~", 1)
     except RuntimeError:  # no folder can be written
         pass
-    return {"blas": blas.name(), "threads": blas.threads(), "cache": shown}
+    return {"blas": cpu_kernels.gemm_version(), "threads": cpu_kernels.threads(), "cache": shown}

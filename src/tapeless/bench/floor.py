@@ -15,7 +15,7 @@ import numpy as np
 
 from tapeless.bench.ours import build
 from tapeless.bench.race import Work
-from tapeless.kernels.cpu.blas import Product, bound_products
+from tapeless.kernels.cpu import Gemm, gemm
 from tapeless.kernels.native import Native
 from tapeless.ops.attention.reference import pairs
 from tapeless.program.call import Call
@@ -33,13 +33,13 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], N
         elif call.phase == "update":
             runs += bound
         else:
-            runs += [run for run in bound if isinstance(run, Product)]
+            runs += [run for run in bound if isinstance(run, Gemm)]
 
     def step() -> None:
         for run in runs:
             run()
 
-    return step, {"products": sum(isinstance(run, Product) for run in runs)}, None
+    return step, {"products": sum(isinstance(run, Gemm) for run in runs)}, None
 
 
 def _attention_products(call: Call, precision: Precision) -> list[Native]:
@@ -51,7 +51,7 @@ def _attention_products(call: Call, precision: Precision) -> list[Native]:
     kind = numpy_type(precision.activation)
     q, k = (rng.normal(size=(length, width)).astype(kind) for length in (rows, keys))
     scores = rng.normal(size=(rows, keys)).astype(np.float32)
-    across = bound_products(scores, q, k, transpose_b=True)  # q·kᵀ, dy·vᵀ
-    along = bound_products(q, scores, k)  # p·v, ds·k
-    down = bound_products(k, scores, q, transpose_a=True)  # pᵀ·dy, dsᵀ·q
+    across = [gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
+    along = [gemm(q, scores, k)]  # p·v, ds·k
+    down = [gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
     return across + along if call.direction == "forward" else 2 * across + along + 2 * down

@@ -9,16 +9,15 @@ import numpy as np
 
 from tapeless.bench.profile import profiled
 from tapeless.bench.race import Work
-from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.compile import compiled
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.model import Model
 
 
 def build(work: Work) -> tuple[Model, Any, Any]:
     """The model and a batch for it."""
     if work.backend == "cpu":
-        blas.set_threads(work.threads)
-        blas.set_products(work.products)
+        cpu_kernels.set_threads(work.threads)
+        cpu_kernels.set_gemm_library(work.products)
     model = Model(
         work.preset,
         batch=work.batch,
@@ -45,6 +44,6 @@ def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], C
     def profile(steps: int) -> dict[str, Any]:
         return profiled(model, inputs, targets, steps)
 
-    products = blas.name() if work.backend == "cpu" else "cuBLAS"
-    anew = any(not each.cached for each in compiled)
+    products = cpu_kernels.gemm_version() if work.backend == "cpu" else "cuBLAS"
+    anew = any(not each.cached for each in cpu_kernels.compilations)
     return step, {"blas": products, "arena_bytes": model.plan.peak_bytes, "compiled": anew}, profile

@@ -18,9 +18,7 @@ import numba
 import numpy as np
 from numba import types
 
-from tapeless.kernels.cpu.cache import keep_on_disk
-from tapeless.kernels.cpu.compile import Bound
-from tapeless.kernels.cpu.outline import OPTIONS
+from tapeless.kernels.cpu import BoundKernel, jitted
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import Array
 
@@ -74,7 +72,7 @@ def odd(parts: int) -> Array:
 
 def is_parallel(run: Native) -> bool:
     """A compiled kernel with a parallel loop in it."""
-    return isinstance(run, Bound) and "prange" in run.function.__code__.co_names
+    return isinstance(run, BoundKernel) and "prange" in run.function.__code__.co_names
 
 
 def run_in(order: Order, runs: list[Native]) -> None:
@@ -97,9 +95,7 @@ def _form(function: Any) -> Any:
     scope = {**function.__globals__, "prange": in_order}
     clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     clone.__qualname__, clone.__module__ = f"{function.__name__}_in_order", function.__module__
-    form = numba.njit(**OPTIONS)(clone)
-    keep_on_disk(form, clone)
-    return form
+    return jitted(clone)
 
 
 def collisions(run: Any, names: dict[int, str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
 from tapeless.check.ops import Arrays, call_alone, long_examples, narrowed
 from tapeless.check.parallel_order import backwards, collisions, forwards, is_parallel, run_in, shuffled
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
@@ -42,7 +42,7 @@ FOLLOWS = {"S": "T", "P": "T", "D": "C", "E": "C", "A": "C"}
 
 def check_on_threads(name: str) -> Iterator[Finding]:
     """Nothing where there is one core: then nothing ever runs on threads."""
-    place, count = f"{name} on cpu", min(MOST, blas.cores())
+    place, count = f"{name} on cpu", min(MOST, cpu_kernels.cores())
     if count == 1:
         return
     shared_out: dict[str, bool] = {}
@@ -173,9 +173,9 @@ def _far_off(alone: Difference, found: Array, true: Array, count: int) -> Iterat
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    before = blas.threads()
-    blas.set_threads(count)
+    before = cpu_kernels.threads()
+    cpu_kernels.set_threads(count)
     try:
         yield
     finally:
-        blas.set_threads(before)
+        cpu_kernels.set_threads(before)

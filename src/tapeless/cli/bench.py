@@ -16,7 +16,7 @@ from tapeless.cli.common import Json, PresetName, Time, console, print_json, siz
 from tapeless.cli.idle import idle, refuse_idle_fields
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models.config import check_size
 from tapeless.models.presets import preset
 from tapeless.program.precision import PRECISIONS
@@ -88,12 +88,10 @@ def bench(
     for peer in chosen:
         if peer not in there:
             raise unknown("peer", peer, there)
-    work = Work(name, batch, time, blas.checked_threads(threads), changes, precision, kind.name)
+    work = Work(name, batch, time, cpu_kernels.checked_threads(threads), changes, precision, kind.name)
     if has_choice(kind, precision, "adamw"):
-        from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
-
         kind.threads(work.threads)
-        work = replace(work, products=kind.products(products or faster_products().products))
+        work = replace(work, products=kind.products(products or cpu_kernels.faster_gemm().library))
     elif products is not None:
         raise idle("products", "they are those of the cpu backend in float32")
     floor = ["floor"] if kind.name == "cpu" else []

@@ -155,16 +155,16 @@ def _with_fields(
 def compiling_shown(quiet: bool) -> Iterator[None]:
     """A bar while kernels are compiled: the first time that takes a few seconds."""
     from tapeless.cli.progress import counted
-    from tapeless.kernels.cpu.compile import compiled, counters
+    from tapeless.kernels.cpu import compilations, progress_listeners
 
-    started, before = time.perf_counter(), len(compiled)
+    started, before = time.perf_counter(), len(compilations)
     with counted("compiling kernels", quiet) as counter:
-        counters.append(counter)
+        progress_listeners.append(counter)
         try:
             yield
         finally:
-            counters.remove(counter)
-    fresh = [entry for entry in compiled[before:] if not entry.cached]
+            progress_listeners.remove(counter)
+    fresh = [entry for entry in compilations[before:] if not entry.cached]
     if fresh and not quiet:
         seconds = time.perf_counter() - started
         kernels = "1 kernel" if len(fresh) == 1 else f"{len(fresh)} kernels"

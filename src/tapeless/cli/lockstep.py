@@ -16,7 +16,7 @@ from tapeless.check.threads import check_on_threads
 from tapeless.cli.common import console, print_json
 from tapeless.cli.progress import one_by_one
 from tapeless.errors import NotYetError
-from tapeless.kernels.cpu import blas
+from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops import OPS
 
 SHOWN = 12
@@ -81,7 +81,7 @@ def _print_on_threads(findings: list[Finding]) -> None:
         console.print(f"[bold red]{escape(str(finding))}[/]")
     if findings:
         return
-    if blas.cores() == 1:
+    if cpu_kernels.cores() == 1:
         console.print("[yellow]There is one core: what its kernels do on threads could not be tried.[/]")
     else:
         console.print(

@@ -75,7 +75,7 @@ def _beside(model: Model, out: Array, highway: View, branch: View) -> list[Nativ
     arrays = [_direct(model, each) for each in (highway, branch)]
     if arrays[0] is None or arrays[1] is None:
         return [lambda: compare(out, model.engine.read(highway), model.engine.read(branch))]
-    from tapeless.kernels.cpu.sizes import bind_beside
+    from tapeless.kernels.cpu import bind_beside
 
     return [bind_beside(out, *arrays)]
 
@@ -89,7 +89,7 @@ def _around(model: Model, out: Array, stream: View, scratch: Array) -> tuple[lis
             compare(out, kept, np.asarray(model.engine.read(stream)).astype(np.float64) - kept)
 
         return [lambda: np.copyto(kept, model.engine.read(stream), casting="unsafe")], [gained]
-    from tapeless.kernels.cpu.sizes import bind_beside
+    from tapeless.kernels.cpu import bind_beside
 
     before, branch = scratch[:, : values.size]
     return (

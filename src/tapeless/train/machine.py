@@ -36,12 +36,12 @@ def _products(backend: Backend, settings: Settings, optimizer: str, new: bool) -
     if not has_choice(backend, settings.precision, optimizer):
         return wanted, []
     if wanted is None and new:
-        from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
+        from tapeless.kernels.cpu import faster_gemm  # which loads Numba
 
-        found = faster_products()
-        products = backend.products(found.products)
-        faster = f"the products are our own: on this processor they take {found.share:.0%} of MKL's time."
-        return products, [faster] if products == "own" and found.share < 1 else []
+        found = faster_gemm()
+        products = backend.products(found.library)
+        faster = f"the products are our own: on this processor they take {found.fraction:.0%} of MKL's time."
+        return products, [faster] if products == "own" and found.fraction < 1 else []
     products = backend.products(wanted, lower=True)
     if wanted in (None, products):
         return products, []

@@ -205,13 +205,13 @@ def _measure(model: Model, call: Call, index: int, out: Array) -> list[Native]:
     target = call.writes[index].view
     if model.backend != "cpu" or model.precision.dtype(target.buffer.role) != "float32":
         return [lambda: measure(out, model.engine.read(target))]
-    from tapeless.kernels.cpu.sizes import bind_sizes
+    from tapeless.kernels.cpu import bind_statistics
 
     values: Any = model.engine.view(target)
     if values.flags.c_contiguous:
-        return [bind_sizes(out, values.reshape(-1))]
+        return [bind_statistics(out, values.reshape(-1))]
     copied = np.empty(values.shape, np.float32)
-    return [lambda: np.copyto(copied, values), bind_sizes(out, copied.reshape(-1))]
+    return [lambda: np.copyto(copied, values), bind_statistics(out, copied.reshape(-1))]
 
 
 def measure(out: Array, values: Array) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from numba.core.caching import FunctionCache
 from numba.core.registry import cpu_target
 
+DOOR = "tapeless.kernels.cpu"
 KERNELS = ("tapeless.kernels.", "tapeless.ops.")  # where something may stand that is compiled
 
 
@@ -31,6 +32,11 @@ def keep_on_disk(form: Any, function: Callable[..., Any]) -> None:
         form._cache = KernelCache(function)
     except RuntimeError:  # no folder can be written
         _say(f"neither {Path(function.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
+
+
+def cache_folder() -> Path:
+    """The folder that holds this package's compiled kernels; RuntimeError if no folder can be written."""
+    return Path(KernelCache(cache_folder).cache_path)
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
@@ -127,10 +133,25 @@ def digest(module: str) -> str:
 
 @cache
 def _imported(module: str) -> tuple[str, ...]:
-    """The modules of ours that it takes something from, as its `from … import …` lines say."""
-    lines = [node for node in ast.parse(_source(module)).body if isinstance(node, ast.ImportFrom) and node.module]
-    named = [name for line in lines for name in (line.module, *(f"{line.module}.{each.name}" for each in line.names))]
-    return tuple(name for name in named if name and name.startswith(KERNELS) and name in sys.modules)
+    """The modules of ours that it takes something from, as its `from … import …` lines say. What comes through the
+    package's door comes from the module behind it."""
+    named: list[str] = []
+    for source, name in _taken(_source(module)):
+        named += [_homes().get(name, ""), f"{source}.{name}"] if source == DOOR else [source, f"{source}.{name}"]
+    return tuple(name for name in named if name.startswith(KERNELS) and name in sys.modules)
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """The module in which each name of the door is defined."""
+    behind = [Path(__file__).with_name(file).read_bytes() for file in ("__init__.py", "language.py")]
+    return {name: module for source in behind for module, name in _taken(source)}
+
+
+def _taken(source: bytes) -> list[tuple[str, str]]:
+    """The module and the name of each thing that a source imports."""
+    lines = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    return [(line.module or "", each.name) for line in lines for each in line.names]
 
 
 @cache

@@ -12,7 +12,17 @@ import llvmlite.ir as ir
 from numba import intp, types, uintp
 from numba.extending import intrinsic
 
-from tapeless.kernels.cpu.tiles import FLOAT, INDEX, POINTER, WORD, constant, declared, literals, place_of, vector_at
+from tapeless.kernels.cpu.microkernels_float32 import (
+    FLOAT,
+    INDEX,
+    POINTER,
+    WORD,
+    declare,
+    element_pointer,
+    i64,
+    literals,
+    load_vector,
+)
 
 # exp(r) = 1 + r + r² · (…) for |r| ≤ ln 2 / 2, and log(1 + m) = m − m²/2 + m³ · (…) for 1 + m from √½ to √2: the
 # coefficients, from the highest power down.
@@ -29,7 +39,7 @@ LOG = (
     3.3333331174e-1,
 )
 HIGH, LOW = 0.693359375, -2.12194440e-4  # of ln 2: the product of a small whole number and the first is exact
-LEAST = -87.33654  # of which the exponential is a normal number
+TINY = -87.33654  # of which the exponential is a normal number
 
 
 class Vectors:
@@ -53,7 +63,7 @@ class Vectors:
         return self._called("maximum", a, b, fastmath=("nsz",))
 
     def _called(self, name: str, *values: Any, fastmath: tuple[str, ...] = ()) -> Any:
-        function = declared(self.builder, f"llvm.{name}.v{self.lanes}f32", self.kind, [self.kind] * len(values))
+        function = declare(self.builder, f"llvm.{name}.v{self.lanes}f32", self.kind, [self.kind] * len(values))
         return self.builder.call(function, values, fastmath=fastmath)
 
     def _polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
@@ -64,9 +74,9 @@ class Vectors:
 
     def exp(self, x: Any) -> Any:
         """As `vector.exp`: for x ≤ 88; 0 below −87.3, NaN for NaN."""
-        builder, least = self.builder, self.number(LEAST)
-        below = builder.fcmp_ordered("<", x, least)
-        y = builder.select(below, least, x)
+        builder, tiny_gemm = self.builder, self.number(TINY)
+        below = builder.fcmp_ordered("<", x, tiny_gemm)
+        y = builder.select(below, tiny_gemm, x)
         n = self._called("rint", builder.fmul(y, self.number(1.44269504)))
         r = self.fused(n, self.number(-LOW), self.fused(n, self.number(-HIGH), y))
         p = builder.fadd(self.fused(builder.fmul(self._polynomial(EXP, r), r), r, r), self.number(1.0))
@@ -96,8 +106,8 @@ class Vectors:
         builder.branch(loop)
         builder.position_at_end(loop)
         at, kept = builder.phi(WORD), [builder.phi(self.kind) for _ in first]
-        made, following = step(at, kept), builder.add(at, constant(1))
-        at.add_incoming(constant(0), before)
+        made, following = step(at, kept), builder.add(at, i64(1))
+        at.add_incoming(i64(0), before)
         at.add_incoming(following, builder.block)
         for each, begin, value in zip(kept, first, made, strict=True):
             each.add_incoming(begin, before)
@@ -109,8 +119,8 @@ class Vectors:
     def seen(self, row: Any, before: Any) -> Any:
         """In which columns: column i sees the rows up to i + before."""
         builder = self.builder
-        least = builder.trunc(builder.sub(row, before), INDEX)
-        return builder.icmp_signed(">=", ir.Constant(self.whole, list(range(self.lanes))), self._all(least))
+        tiny_gemm = builder.trunc(builder.sub(row, before), INDEX)
+        return builder.icmp_signed(">=", ir.Constant(self.whole, list(range(self.lanes))), self._all(tiny_gemm))
 
     def _all(self, number: Any) -> Any:
         nothing = ir.Constant(self.whole, ir.Undefined)
@@ -130,13 +140,13 @@ def softmax_columns(typing, lanes, rows, scores, before, logs):
         vectors = Vectors(builder, lanes)
 
         def place(row: Any) -> Any:
-            return place_of(builder, scores, builder.mul(row, constant(lanes)))
+            return element_pointer(builder, scores, builder.mul(row, i64(lanes)))
 
         most, total = _exponentials(vectors, rows, place, before)
         inverse = builder.fdiv(vectors.number(1.0), total)
 
         def scaled(row: Any, kept: list[Any]) -> list[Any]:
-            builder.store(builder.fmul(vector_at(builder, place(row), vectors.kind), inverse), place(row), align=4)
+            builder.store(builder.fmul(load_vector(builder, place(row), vectors.kind), inverse), place(row), align=4)
             return []
 
         vectors.down(rows, [], scaled)
@@ -151,13 +161,13 @@ def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], befo
     builder = vectors.builder
 
     def largest(row: Any, kept: list[Any]) -> list[Any]:
-        score = vector_at(builder, place(row), vectors.kind)
+        score = load_vector(builder, place(row), vectors.kind)
         return [builder.select(vectors.seen(row, before), vectors.larger(kept[0], score), kept[0])]
 
-    (most,) = vectors.down(rows, [vector_at(builder, place(constant(0)), vectors.kind)], largest)
+    (most,) = vectors.down(rows, [load_vector(builder, place(i64(0)), vectors.kind)], largest)
 
     def exponential(row: Any, kept: list[Any]) -> list[Any]:
-        score = vector_at(builder, place(row), vectors.kind)
+        score = load_vector(builder, place(row), vectors.kind)
         made = vectors.exp(builder.fsub(score, most))
         made = builder.select(vectors.seen(row, before), made, vectors.number(0.0))
         builder.store(made, place(row), align=4)
@@ -168,7 +178,7 @@ def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], befo
 
 
 @intrinsic(prefer_literal=True)
-def slopes_of_columns(typing, lanes, rows, scores, slopes, before):
+def softmax_columns_backward(typing, lanes, rows, scores, slopes, before):
     """From scores and the gradients of their softmax to the softmax and the gradients of the scores, in place. Where
     one row has all of a column's weight, that gradient is exactly 0."""
     lanes = lanes.literal_value
@@ -180,13 +190,13 @@ def slopes_of_columns(typing, lanes, rows, scores, slopes, before):
         nothing = vectors.number(0.0)
 
         def place(row: Any, of: Any = scores) -> Any:
-            return place_of(builder, of, builder.mul(row, constant(lanes)))
+            return element_pointer(builder, of, builder.mul(row, i64(lanes)))
 
         _, total = _exponentials(vectors, rows, place, before)
 
         def pulled(row: Any, kept: list[Any]) -> list[Any]:
-            weight = vector_at(builder, place(row), vectors.kind)
-            slope = vector_at(builder, place(row, slopes), vectors.kind)
+            weight = load_vector(builder, place(row), vectors.kind)
+            slope = load_vector(builder, place(row, slopes), vectors.kind)
             term = builder.select(vectors.seen(row, before), builder.fmul(weight, slope), nothing)
             return [builder.fadd(kept[0], term)]
 
@@ -194,8 +204,8 @@ def slopes_of_columns(typing, lanes, rows, scores, slopes, before):
         pull, inverse = builder.fdiv(pull, total), builder.fdiv(vectors.number(1.0), total)
 
         def finished(row: Any, kept: list[Any]) -> list[Any]:
-            weight = builder.fmul(vector_at(builder, place(row), vectors.kind), inverse)
-            slope = vector_at(builder, place(row, slopes), vectors.kind)
+            weight = builder.fmul(load_vector(builder, place(row), vectors.kind), inverse)
+            slope = load_vector(builder, place(row, slopes), vectors.kind)
             slope = builder.fmul(weight, builder.fsub(slope, pull))
             builder.store(weight, place(row), align=4)
             builder.store(builder.select(vectors.seen(row, before), slope, nothing), place(row, slopes), align=4)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import numba
 from numba import intp
 from numpy.lib.stride_tricks import as_strided
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas, pool
-from tapeless.kernels.cpu.cache import KernelCache, keep_on_disk
-from tapeless.kernels.cpu.narrow import is_narrow, type_of
-from tapeless.kernels.cpu.outline import OPTIONS, outlined
+from tapeless.kernels.cpu import dispatch, pool
+from tapeless.kernels.cpu.bfloat16 import is_bfloat16, type_of
+from tapeless.kernels.cpu.cache import KernelCache
+from tapeless.kernels.cpu.functions import jitted
+from tapeless.kernels.cpu.outline import outlined
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 
@@ -32,18 +32,17 @@ class Compiled:
     cached: bool  # read from disk, not compiled
 
 
-# Who wants to know what is being compiled; the command line shows a progress line.
-listeners: list[Callable[[str], None]] = []
-counters: list[Callable[[int, int], None]] = []  # are told how many of how many kernels are compiled
-compiled: list[Compiled] = []
+# Called with how many of how many kernels are compiled; the command line shows a progress bar.
+progress_listeners: list[Callable[[int, int], None]] = []
+compilations: list[Compiled] = []
 
 
 def progress(done: int, total: int) -> None:
-    for counter in counters:
-        counter(done, total)
+    for listener in progress_listeners:
+        listener(done, total)
 
 
-class Bound(partial[None]):
+class BoundKernel(partial[None]):
     """A kernel with its arguments, what Numba has made of it for them, and how many threads its work is worth."""
 
     function: Callable[..., None]  # as it is written
@@ -62,10 +61,7 @@ class Kernel:
         return self._made()
 
     def _made(self) -> Any:
-        made = outlined(self.function)
-        form = numba.njit(**OPTIONS)(made)
-        keep_on_disk(form, made)
-        return form
+        return jitted(outlined(self.function))
 
     @property
     def cache(self) -> Any:
@@ -75,13 +71,11 @@ class Kernel:
         """The form, with machine code for arguments of these types: from disk where it is there."""
         form = self._form
         if types not in form.overloads:
-            for listener in listeners:
-                listener(self.title)
             begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
-            pool.be_found()
+            pool.register()
             form.compile(types)
             cached = sum(form.stats.cache_hits.values()) > hits
-            compiled.append(Compiled(self.title, time.perf_counter() - begin, cached))
+            compilations.append(Compiled(self.title, time.perf_counter() - begin, cached))
         return form
 
     @property
@@ -94,7 +88,7 @@ class Kernel:
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, threads: int | None = None) -> Native:
         """Compiled for these arguments (or read from the cache), ready to be called with none. `threads`: how many its
         loop is divided among, if that does not follow from the size."""
-        threads = threads or blas.sharers(size, threaded_from)
+        threads = threads or dispatch.threads_for(size, threaded_from)
         types = (*(type_of(argument) for argument in arguments), intp)
         form = self.__dict__.get("_form")
         if form is None or types not in form.overloads:
@@ -104,8 +98,8 @@ class Kernel:
                 return _nothing
             form = uninterrupted(partial(self.compiled_for, types))
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
-        called = form.overloads[types].entry_point if any(map(is_narrow, arguments)) else form
-        run = Bound(called, *arguments, threads)
+        called = form.overloads[types].entry_point if any(map(is_bfloat16, arguments)) else form
+        run = BoundKernel(called, *arguments, threads)
         run.function, run.threads, run.result = self.function, threads, form.overloads[types]
         return run
 
@@ -134,7 +128,7 @@ def flat(*arrays: Any) -> tuple[Any, ...]:
     return tuple(array.reshape(-1, copy=False) for array in arrays)
 
 
-def apart(*arrays: Any) -> tuple[Any, ...]:
+def strided(*arrays: Any) -> tuple[Any, ...]:
     """Rows that lie any distance apart (columns of a wider buffer), each array as a vector and that distance. A kernel
     that cuts its rows from the vector sees contiguous memory, which the compiler can vectorise."""
     found: list[Any] = []

@@ -1,10 +1,11 @@
-"""Functions of machine code that anybody may call by their address: kernels, libraries, threads."""
+"""Functions as Numba compiles them for kernels, kept on disk: called from Python, or from machine code by address."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
+import numba
 from numba.core import sigutils
 from numba.core.ccallback import CFunc
 
@@ -13,7 +14,15 @@ from tapeless.kernels.cpu.outline import OPTIONS
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 
 
-def compiled_function(signature: Any, function: Any) -> Any:
+def jitted(function: Any) -> Any:
+    """A function to call from Python. Numba compiles it for the types of its arguments."""
+    form = numba.njit(**OPTIONS)(function)
+    keep_on_disk(form, function)
+    return form
+
+
+def c_function(signature: Any, function: Any) -> Any:
+    """A function with C's calling convention, for kernels, libraries and threads that know its address."""
     return uninterrupted(partial(_compiled, signature, function))
 
 

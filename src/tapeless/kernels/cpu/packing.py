@@ -8,14 +8,23 @@ import platform
 from numba import intp, uintp
 from numba.core import config
 
-from tapeless.kernels.cpu.tiles import LINE, copy_vectors, fetch, narrow_at, number_at, put_at, tiles_for, turn
+from tapeless.kernels.cpu.microkernels_float32 import (
+    LINE,
+    copy_vectors,
+    load_bfloat16,
+    load_float,
+    prefetch_line,
+    store_float,
+    tiles_for,
+    transpose_block,
+)
 from tapeless.kernels.cpu.vector import inlined
 
 TILES = tiles_for(config.CPU_FEATURES, platform.machine())
 LANES, ROWS, VECTORS = TILES.lanes, TILES.rows, TILES.vectors
 WIDTH, PAIR = LANES * VECTORS, 4 if ROWS % 4 == 0 else 2
 PAIRS = ROWS // PAIR
-FLOAT, HALF_FLOAT = 4, 2  # bytes of a factor's numbers
+FLOAT, BFLOAT16_BYTES = 4, 2  # bytes of a factor's numbers
 NEAR, APART = 128, 144  # numbers of a row that are widened at a time, and floats between rows: no power of two
 WIDENED = max(ROWS, WIDTH) * APART
 
@@ -30,11 +39,13 @@ def pack_b(to, source, across, along, count, depth):
             k += 1
     elif along == 1:
         while k + LANES <= depth:
-            turn(LANES, WIDTH, to + uintp(k * WIDTH * FLOAT), source + uintp(k * FLOAT), intp(across), intp(count - 1))
+            transpose_block(
+                LANES, WIDTH, to + uintp(k * WIDTH * FLOAT), source + uintp(k * FLOAT), intp(across), intp(count - 1)
+            )
             k += LANES
     while k < depth:
         for i in range(count):
-            put_at(to, intp(k * WIDTH + i), number_at(source, intp(i * across + k * along)))
+            store_float(to, intp(k * WIDTH + i), load_float(source, intp(i * across + k * along)))
         k += 1
 
 
@@ -48,11 +59,13 @@ def pack_a(to, source, across, along, count, high, depth):
             k += 1
     elif high == ROWS and along == 1:
         while k + LANES <= depth:
-            turn(LANES, ROWS, to + uintp(k * ROWS * FLOAT), source + uintp(k * FLOAT), intp(across), intp(count - 1))
+            transpose_block(
+                LANES, ROWS, to + uintp(k * ROWS * FLOAT), source + uintp(k * FLOAT), intp(across), intp(count - 1)
+            )
             k += LANES
     while k < depth:
         for i in range(count):
-            put_at(to, intp(k * high + i), number_at(source, intp(i * across + k * along)))
+            store_float(to, intp(k * high + i), load_float(source, intp(i * across + k * along)))
         k += 1
 
 
@@ -60,37 +73,37 @@ def pack_a(to, source, across, along, count, high, depth):
 def _widen(to, step, source, row, rows, length):
     """Rows of so many bfloat16 numbers, which lie `row` apart, as floats, which lie `step` apart."""
     for i in range(rows):
-        place, begin = to + uintp(i * step * FLOAT), source + uintp(i * row * HALF_FLOAT)
+        place, begin = to + uintp(i * step * FLOAT), source + uintp(i * row * BFLOAT16_BYTES)
         for j in range(length):
-            put_at(place, intp(j), narrow_at(begin, intp(j)))
+            store_float(place, intp(j), load_bfloat16(begin, intp(j)))
 
 
 @inlined
-def pack_narrow_b(to, source, across, along, count, depth, near):
+def pack_bfloat16_b(to, source, across, along, count, depth, near):
     """As `pack_b`, of bfloat16: the rows that it makes at once, or by way of some that stay in the first cache."""
     if across == 1:
         _widen(to, WIDTH, source, along, depth, count)
         return
     for k in range(0, depth, NEAR):
         part = min(NEAR, depth - k)
-        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _widen(near, APART, source + uintp(k * BFLOAT16_BYTES), across, count, part)
         pack_b(to + uintp(k * WIDTH * FLOAT), near, intp(APART), intp(1), count, part)
 
 
 @inlined
-def pack_narrow_a(to, source, across, along, count, high, depth, near):
+def pack_bfloat16_a(to, source, across, along, count, high, depth, near):
     """As `pack_a`."""
     if across == 1:
         _widen(to, high, source, along, depth, count)
         return
     for k in range(0, depth, NEAR):
         part = min(NEAR, depth - k)
-        _widen(near, APART, source + uintp(k * HALF_FLOAT), across, count, part)
+        _widen(near, APART, source + uintp(k * BFLOAT16_BYTES), across, count, part)
         pack_a(to + uintp(k * high * FLOAT), near, intp(APART), intp(1), count, high, part)
 
 
 @inlined
-def fetch_part(place, across, along, size, count, depth, part, parts):
+def prefetch_part(place, across, along, size, count, depth, part, parts):
     """Of a block that is packed next, as it lies in memory, one of so many parts."""
     if along == 1:
         lines, apart, length = count, across, depth
@@ -98,4 +111,4 @@ def fetch_part(place, across, along, size, count, depth, part, parts):
         lines, apart, length = depth, along, count
     for line in range(lines * part // parts, lines * (part + 1) // parts):
         for byte in range(0, length * size, LINE):
-            fetch(place + uintp(line * apart * size + byte))
+            prefetch_line(place + uintp(line * apart * size + byte))

@@ -24,9 +24,9 @@ import numpy as np
 from numba import intp, types, uintp
 from numba.extending import intrinsic
 
-from tapeless.kernels.cpu.functions import compiled_function
+from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.microkernels_float32 import declare
 from tapeless.kernels.cpu.outline import PARALLEL_FOR
-from tapeless.kernels.cpu.tiles import declared
 from tapeless.kernels.cpu.vector import inlined
 
 MOST = 256  # threads
@@ -114,9 +114,9 @@ def _breathe(typing):
 
     def generate(context, builder, signature, arguments):
         if builder.module.triple.startswith("x86_64"):
-            builder.call(declared(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+            builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
         elif builder.module.triple.startswith(("aarch64", "arm64")):
-            builder.call(declared(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
+            builder.call(declare(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -182,17 +182,17 @@ def _space(typing):
 
 
 @inlined
-def _run_range(function, values, count, number, sharers):
+def _run_range(function, values, count, number, threads_for):
     """The range that is this thread's."""
-    begin, end = count * number // sharers, count * (number + 1) // sharers
+    begin, end = count * number // threads_for, count * (number + 1) // threads_for
     if begin < end:
         _run(uintp(function), intp(begin), intp(end), uintp(values))
 
 
 @inlined
 def _run_range_of(pool, number):
-    count, sharers = _read(pool, intp(COUNT)), _read(pool, intp(SHARERS))
-    _run_range(_read(pool, intp(FUNCTION)), _read(pool, intp(VALUES)), count, number, sharers)
+    count, threads_for = _read(pool, intp(COUNT)), _read(pool, intp(SHARERS))
+    _run_range(_read(pool, intp(FUNCTION)), _read(pool, intp(VALUES)), count, number, threads_for)
 
 
 @inlined
@@ -245,8 +245,8 @@ def work(number):
 def openmp_range(loop):
     """What a thread of OpenMP's does with a loop."""
     pool = _pool()
-    number, sharers = _asked(uintp(_read(pool, intp(OMP_NUMBER)))), _asked(uintp(_read(pool, intp(OMP_THREADS))))
-    _run_range(_read(loop, intp(0)), _read(loop, intp(1)), _read(loop, intp(2)), number, sharers)
+    number, threads_for = _asked(uintp(_read(pool, intp(OMP_NUMBER)))), _asked(uintp(_read(pool, intp(OMP_THREADS))))
+    _run_range(_read(loop, intp(0)), _read(loop, intp(1)), _read(loop, intp(2)), number, threads_for)
 
 
 def parallel_for(function, values, count, threads):
@@ -299,7 +299,7 @@ SYSTEM = {
     WAKE: "pthread_cond_signal",
     YIELD: "sched_yield",
 }
-THERE = sys.platform != "win32"
+HAS_BFLOAT16 = sys.platform != "win32"
 _made = np.zeros(FIRST + MOST * OF_EACH + LINE, np.int64)
 _words = _made[-_made.ctypes.data % (8 * LINE) // 8 :]
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_made))  # the threads look at it for as long as there is a process
@@ -307,28 +307,28 @@ _starting = threading.Lock()
 
 
 @cache
-def be_found() -> Any:
+def register() -> Any:
     """Compiles `parallel_for`, which the machine code of kernels asks for by name when it is loaded."""
     llvm.add_symbol(SYMBOL, _words.ctypes.data)
-    if THERE:
+    if HAS_BFLOAT16:
         system = ctypes.CDLL(None)
         for place, name in SYSTEM.items():
             _words[place] = _address(system, name)
-    called = compiled_function(types.void(uintp, uintp, intp, intp), parallel_for)
+    called = c_function(types.void(uintp, uintp, intp, intp), parallel_for)
     llvm.add_symbol(PARALLEL_FOR, called.address)
     return called
 
 
 @cache
 def _worker() -> Any:
-    be_found()
-    return compiled_function(types.void(intp), work)
+    register()
+    return c_function(types.void(intp), work)
 
 
 @cache
 def _openmp_range() -> int:
-    be_found()
-    address: int = compiled_function(types.void(uintp), openmp_range).address
+    register()
+    address: int = c_function(types.void(uintp), openmp_range).address
     return address
 
 
@@ -338,7 +338,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 def start(count: int) -> None:
     """As many threads as are wanted, the caller's among them. Where the system gives us fewer, those do the loops."""
-    if not THERE or _words[OTHERS] >= count - 1:
+    if not HAS_BFLOAT16 or _words[OTHERS] >= count - 1:
         return
     worker = _worker()
     system = ctypes.CDLL(None)

@@ -61,7 +61,7 @@ def uninterrupted(work: Callable[[], T]) -> T:
 
 
 @cache
-def imported(name: str) -> Any:
+def load(name: str) -> Any:
     """A module that imports Numba; None where there is no such module."""
     return uninterrupted(lambda: import_module(name) if find_spec(name) else None)
 

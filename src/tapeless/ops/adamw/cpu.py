@@ -6,11 +6,10 @@ from math import sqrt
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
-from tapeless.kernels.cpu.vector import fused, inlined, plus
+from tapeless.kernels.cpu import Kernel, fused, inlined, plus
 from tapeless.kernels.native import Native, Scratch
 from tapeless.kernels.pieces import inside
+from tapeless.ops.update_cpu import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
 
 
 def forward_scratch(call) -> list[Scratch]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_products, product_scratch
-from tapeless.kernels.cpu.compile import Kernel, apart
+from tapeless.kernels.cpu import Kernel, gemm, gemm_scratch, strided
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
     rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *product_scratch(call, precision, (rows, width, rank))]
+    return [Scratch((rows, rank)), *gemm_scratch(call, precision, (rows, width, rank))]
 
 
 def forward(y, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
     scaled, *room = scratch
-    return [_scaled(scaled, low, scale), *bound_products(y, scaled, weight, beta=float("y" in add), scratch=room)]
+    return [_scaled(scaled, low, scale), gemm(y, scaled, weight, beta=float("y" in add), scratch=room)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *product_scratch(call, precision, (rank, width, rows), (rows, rank, width))]
+    return [Scratch((rows, rank)), *gemm_scratch(call, precision, (rank, width, rows), (rows, rank, width))]
 
 
 def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
@@ -32,15 +31,15 @@ def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> lis
     natives: list[Native] = []
     if dweight is not None:
         adds = float("dweight" in add)
-        natives += [_scaled(scaled, low, scale), *bound_products(dweight, scaled, dy, True, beta=adds, scratch=room)]
+        natives += [_scaled(scaled, low, scale), gemm(dweight, scaled, dy, True, beta=adds, scratch=room)]
     if dlow is not None:
-        natives += bound_products(scaled, dy, weight, transpose_b=True, scratch=room)
+        natives.append(gemm(scaled, dy, weight, transpose_b=True, scratch=room))
         natives.append(_scaled(dlow, scaled, scale, "dlow" in add))
     return natives
 
 
 def _scaled(y, x, scale, add=False) -> Native:
-    return SCALED.bind(y.size, *y.shape, *apart(y, x), float32(scale), add)
+    return SCALED.bind(y.size, *y.shape, *strided(y, x), float32(scale), add)
 
 
 def scaled(rows, width, y, y_step, x, x_step, scale, add):

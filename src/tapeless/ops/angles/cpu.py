@@ -6,7 +6,7 @@ from math import cos, sin
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu import Kernel
 from tapeless.kernels.native import Native
 
 WORK = 16  # a cosine and a sine cost as much as so many elements of other kernels

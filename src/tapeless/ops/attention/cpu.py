@@ -11,16 +11,30 @@ from math import log, sqrt
 
 from numba import float32, intp, prange, uintp
 
-from tapeless.kernels.cpu import blas, division
-from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, PLAIN, ROW_MAJOR, TRANSPOSED
-from tapeless.kernels.cpu.called import sgemm
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.vector import exp, inlined, largest, plus
+from tapeless.kernels.cpu import (
+    A_BFLOAT16,
+    B_BFLOAT16,
+    NOT_TRANSPOSED,
+    ROW_MAJOR,
+    TRANSPOSED,
+    Kernel,
+    block_count,
+    call_gemm,
+    calling_gemm,
+    exp,
+    gemm_address,
+    inlined,
+    is_bfloat16,
+    largest,
+    plus,
+    strided,
+    tasks_of,
+    worker_count,
+)
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.attention import cpu_few
 
-R, N, T = ROW_MAJOR, PLAIN, TRANSPOSED
+R, N, T = ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED
 STRIP = 96  # queries: whole tiles of a product
 THREADED_WORK = 10_000  # multiplications, below which one thread does it all
 
@@ -28,8 +42,8 @@ THREADED_WORK = 10_000  # multiplications, below which one thread does it all
 def forward_scratch(call, precision) -> list[Scratch]:
     """A strip of scores for every thread."""
     batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
-    most = batch * heads * division.blocks(queries, STRIP)
-    workers = division.workers(call["q"].elements * keys, THREADED_WORK, most)
+    most = batch * heads * block_count(queries, STRIP)
+    workers = worker_count(call["q"].elements * keys, THREADED_WORK, most)
     strips = Scratch((workers, min(STRIP, queries), _row_length(keys)))
     return [strips, *_sums(call, precision, workers)]
 
@@ -40,32 +54,26 @@ def _sums(call, precision, workers):
     return [] if precision.activation == "float32" else [Scratch((workers, rows, width))]
 
 
-def product_for(q, keys, width):
-    """Where the product lies that multiplies q's type by itself and float32 by it."""
-    if is_narrow(q):
-        from tapeless.kernels.cpu.products_bfloat16 import gemm_address
-
-        return gemm_address()
-    from tapeless.kernels.cpu.products import is_least, least_address
-
-    return least_address() if is_least(min(STRIP, q.shape[1]), keys, width) else blas.sgemm_address()
+def gemm_for(q, keys, width):
+    """The address of the GEMM that multiplies q's type by itself and float32 by it."""
+    return gemm_address(is_bfloat16(q), min(STRIP, q.shape[1]), keys, width)
 
 
 def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
     strips, *sums = scratch
     if cpu_few.is_few(q, k, lse.shape[1], starts, causal, window):
         return [cpu_few.forward(y, lse, q, k, v, causal, len(strips), THREADED_WORK)]
-    product = product_for(q, k.shape[1], q.shape[2] // lse.shape[1])
+    product = gemm_for(q, k.shape[1], q.shape[2] // lse.shape[1])
     arguments = (y, lse, q, k, v, starts, strips, *(sums or (None,)), product, causal, window)
     native = ATTENTION.bind(q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
-    return division.calling_blas(native, len(strips))
+    return calling_gemm(native, len(strips))
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     """A strip of weights and one of slopes for every thread; where heads are shared, or what is written is rounded, dk
     and dv of each that shares."""
     batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
-    workers = division.workers(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
+    workers = worker_count(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
     sums = _sums(call, precision, workers)
     parts = [Scratch((batch, keys, call.dims["C"]))] * 2 if sums or call.dims["E"] < call.dims["C"] else []
     return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys))), *parts, *sums]
@@ -78,13 +86,13 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
     if cpu_few.is_few(q, k, lse.shape[1], starts, causal, window):
         natives = [cpu_few.backward(dq, found, dy, q, k, v, lse.shape[1], causal, len(strips), THREADED_WORK)]
     else:
-        rooms = (strips, *(sums or (None,)), product_for(q, k.shape[1], width))
+        rooms = (strips, *(sums or (None,)), gemm_for(q, k.shape[1], width))
         arguments = (dq, *found, dy, q, k, v, starts, lse.shape[1], *rooms, causal, window)
         native = ATTENTION_BACKWARD.bind(2 * q.size * k.shape[1], *arguments, threaded_from=THREADED_WORK)
-        natives = division.calling_blas(native, len(strips))
+        natives = calling_gemm(native, len(strips))
     for total, part in zip((dk, dv), parts, strict=False):
         rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
-        natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *apart(*rows), width))
+        natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *strided(*rows), width))
     return natives
 
 
@@ -98,7 +106,7 @@ def _row_length(keys):
 def _orders(q):
     """How a product is told of types: float32 times q's, and q's times q's."""
     narrow = 1 if q.itemsize == 2 else 0
-    return R + narrow * B_NARROW, R + narrow * (A_NARROW + B_NARROW)
+    return R + narrow * B_BFLOAT16, R + narrow * (A_BFLOAT16 + B_BFLOAT16)
 
 
 @inlined
@@ -124,11 +132,11 @@ def attention(y, lse, q, k, v, starts, scratch, sums, product, causal, window):
     batch, queries, channels = q.shape
     keys, heads = k.shape[1], lse.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[1], scratch.shape[2]
-    blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
+    blocks, group, before = block_count(queries, height), channels // k.shape[2], keys - queries
     scale, (right, both) = float32(1.0 / sqrt(width)), _orders(q)
     for worker in prange(workers):
         strip = scratch[worker]
-        begin, end, step = division.share(batch * heads, worker, workers, blocks)
+        begin, end, step = tasks_of(batch * heads, worker, workers, blocks)
         for task in range(begin, end, step):
             b, h, block = task // (heads * blocks), task // blocks % heads, task % blocks
             at, shift, shared = block * height, h * width * q.itemsize, h // group * width * q.itemsize
@@ -143,7 +151,7 @@ def attention(y, lse, q, k, v, starts, scratch, sums, product, causal, window):
             ldq, ldk = intp(q.strides[1] // q.itemsize), intp(k.strides[1] // q.itemsize)
             ldv, ldy = intp(v.strides[1] // q.itemsize), intp(y.strides[1] // q.itemsize)
             m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
-            sgemm(
+            call_gemm(
                 product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, strip_at, intp(ld)
             )  # (1)
             for i in range(rows):
@@ -152,7 +160,7 @@ def attention(y, lse, q, k, v, starts, scratch, sums, product, causal, window):
                 lse[b, h, at + i] = _softmax(strip[i, :seen], first, mine)  # (2)
             if sums is not None:
                 y_at, ldy = uintp(sums[worker].ctypes.data), w
-            sgemm(
+            call_gemm(
                 product, intp(right), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), v_at, ldv, zero, y_at, ldy
             )  # (3)
             if sums is not None:
@@ -186,12 +194,12 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, sums, pr
     batch, queries, channels = q.shape
     keys = k.shape[1]
     width, workers, height, ld = channels // heads, scratch.shape[0], scratch.shape[2], scratch.shape[3]
-    blocks, group, before = division.blocks(queries, height), channels // k.shape[2], keys - queries
+    blocks, group, before = block_count(queries, height), channels // k.shape[2], keys - queries
     scale, (right, both) = float32(1.0 / sqrt(width)), _orders(q)
     for worker in prange(workers):
         p, ds = scratch[worker, 0], scratch[worker, 1]
         p_at, ds_at = uintp(p.ctypes.data), uintp(ds.ctypes.data)
-        begin, end, step = division.share(batch * heads, worker, workers, 1)
+        begin, end, step = tasks_of(batch * heads, worker, workers, 1)
         for head in range(begin, end, step):
             b, h = head // heads, head % heads
             shift, shared = h * width * q.itemsize, h // group * width * q.itemsize
@@ -220,20 +228,20 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, sums, pr
                 dy_at = uintp(dy.ctypes.data) + uintp(b * dy.strides[0] + at * dy.strides[1] + shift)
                 m, n, w, zero, one = intp(rows), intp(seen), intp(width), float32(0), float32(1)
                 beta = zero if block == blocks - 1 else one
-                sgemm(
+                call_gemm(
                     product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, k_at, ldk, zero, p_at, intp(ld)
                 )  # (1)
-                sgemm(
+                call_gemm(
                     product, intp(both), intp(N), intp(T), m, n, w, one, dy_at, ldy, v_at, ldv, zero, ds_at, intp(ld)
                 )  # (4)
                 for i in range(rows):
                     mine = min(seen, at + i + 1 + before - low) if causal else seen
                     first = _first(starts, b, at + i, at + i + before, window) - low
                     _weights_and_slopes(p[i, :seen], ds[i, :seen], first, mine)  # (2) (5)
-                sgemm(
+                call_gemm(
                     product, intp(right), intp(T), intp(N), n, w, m, one, p_at, intp(ld), dy_at, ldy, beta, dv_at, lddv
                 )
-                sgemm(
+                call_gemm(
                     product,
                     intp(right),
                     intp(T),
@@ -253,7 +261,7 @@ def attention_backward(dq, dk, dv, dy, q, k, v, starts, heads, scratch, sums, pr
                 lddq = intp(dq.strides[1] // q.itemsize)
                 if sums is not None:
                     dq_at, lddq = uintp(sums[worker].ctypes.data), w
-                sgemm(
+                call_gemm(
                     product,
                     intp(right),
                     intp(N),

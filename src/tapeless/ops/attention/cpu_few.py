@@ -10,13 +10,19 @@ from math import sqrt
 
 from numba import float32, intp, prange, uintp
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.columns import slopes_of_columns, softmax_columns
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.packing import LANES
-from tapeless.kernels.cpu.tiles import add_strip, number_at, on_the_stack, turn
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import (
+    LANES,
+    Kernel,
+    gemm_strip,
+    inlined,
+    is_bfloat16,
+    load_float,
+    softmax_columns,
+    softmax_columns_backward,
+    stack_floats,
+    tasks_of,
+    transpose_block,
+)
 from tapeless.kernels.native import Native
 
 QUERIES = 8  # in a vector
@@ -28,7 +34,7 @@ SCORES, TURNED = KEYS * QUERIES, WIDE * QUERIES
 def is_few(q, k, heads, starts, causal, window) -> bool:
     queries, keys, width = q.shape[1], k.shape[1], q.shape[2] // heads
     small = queries <= QUERIES and keys <= KEYS and width <= WIDE and width % STEP == 0
-    return small and not is_narrow(q) and starts is None and not window and (keys >= queries or not causal)
+    return small and not is_bfloat16(q) and starts is None and not window and (keys >= queries or not causal)
 
 
 def forward(y, lse, q, k, v, causal, workers, threaded_from) -> Native:
@@ -53,8 +59,8 @@ def few_queries(y, lse, q, k, v, before, workers):
     width, group, scale = channels // heads, channels // k.shape[2], float32(1.0 / sqrt(channels // heads))
     to_y, to_q, to_k, to_v = _apart(y), _apart(q), _apart(k), _apart(v)
     for worker in prange(workers):
-        turned, scores, logs = on_the_stack(TURNED), on_the_stack(SCORES), on_the_stack(QUERIES)
-        begin, end, step = division.share(batch * heads, worker, workers, 1)
+        turned, scores, logs = stack_floats(TURNED), stack_floats(SCORES), stack_floats(QUERIES)
+        begin, end, step = tasks_of(batch * heads, worker, workers, 1)
         for head in range(begin, end, step):
             b, h = head // heads, head % heads
             q_at, k_at, v_at = _at(q, b, h * width), _at(k, b, h // group * width), _at(v, b, h // group * width)
@@ -62,7 +68,7 @@ def few_queries(y, lse, q, k, v, before, workers):
             _product(QUERIES, keys, width, k_at, to_k, intp(1), turned, intp(QUERIES), scores, intp(QUERIES), scale)
             softmax_columns(QUERIES, intp(keys), scores, intp(before), logs)
             for i in range(queries):
-                lse[b, h, i] = number_at(logs, intp(i))
+                lse[b, h, i] = load_float(logs, intp(i))
             for c in range(0, width, LANES):
                 of_v, of_y = v_at + uintp(c * 4), _at(y, b, h * width + c)
                 _product(LANES, queries, keys, scores, intp(1), intp(QUERIES), of_v, to_v, of_y, to_y, float32(1))
@@ -76,8 +82,8 @@ def few_queries_backward(dq, dk, dv, dy, q, k, v, heads, before, workers):
     to_q, to_k, to_v, to_dy = _apart(q), _apart(k), _apart(v), _apart(dy)
     to_dq, to_dk, to_dv = _apart(dq), _apart(dk), _apart(dv)
     for worker in prange(workers):
-        turned, scores, slopes = on_the_stack(TURNED), on_the_stack(SCORES), on_the_stack(SCORES)
-        begin, end, step = division.share(batch * heads, worker, workers, 1)
+        turned, scores, slopes = stack_floats(TURNED), stack_floats(SCORES), stack_floats(SCORES)
+        begin, end, step = tasks_of(batch * heads, worker, workers, 1)
         for head in range(begin, end, step):
             b, h = head // heads, head % heads
             q_at, k_at, v_at = _at(q, b, h * width), _at(k, b, h // group * width), _at(v, b, h // group * width)
@@ -87,7 +93,7 @@ def few_queries_backward(dq, dk, dv, dy, q, k, v, heads, before, workers):
             _turn(turned, dy_at, to_dy, queries, width)
             one, across = float32(1), intp(QUERIES)
             _product(QUERIES, keys, width, v_at, to_v, intp(1), turned, across, slopes, across, one)
-            slopes_of_columns(QUERIES, intp(keys), scores, slopes, intp(before))
+            softmax_columns_backward(QUERIES, intp(keys), scores, slopes, intp(before))
             for c in range(0, width, LANES):
                 column, on = h * width + c, uintp(c * 4)
                 of_dq, of_dk, of_dv = _at(dq, b, column), _at(dk, b, column), _at(dv, b, column)
@@ -111,7 +117,7 @@ def _at(x, b, column):
 def _turn(to, source, apart, queries, width):
     """A row for every number of a head, with all queries side by side."""
     for c in range(0, width, QUERIES):
-        turn(QUERIES, QUERIES, to + uintp(c * QUERIES * 4), source + uintp(c * 4), apart, intp(queries - 1))
+        transpose_block(QUERIES, QUERIES, to + uintp(c * QUERIES * 4), source + uintp(c * 4), apart, intp(queries - 1))
 
 
 @inlined
@@ -120,11 +126,11 @@ def _product(lanes, rows, depth, a, a_row, a_column, b, b_row, c, c_row, scale):
     i, deep, write = 0, intp(depth), intp(0)
     while i + 8 <= rows:
         of_a, of_c = a + uintp(i * a_row * 4), c + uintp(i * c_row * 4)
-        add_strip(lanes, 8, deep, of_a, a_row, a_column, b, b_row, of_c, c_row, scale, write)
+        gemm_strip(lanes, 8, deep, of_a, a_row, a_column, b, b_row, of_c, c_row, scale, write)
         i += 8
     while i < rows:
         of_a, of_c = a + uintp(i * a_row * 4), c + uintp(i * c_row * 4)
-        add_strip(lanes, 1, deep, of_a, a_row, a_column, b, b_row, of_c, c_row, scale, write)
+        gemm_strip(lanes, 1, deep, of_a, a_row, a_column, b, b_row, of_c, c_row, scale, write)
         i += 1
 
 

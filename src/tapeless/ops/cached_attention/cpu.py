@@ -9,21 +9,26 @@ from math import sqrt
 
 from numba import float32, intp, prange, uintp
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import PLAIN, TRANSPOSED
-from tapeless.kernels.cpu.called import sgemm
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.cpu import (
+    NOT_TRANSPOSED,
+    TRANSPOSED,
+    Kernel,
+    call_gemm,
+    calling_gemm,
+    inlined,
+    plus,
+    worker_count,
+)
 from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.attention.cpu import THREADED_WORK, _orders, _row_length, _softmax, product_for
+from tapeless.ops.attention.cpu import THREADED_WORK, _orders, _row_length, _softmax, gemm_for
 
-N, T = PLAIN, TRANSPOSED
+N, T = NOT_TRANSPOSED, TRANSPOSED
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
     """The scores of all queries of a head, for every thread."""
     batch, queries, held, channels = (call.dims[letter] for letter in "BTPC")
-    workers = division.workers(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))
+    workers = worker_count(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))
     sums = [] if precision.activation == "float32" else [Scratch((workers, queries, call.dims["D"]))]
     return [Scratch((workers, queries, _row_length(held))), *sums]
 
@@ -34,8 +39,8 @@ def forward(y, q, keys, values, position, window, scratch) -> list[Native]:
     arguments = (y, q, keys, values, position, strips, *(sums or (None,)), window)
     if q.shape[1] == 1:
         return [ONE_QUERY.bind(work, *arguments, threaded_from=THREADED_WORK)]
-    native = QUERIES.bind(work, *arguments, product_for(q, *keys.shape[2:]), threaded_from=THREADED_WORK)
-    return division.calling_blas(native, len(strips))
+    native = QUERIES.bind(work, *arguments, gemm_for(q, *keys.shape[2:]), threaded_from=THREADED_WORK)
+    return calling_gemm(native, len(strips))
 
 
 @inlined
@@ -106,14 +111,14 @@ def queries(y, q, keys, values, position, scratch, sums, window, product):
             values_at = uintp(values.ctypes.data) + uintp(place)
             ldq, ldy = intp(q.strides[1] // q.itemsize), intp(y.strides[1] // q.itemsize)
             m, n, w, zero, one = intp(time), intp(before + time - low), intp(width), float32(0), float32(1)
-            sgemm(
+            call_gemm(
                 product, intp(both), intp(N), intp(T), m, n, w, scale, q_at, ldq, keys_at, w, zero, strip_at, intp(ld)
             )  # (1)
             for t in range(time):
                 _softmax(strip[t, : before + time - low], _first(before + t, window) - low, before + t + 1 - low)
             if sums is not None:
                 y_at, ldy = uintp(sums[worker].ctypes.data), w
-            sgemm(
+            call_gemm(
                 product, intp(right), intp(N), intp(N), m, w, n, one, strip_at, intp(ld), values_at, w, zero, y_at, ldy
             )  # (2)
             if sums is not None:

@@ -12,11 +12,19 @@ from math import log
 import numpy as np
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import bound_products, product_scratch
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.narrow import wide
-from tapeless.kernels.cpu.vector import exp, inlined, larger, largest, plus
+from tapeless.kernels.cpu import (
+    Kernel,
+    block_count,
+    exp,
+    gemm,
+    gemm_scratch,
+    inlined,
+    larger,
+    largest,
+    part_count,
+    plus,
+    upcast,
+)
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
@@ -27,7 +35,7 @@ BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, what
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
-    return [*_passes(call), *product_scratch(call, precision, *_products(call))]
+    return [*_passes(call), *gemm_scratch(call, precision, *_products(call))]
 
 
 def _passes(call):
@@ -35,7 +43,7 @@ def _passes(call):
     rows, vocab = min(call.dims["R"], call.dims["K"]), call.dims["V"]
     if vocab < TRANSPOSED_FROM:
         return [Scratch((rows,), "float64")]
-    bands = division.parts(vocab, 256, BANDS)
+    bands = part_count(vocab, 256, BANDS)
     return [Scratch((bands * 3 * rows,)), Scratch((bands * rows,), "float64"), Scratch((rows,)), Scratch((rows,))]
 
 
@@ -72,9 +80,9 @@ def backward(
         beta = float("dweight" in add or not first)
         natives, room = natives + made, scratch[-1:]
         if dx is not None:
-            natives += bound_products(dx[rows], z, weight, transpose_a=transposed, scratch=room, widens=True)
+            natives.append(gemm(dx[rows], z, weight, transpose_a=transposed, scratch=room, upcast=True))
         if dweight is not None:
-            natives += bound_products(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=room)
+            natives.append(gemm(dweight, z, x[rows], transpose_a=not transposed, beta=beta, scratch=room))
     return natives
 
 
@@ -88,15 +96,15 @@ def _scores_and_loss(loss, logits, x, weight, given, first, scratch, gradient):
     if vocab < TRANSPOSED_FROM:
         z = logits[:rows]
         arguments = (loss, scratch[0][:rows], z, *given, first, gradient)
-        scores = bound_products(z, x, weight, transpose_b=True, scratch=scratch[-1:], widens=True)
-        return z, [*scores, BY_ROWS.bind(z.size, *arguments)]
+        scores = gemm(z, x, weight, transpose_b=True, scratch=scratch[-1:], upcast=True)
+        return z, [scores, BY_ROWS.bind(z.size, *arguments)]
     z = logits.reshape(-1, copy=False)[: rows * vocab].reshape(vocab, rows)
-    bands = division.parts(vocab, 256, BANDS)
+    bands = part_count(vocab, 256, BANDS)
     tops = scratch[0][: bands * 3 * rows].reshape(bands, 3, rows)
     totals = scratch[1][: bands * rows].reshape(bands, rows)
     shift, share = scratch[2][:rows], scratch[3][:rows]
     natives: list[Native] = [
-        *bound_products(z, weight, x, transpose_b=True, scratch=scratch[-1:], widens=True),
+        gemm(z, weight, x, transpose_b=True, scratch=scratch[-1:], upcast=True),
         BY_COLUMNS.bind(z.size, loss, shift, share, z, *given, first, tops, totals),
     ]
     if gradient:
@@ -124,7 +132,7 @@ def by_rows(loss, row_loss, z, targets, count, class_weights, first, gradient):
             if gradient:
                 _scale(row, float32(factor / (total * count[0])))
                 row[target] -= float32(factor / count[0])
-            row_loss[r] = factor * (log(total) + (float64(most) - float64(wide(picked))))
+            row_loss[r] = factor * (log(total) + (float64(most) - float64(upcast(picked))))
     total = 0.0
     for r in range(z.shape[0]):
         total += row_loss[r]
@@ -176,7 +184,7 @@ def by_columns(loss, shift, share, z, targets, count, class_weights, first, tops
             for band in range(bands):
                 total += totals[band, k] * float64(exp(tops[band, 0, k] - most))
             factor = _row_weight(targets[k], class_weights)
-            chunk_loss += factor * (log(total) + (float64(most) - float64(wide(z[targets[k], k]))))
+            chunk_loss += factor * (log(total) + (float64(most) - float64(upcast(z[targets[k], k]))))
             share[k] = float32(factor / (total * count[0]))
     loss[0] = float32((0.0 if first else float64(loss[0])) + chunk_loss / count[0])
 
@@ -204,7 +212,7 @@ def _absorb(z, most, total, high, part):
 
 def column_gradient(z, shift, share, targets, count, class_weights):
     vocab, width = z.shape
-    for block in prange(division.blocks(vocab, WORDS)):
+    for block in prange(block_count(vocab, WORDS)):
         _softmax(z[block * WORDS : min(vocab, block * WORDS + WORDS)], shift, share)
     for k in range(width):
         if targets[k] >= 0:

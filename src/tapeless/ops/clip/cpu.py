@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu import Kernel
 from tapeless.kernels.native import Native
 
 

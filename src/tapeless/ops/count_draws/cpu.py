@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu import Kernel
 from tapeless.kernels.native import Native
 
 

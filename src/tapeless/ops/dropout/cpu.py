@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange, uint64
 
-from tapeless.kernels.cpu.compile import Kernel, flat
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import Kernel, block_count, flat, inlined
 from tapeless.kernels.native import Native
 from tapeless.ops.dropout.reference import M0, M1, ROUNDS, W0, W1, WORD, threshold
 
@@ -24,7 +22,7 @@ def backward(dx, dy, seed, draws, rate, site) -> list[Native]:
 
 
 def dropout(y, x, seed, draws, threshold, scale, site):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         end = min(at + BLOCK, x.size)
         whole = at + (end - at) // 4 * 4

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.compile import THREADED, Kernel
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import THREADED, Kernel, inlined, worker_count
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
@@ -18,7 +16,7 @@ def forward(y, tokens, weight) -> list[Native]:
 def backward(dweight, dy, tokens, add=NONE) -> list[Native]:
     adds = "dweight" in add
     size = dy.size if adds else dweight.size
-    bands = division.workers(size, THREADED, dy.shape[1] // 16)
+    bands = worker_count(size, THREADED, dy.shape[1] // 16)
     return [EMBEDDING_BACKWARD.bind(size, dweight, dy, tokens, bands, adds)]
 
 

@@ -6,9 +6,7 @@ from math import pi, sqrt
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel, flat
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import exp, inlined
+from tapeless.kernels.cpu import Kernel, block_count, exp, flat, inlined
 from tapeless.kernels.native import Native
 
 BLOCK = 16384
@@ -28,13 +26,13 @@ def backward(dx, dy, x) -> list[Native]:
 
 
 def gelu(y, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _gelu(y[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def gelu_backward(dx, dy, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _gelu_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 

@@ -6,9 +6,9 @@ from math import sqrt
 
 from numba import prange
 
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.sections import count_pieces, cut, roots, square_sum
+from tapeless.kernels.cpu import Kernel
 from tapeless.kernels.native import Native, Scratch
+from tapeless.ops.update_cpu import count_pieces, cut, roots, square_sum
 
 
 def forward_scratch(call) -> list[Scratch]:

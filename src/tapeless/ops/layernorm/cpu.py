@@ -6,10 +6,7 @@ from math import sqrt
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.narrow import wide
-from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
+from tapeless.kernels.cpu import Kernel, block_count, inlined, part_count, plus, rounded_product, upcast
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
@@ -22,7 +19,7 @@ def forward(y, mean, rstd, x, weight, bias, eps) -> list[Native]:
 
 def backward_scratch(call) -> list[Scratch]:
     """dweight and dbias of every block of rows."""
-    return [Scratch((division.parts(call.dims["R"], 16, BLOCKS), 2, call.dims["C"]))]
+    return [Scratch((part_count(call.dims["R"], 16, BLOCKS), 2, call.dims["C"]))]
 
 
 def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, scratch, add=NONE) -> list[Native]:
@@ -42,7 +39,7 @@ def _row(y, x, weight, bias, eps, share):
     what the mean loses when it becomes a float32, where the row's values are near each other: it is taken off too."""
     total = float64(0)
     for c in range(x.size):
-        total = plus(total, float64(wide(x[c])))
+        total = plus(total, float64(upcast(x[c])))
     mean = float32(total / x.size)
     rest = float32(total / x.size - float64(mean))
     spread = float64(0)
@@ -57,7 +54,7 @@ def _row(y, x, weight, bias, eps, share):
 
 def layernorm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, partial, add_dx, add_dweight, add_dbias):
     rows, blocks = x.shape[0], partial.shape[0]
-    height = division.blocks(rows, blocks)
+    height = block_count(rows, blocks)
     for block in prange(blocks):
         mine = partial[block]
         mine[:, :] = float32(0)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.blas import bound_products, product_scratch, products
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import Kernel, block_count, gemm, gemm_library, gemm_scratch, inlined, is_bfloat16, part_count
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
@@ -20,8 +16,8 @@ def forward_scratch(call, precision) -> list[Scratch]:
     """For one row, all the time goes into reading the weights: y once for every block of them."""
     rows, width, count = call.dims["C"], call.dims["F"], call.dims["R"]
     if count == 1 and call["weight"].whole:
-        return [Scratch((division.parts(rows, 32, BLOCKS), width))]
-    return product_scratch(call, precision, (count, width, rows))
+        return [Scratch((part_count(rows, 32, BLOCKS), width))]
+    return gemm_scratch(call, precision, (count, width, rows))
 
 
 def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
@@ -30,15 +26,15 @@ def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
         if relu:
             raise ValueError("one row is multiplied as it is: fold no ReLU into it")
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight, bias, *scratch)]
-    if bias is None or is_narrow(weight) or products() == "own":
-        return bound_products(y, x, weight, scratch=scratch, bias=bias, widens=True, relu=relu)
-    return [*bound_products(y, x, weight, scratch=scratch, relu=relu), BIAS_ADD.bind(y.size, y, bias)]
+    if bias is None or is_bfloat16(weight) or gemm_library() == "own":
+        return [gemm(y, x, weight, scratch=scratch, bias=bias, upcast=True, relu=relu)]
+    return [gemm(y, x, weight, scratch=scratch, relu=relu), BIAS_ADD.bind(y.size, y, bias)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, width = (call.dims[letter] for letter in "RCF")
     sizes = {"dx": (rows, channels, width), "dweight": (channels, width, rows)}
-    return product_scratch(call, precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
+    return gemm_scratch(call, precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
 
 
 def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=(), relu=False, mask=None) -> list[Native]:
@@ -47,12 +43,10 @@ def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=(), relu=False
     if dbias is not None:  # first, while nothing has pushed dy out of the cache
         natives.append(COLUMN_SUMS.bind(dy.size, dbias, dy, "dbias" in add))
     if dweight is not None:
-        natives += bound_products(
-            dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch, relu=relu
-        )
+        natives.append(gemm(dweight, x, dy, transpose_a=True, beta=float("dweight" in add), scratch=scratch, relu=relu))
     if dx is not None:
         adds = float("dx" in add)
-        natives += bound_products(dx, dy, weight, transpose_b=True, beta=adds, scratch=scratch, widens=True, mask=mask)
+        natives.append(gemm(dx, dy, weight, transpose_b=True, beta=adds, scratch=scratch, upcast=True, mask=mask))
     return natives
 
 
@@ -101,7 +95,7 @@ def bias_add(y, bias):
 
 def column_sums(total, y, add):
     """total[c] (+)= Σ_r y[r, c]: each block of columns is summed by one thread, top to bottom."""
-    for block in prange(division.blocks(y.shape[1], COLUMNS)):
+    for block in prange(block_count(y.shape[1], COLUMNS)):
         at = block * COLUMNS
         out = total[at : at + COLUMNS]
         if not add:

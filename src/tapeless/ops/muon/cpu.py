@@ -9,13 +9,11 @@ import numpy as np
 from numba import float32, float64, prange
 
 from tapeless.kernels import pieces
-from tapeless.kernels.cpu.blas import bound_gemm, products_of
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.sections import BLOCK, cut, roots, round_into, square_sum, stepped
-from tapeless.kernels.cpu.vector import fused, inlined, plus
+from tapeless.kernels.cpu import Kernel, fused, gemm, inlined, plus, strided, using_gemm_library
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.adamw.cpu import _adamw, _edges
 from tapeless.ops.muon.reference import COEFFICIENTS, ROUNDS, SHARE, SMALLEST, each, rest_of
+from tapeless.ops.update_cpu import BLOCK, cut, roots, round_into, square_sum, stepped
 
 LINEAR, CUBIC, QUINTIC = COEFFICIENTS
 SMALL = 1024  # elements of a matrix whose products are our own: MKL's round twice as far there on some processors
@@ -90,14 +88,14 @@ def forward(
         )
         shrinks = decay if any(first <= start < stop for first, stop in decayed) else 0.0
         x, y, a, b = _cut_to(weight.shape, room)
-        natives.append(MEAN.bind(x.size, *apart(mean, gradient), x, by_row, scale, finite, 1.0 - momentum, momentum))
+        natives.append(MEAN.bind(x.size, *strided(mean, gradient), x, by_row, scale, finite, 1.0 - momentum, momentum))
         for _ in range(ROUNDS):
             natives += _round(y, x, a, b)
             x, y = y, x
         natives.append(
             STEP.bind(
                 x.size,
-                *apart(weight),
+                *strided(weight),
                 x,
                 by_row,
                 squares,
@@ -106,7 +104,7 @@ def forward(
                 shrinks,
                 SHARE * sqrt(max(x.shape)),
                 finite,
-                *apart(*(rounded or [None])),
+                *strided(*(rounded or [None])),
             )
         )
     return [*natives, NORMS.bind(0, moved, norms, squares, division.firsts)]
@@ -142,12 +140,12 @@ def _cut_to(shape, room):
 def _round(y, x, a, b) -> list[Native]:
     """y = (a I + b A + c A²) x, or of a tall x from the right: the smaller A is what all is multiplied with."""
     tall = x.shape[0] > x.shape[1]
-    with products_of("own") if x.size <= SMALL else nullcontext():
+    with using_gemm_library("own") if x.size <= SMALL else nullcontext():
         return [
-            bound_gemm(a, x, x, transpose_a=tall, transpose_b=not tall),
-            bound_gemm(b, a, a),
+            gemm(a, x, x, transpose_a=tall, transpose_b=not tall),
+            gemm(b, a, a),
             POLYNOMIAL.bind(a.size, b, a),
-            bound_gemm(y, x, b) if tall else bound_gemm(y, b, x),
+            gemm(y, x, b) if tall else gemm(y, b, x),
         ]
 
 

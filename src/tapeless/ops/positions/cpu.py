@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu import Kernel
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 

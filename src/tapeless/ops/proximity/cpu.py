@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_products, product_scratch
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels.cpu import Kernel, gemm, gemm_scratch, plus
 from tapeless.kernels.native import Native, Scratch
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
     """The square of every weight."""
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return [Scratch((words,)), *product_scratch(call, precision, (rows, words, channels))]
+    return [Scratch((words,)), *gemm_scratch(call, precision, (rows, words, channels))]
 
 
 def forward(y, x, weight, scratch) -> list[Native]:
     return [
-        *bound_products(y, x, weight, transpose_b=True, scratch=scratch[1:], widens=True),
+        gemm(y, x, weight, transpose_b=True, scratch=scratch[1:], upcast=True),
         PROXIMITY.bind(y.size, y, x, weight, scratch[0]),
     ]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(call, precision, (rows, channels, words), (words, channels, rows))
+    return gemm_scratch(call, precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
     return [
-        *bound_products(dx, dy, weight, scratch=scratch, widens=True),
+        gemm(dx, dy, weight, scratch=scratch, upcast=True),
         PULL_BACK.bind(dx.size, dx, dy, x),
-        *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
+        gemm(dweight, dy, x, transpose_a=True, scratch=scratch),
         PULL_BACK.bind(dweight.size, dweight, dy.T, weight),
     ]
 

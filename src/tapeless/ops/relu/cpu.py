@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel, flat
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import Kernel, block_count, flat, inlined
 from tapeless.kernels.native import Native
 
 BLOCK = 16384
@@ -21,13 +19,13 @@ def backward(dx, dy, x) -> list[Native]:
 
 
 def relu(y, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _pass_where_positive(y[at : at + BLOCK], x[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def relu_backward(dx, dy, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _pass_where_positive(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from numba import prange
 
-from tapeless.kernels.cpu.compile import Kernel, flat
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import Kernel, block_count, flat, inlined
 from tapeless.kernels.native import Native
 
 BLOCK = 16384
@@ -17,7 +15,7 @@ def forward(y, x, branch) -> list[Native]:
 
 
 def residual(y, x, branch):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _sum(y[at : at + BLOCK], x[at : at + BLOCK], branch[at : at + BLOCK])
 

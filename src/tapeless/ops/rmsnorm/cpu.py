@@ -6,10 +6,7 @@ from math import sqrt
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu import division
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.narrow import wide
-from tapeless.kernels.cpu.vector import inlined, plus, rounded_product
+from tapeless.kernels.cpu import Kernel, block_count, inlined, part_count, plus, rounded_product, strided, upcast
 from tapeless.kernels.native import Native, Scratch
 from tapeless.ops.contract import NONE
 
@@ -17,16 +14,16 @@ BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order 
 
 
 def forward(y, rstd, x, weight, eps) -> list[Native]:
-    return [RMSNORM.bind(x.size, *apart(y, x), rstd, weight, eps)]
+    return [RMSNORM.bind(x.size, *strided(y, x), rstd, weight, eps)]
 
 
 def backward_scratch(call) -> list[Scratch]:
     """dweight of every block of rows."""
-    return [Scratch((division.parts(call.dims["R"], 16, BLOCKS), call.dims["D"]))]
+    return [Scratch((part_count(call.dims["R"], 16, BLOCKS), call.dims["D"]))]
 
 
 def backward(dx, dweight, dy, x, weight, rstd, scratch, add=NONE) -> list[Native]:
-    arguments = (*apart(dx, dy, x), dweight, weight, rstd, *scratch, "dx" in add, "dweight" in add)
+    arguments = (*strided(dx, dy, x), dweight, weight, rstd, *scratch, "dx" in add, "dweight" in add)
     return [RMSNORM_BACKWARD.bind(x.size, *arguments)]
 
 
@@ -43,7 +40,7 @@ def _stretch(y, x, weight, eps):
     """The sum is in float64: what it loses stretches all of it, and squares of float32 may not fit one."""
     total = float64(0)
     for d in range(x.size):
-        total = plus(total, float64(wide(x[d])) * float64(wide(x[d])))
+        total = plus(total, float64(upcast(x[d])) * float64(upcast(x[d])))
     rstd = float32(1 / sqrt(total / x.size + eps))
     for d in range(x.size):
         y[d] = x[d] * rstd * weight[d]
@@ -52,7 +49,7 @@ def _stretch(y, x, weight, eps):
 
 def rmsnorm_backward(dx, dx_step, dy, dy_step, x, x_step, dweight, weight, rstd, partial, add_dx, add_dweight):
     (rows, heads), width, blocks = rstd.shape, weight.size, partial.shape[0]
-    height = division.blocks(rows, blocks)
+    height = block_count(rows, blocks)
     for block in prange(blocks):
         mine = partial[block]
         mine[:] = float32(0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from numba import prange
 
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.vector import inlined
+from tapeless.kernels.cpu import Kernel, inlined, strided
 from tapeless.kernels.native import Native
 
 
@@ -20,7 +19,7 @@ def backward(dx, dy, cos, sin) -> list[Native]:
 def _turn(y, x, cos, sin, back) -> list[Native]:
     batch, time, channels = x.shape
     rows = [each.reshape(batch * time, channels, copy=False) for each in (y, x)]
-    return [ROPE.bind(x.size, *apart(*rows), batch, time, channels, cos, sin, back)]
+    return [ROPE.bind(x.size, *strided(*rows), batch, time, channels, cos, sin, back)]
 
 
 def rope(y, y_step, x, x_step, batch, time, channels, cos, sin, back):

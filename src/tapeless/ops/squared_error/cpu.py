@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels.cpu import Kernel, plus
 from tapeless.kernels.native import Native, Scratch
 
 

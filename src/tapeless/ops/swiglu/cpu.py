@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.vector import exp, inlined
+from tapeless.kernels.cpu import Kernel, exp, inlined, strided
 from tapeless.kernels.native import Native
 
 # exp of it is 2e38, nearly the largest float32. Beyond it on either side the sigmoid of the other sign is less than a
@@ -14,11 +13,11 @@ FAR = float32(88)
 
 
 def forward(y, gate, up) -> list[Native]:
-    return [SWIGLU.bind(y.size, *y.shape, *apart(y, gate, up))]
+    return [SWIGLU.bind(y.size, *y.shape, *strided(y, gate, up))]
 
 
 def backward(dgate, dup, dy, gate, up) -> list[Native]:
-    return [SWIGLU_BACKWARD.bind(dy.size, *dy.shape, *apart(dgate, dup, dy, gate, up))]
+    return [SWIGLU_BACKWARD.bind(dy.size, *dy.shape, *strided(dgate, dup, dy, gate, up))]
 
 
 def swiglu(rows, width, y, y_step, gate, gate_step, up, up_step):

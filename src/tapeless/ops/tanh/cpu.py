@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel, flat
-from tapeless.kernels.cpu.division import blocks
-from tapeless.kernels.cpu.narrow import wide
-from tapeless.kernels.cpu.vector import exp, inlined
+from tapeless.kernels.cpu import Kernel, block_count, exp, flat, inlined, upcast
 from tapeless.kernels.native import Native
 
 BLOCK = 16384
@@ -22,13 +19,13 @@ def backward(dx, dy, x) -> list[Native]:
 
 
 def tanh(y, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _tanh(y[at : at + BLOCK], x[at : at + BLOCK])
 
 
 def tanh_backward(dx, dy, x):
-    for block in prange(blocks(x.size, BLOCK)):
+    for block in prange(block_count(x.size, BLOCK)):
         at = block * BLOCK
         _tanh_backward(dx[at : at + BLOCK], dy[at : at + BLOCK], x[at : at + BLOCK])
 
@@ -53,14 +50,14 @@ def _tanh_of(x):
 @inlined
 def _tanh(y, x):
     for i in range(x.size):
-        y[i] = _tanh_of(wide(x[i]))
+        y[i] = _tanh_of(upcast(x[i]))
 
 
 @inlined
 def _tanh_backward(dx, dy, x):
     """1 − tanh² x = 4e / (1 + e)² with e = exp(−2|x|): nothing is subtracted, so digits stay where tanh is near 1."""
     for i in range(x.size):
-        e = exp(float32(-2) * abs(wide(x[i])))
+        e = exp(float32(-2) * abs(upcast(x[i])))
         dx[i] = dy[i] * (float32(4) * e / ((float32(1) + e) * (float32(1) + e)))
 
 

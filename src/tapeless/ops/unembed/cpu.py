@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.blas import bound_products, product_scratch
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.vector import plus
+from tapeless.kernels.cpu import Kernel, gemm, gemm_scratch, plus
 from tapeless.kernels.native import Native, Scratch
 
 
 def forward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(call, precision, (rows, words, channels)) if rows > 1 else []
+    return gemm_scratch(call, precision, (rows, words, channels)) if rows > 1 else []
 
 
 def forward(y, x, weight, scratch=()) -> list[Native]:
     if len(x) == 1:
         return [ONE_ROW.bind(weight.size, y[0], x[0], weight)]
-    return bound_products(y, x, weight, transpose_b=True, scratch=scratch, widens=True)
+    return [gemm(y, x, weight, transpose_b=True, scratch=scratch, upcast=True)]
 
 
 def backward_scratch(call, precision) -> list[Scratch]:
     rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return product_scratch(call, precision, (rows, channels, words), (words, channels, rows))
+    return gemm_scratch(call, precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:
     return [
-        *bound_products(dx, dy, weight, scratch=scratch, widens=True),
-        *bound_products(dweight, dy, x, transpose_a=True, scratch=scratch),
+        gemm(dx, dy, weight, scratch=scratch, upcast=True),
+        gemm(dweight, dy, x, transpose_a=True, scratch=scratch),
     ]
 
 

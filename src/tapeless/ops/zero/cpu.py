@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu.compile import Kernel
-from tapeless.kernels.cpu.division import blocks
+from tapeless.kernels.cpu import Kernel, block_count
 from tapeless.kernels.native import Native
 
 BLOCK = 65536
@@ -16,7 +15,7 @@ def forward(y) -> list[Native]:
 
 
 def zero(y):
-    for block in prange(blocks(y.size, BLOCK)):
+    for block in prange(block_count(y.size, BLOCK)):
         y[block * BLOCK : block * BLOCK + BLOCK] = float32(0)
 
 

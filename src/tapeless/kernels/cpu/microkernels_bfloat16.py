@@ -17,8 +17,8 @@ import llvmlite.ir as ir
 from numba import intp, types, uintp
 from numba.extending import intrinsic
 
-from tapeless.kernels.cpu.narrow import narrowed, widened
-from tapeless.kernels.cpu.tiles import INDEX, POINTER, WORD, declared, turned
+from tapeless.kernels.cpu.bfloat16 import emit_rounded, emit_upcast
+from tapeless.kernels.cpu.microkernels_float32 import INDEX, POINTER, WORD, declare, transposed_square
 
 SIDE = 16  # of a tile, in words
 BYTES = SIDE * SIDE * 4
@@ -50,7 +50,7 @@ LANES = ir.VectorType(INDEX, 2 * SIDE)
 
 
 @cache
-def permitted() -> bool:
+def amx_permitted() -> bool:
     """Whether this process may use AMX's registers, which from here on it may where the machine has them."""
     if sys.platform != "linux":
         return False
@@ -101,7 +101,7 @@ def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
                 number = builder.select(builder.icmp_signed("<", _constant(i), last), _constant(i), last)
                 row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
                 rows.append(builder.bitcast(row, WORDS))
-        for i, row in enumerate(turned(builder, rows) if turning else rows):
+        for i, row in enumerate(transposed_square(builder, rows) if turning else rows):
             builder.store(row, _byte(builder, to, _constant(i * SIDE * 4)), align=4)
         return context.get_dummy_value()
 
@@ -110,7 +110,7 @@ def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
 
 
 @intrinsic
-def begin_tiles(typing):
+def amx_begin(typing):
     """All eight of AMX's registers hold 16 rows of 64 bytes."""
 
     def generate(context, builder, signature, arguments):
@@ -122,23 +122,23 @@ def begin_tiles(typing):
         for number in range(8):
             layout[16 + 2 * number], layout[48 + number] = 64, SIDE
         builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), room)
-        builder.call(declared(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [room])
+        builder.call(declare(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [room])
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
 @intrinsic
-def end_tiles(typing):
+def amx_end(typing):
     def generate(context, builder, signature, arguments):
-        builder.call(declared(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
+        builder.call(declare(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
 @intrinsic
-def four_tiles(typing, k, upper, lower, left, right, to, first):
+def amx_tiles(typing, k, upper, lower, left, right, to, first):
     """AMX: two tiles of a below each other times two of b side by side, k of each: 32 by 32 floats at `to`, which go on
     from what is there unless these are the first."""
 
@@ -147,10 +147,10 @@ def four_tiles(typing, k, upper, lower, left, right, to, first):
         panels = [builder.inttoptr(each, POINTER) for each in panels]
         to = builder.inttoptr(to, POINTER)
         nothing = ir.VoidType()
-        zero = declared(builder, "llvm.x86.tilezero", nothing, [BYTE])
-        load = declared(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
-        multiply = declared(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
-        store = declared(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
+        zero = declare(builder, "llvm.x86.tilezero", nothing, [BYTE])
+        load = declare(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
+        multiply = declare(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
+        store = declare(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
         register = [ir.Constant(BYTE, number) for number in range(8)]
         places = [
             _byte(builder, to, _constant(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)
@@ -184,14 +184,14 @@ def four_tiles(typing, k, upper, lower, left, right, to, first):
 
 
 @intrinsic
-def half_a_tile(typing, k, a, left, right, to, first):
+def avx512_half_tile(typing, k, a, left, right, to, first):
     """avx512_bf16: eight rows of a tile of a times two tiles of b, k of each: 8 by 32 floats at `to`, which go on from
     what is there unless these are the first."""
 
     def generate(context, builder, signature, arguments):
         k, a, left, right, to, first = arguments
         a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
-        multiply = declared(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
+        multiply = declare(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
         places = [_byte(builder, to, _constant(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
         begins, before = builder.icmp_signed("!=", first, _constant(0)), builder.block
         with builder.if_then(builder.not_(begins)):
@@ -221,9 +221,9 @@ def half_a_tile(typing, k, a, left, right, to, first):
             for i in range(AT_ONCE):
                 place = _byte(builder, a, builder.add(offset, _constant((i * SIDE + word) * 4)))
                 one = builder.insert_element(nothing, builder.load(place, typ=INDEX, align=4), ir.Constant(INDEX, 0))
-                spread = builder.bitcast(builder.shuffle_vector(one, nothing, lowest), PAIRS)
+                broadcast = builder.bitcast(builder.shuffle_vector(one, nothing, lowest), PAIRS)
                 for j in range(2):
-                    values[2 * i + j] = builder.call(multiply, [values[2 * i + j], spread, b[j]])
+                    values[2 * i + j] = builder.call(multiply, [values[2 * i + j], broadcast, b[j]])
         following = builder.add(at, _constant(1))
         at.add_incoming(following, loop)
         for each, begun, value in zip(sums, old, values, strict=True):
@@ -239,7 +239,7 @@ def half_a_tile(typing, k, a, left, right, to, first):
 
 
 @intrinsic(prefer_literal=True)
-def finish_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, apart):
+def store_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, apart):
     """A tile of 32 columns to where it belongs, as it is or rounded, written or added: factor · tile, plus a bias of
     bfloat16 where there is one. Of every row, `apart` bytes from the one before, so many columns are there."""
     narrow, add = narrow.literal_value, add.literal_value
@@ -270,7 +270,9 @@ def finish_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, a
                     _masked_load(builder, _byte(builder, to, _constant(j * SIDE * 2)), HALVES, halves[j])
                     for j in range(2)
                 ]
-                values = [builder.fadd(widened(builder, each), value) for each, value in zip(old, values, strict=True)]
+                values = [
+                    builder.fadd(emit_upcast(builder, each), value) for each, value in zip(old, values, strict=True)
+                ]
             _masked_store(builder, to, rounded_pair(builder, *values), there)
         else:
             for j, value in enumerate(values):
@@ -291,19 +293,19 @@ def finish_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, a
 def rounded_pair(builder: Any, low: Any, high: Any) -> Any:
     """32 floats as bfloat16, to the nearest even, by the processor: what is too small for a float32 that keeps its
     digits becomes 0, as in the products themselves. NaN stays NaN."""
-    convert = declared(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", PAIRS, [FLOATS, FLOATS])
+    convert = declare(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", PAIRS, [FLOATS, FLOATS])
     return builder.bitcast(builder.call(convert, [high, low]), ir.VectorType(HALF, 2 * SIDE))
 
 
 def _masked_load(builder: Any, place: Any, kind: Any, mask: Any) -> Any:
     name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
-    load = declared(builder, name, kind, [POINTER, INDEX, mask.type, kind])
+    load = declare(builder, name, kind, [POINTER, INDEX, mask.type, kind])
     return builder.call(load, [place, ir.Constant(INDEX, 2), mask, ir.Constant(kind, None)])
 
 
 def _masked_store(builder: Any, place: Any, value: Any, mask: Any) -> None:
     name = f"llvm.masked.store.v{value.type.count}{value.type.element.intrinsic_name}.p0"
-    store = declared(builder, name, ir.VoidType(), [value.type, POINTER, INDEX, mask.type])
+    store = declare(builder, name, ir.VoidType(), [value.type, POINTER, INDEX, mask.type])
     builder.call(store, [value, place, ir.Constant(INDEX, 2), mask])
 
 
@@ -330,7 +332,7 @@ def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
     there, before = builder.icmp_unsigned("!=", bias, _constant(0)), builder.block
     with builder.if_then(there):
         place = _byte(builder, builder.inttoptr(bias, POINTER), _constant(part * SIDE * 2))
-        loaded, within = widened(builder, _masked_load(builder, place, HALVES, mask)), builder.block
+        loaded, within = emit_upcast(builder, _masked_load(builder, place, HALVES, mask)), builder.block
     found = builder.phi(FLOATS)
     found.add_incoming(ir.Constant(FLOATS, [-0.0] * SIDE), before)
     found.add_incoming(loaded, within)
@@ -338,7 +340,7 @@ def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
 
 
 @intrinsic
-def bits_at(typing, floats, place, index):
+def load_bits(typing, floats, place, index):
     """The bits of a bfloat16, or of a float32 that is rounded to one."""
 
     def generate(context, builder, signature, arguments):
@@ -347,7 +349,7 @@ def bits_at(typing, floats, place, index):
         with builder.if_else(builder.icmp_signed("!=", floats, _constant(0))) as (wide, narrow):
             with wide:
                 value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
-                rounded, first = narrowed(builder, value), builder.block
+                rounded, first = emit_rounded(builder, value), builder.block
             with narrow:
                 kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
                 second = builder.block
@@ -360,7 +362,7 @@ def bits_at(typing, floats, place, index):
 
 
 @intrinsic
-def put_word(typing, place, index, value):
+def store_word(typing, place, index, value):
     def generate(context, builder, signature, arguments):
         place, index, value = arguments
         to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)

@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 
 from numba import types
 
-from tapeless.kernels.cpu import blas
+from tapeless.kernels.cpu import dispatch
+from tapeless.kernels.cpu.bfloat16 import NARROW
 from tapeless.kernels.cpu.cache import KernelCache
 from tapeless.kernels.cpu.compile import Kernel, Missing, collecting, progress
-from tapeless.kernels.cpu.narrow import NARROW
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ DTYPES = {
 }
 
 
-def all_compiled(make: Callable[[], T]) -> T:
+def compile_all(make: Callable[[], T]) -> T:
     """What `make` makes, after the kernels that it binds have been compiled on all cores."""
     with collecting() as missing:
         made = make()
@@ -65,7 +65,7 @@ def _compile(missing: list[Missing]) -> None:
     waiting, total = deque(missing), len(missing)
     progress(0, total)
     share = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
-    others = min(blas.cores() - 1, len(share) // FEWEST) if _interpreter() else 0
+    others = min(dispatch.cores() - 1, len(share) // FEWEST) if _interpreter() else 0
     alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
     helpers = [_Helper(waiting) for _ in range(others if alone else 0)]
     try:
@@ -121,7 +121,7 @@ class _Helper(threading.Thread):
 
     def run(self) -> None:
         path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
-        code = "from tapeless.kernels.cpu.sharing import serve; serve()"
+        code = "from tapeless.kernels.cpu.precompile import serve; serve()"
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],

@@ -20,7 +20,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import make_folder, replace_file
 from tapeless.files.plain import read_json
-from tapeless.kernels.cpu import blas, products
+from tapeless.kernels.cpu import dispatch, gemm_float32
 from tapeless.kernels.cpu.cache import digest
 
 ROWS, CHANNELS, WIDTH = 512, 768, 3072  # of a linear: its forward and the two products of its backward
@@ -29,24 +29,24 @@ AHEAD = 0.97  # of MKL's time: who is not further ahead than that does not repla
 MOST_BYTES = 1 << 20
 
 
-class Faster(NamedTuple):
-    products: str
-    share: float  # of MKL's time that ours take
+class FasterGemm(NamedTuple):
+    library: str
+    fraction: float  # of MKL's time that the built-in GEMM takes
 
 
-def faster_products() -> Faster:
+def faster_gemm() -> FasterGemm:
     """Where MKL is not installed, or products were chosen, there is nothing to measure."""
-    if blas.mkl() is None or blas.chosen() is not None:
-        return Faster(blas.products(), 1.0)
-    code = digest(products.__name__)[:16]
-    key = f"{llvm.get_host_cpu_name()}, {blas.threads()} threads, {blas.name()}, ours {code}"
+    if dispatch.mkl() is None or dispatch.chosen() is not None:
+        return FasterGemm(dispatch.gemm_library(), 1.0)
+    code = digest(gemm_float32.__name__)[:16]
+    key = f"{llvm.get_host_cpu_name()}, {dispatch.threads()} threads, {dispatch.gemm_version()}, ours {code}"
     share = _kept().get(key)
     if share is None:
         measured = _measured()
         share = _kept().get(key)  # another training may have measured meanwhile: both have what was kept first
         if share is None:
             _keep(key, share := measured)
-    return Faster("own" if share < AHEAD else "mkl", share)
+    return FasterGemm("own" if share < AHEAD else "mkl", share)
 
 
 def _measured() -> float:
@@ -56,12 +56,12 @@ def _measured() -> float:
         rng.normal(size=size).astype(np.float32) for size in ((ROWS, CHANNELS), (CHANNELS, WIDTH), (ROWS, WIDTH))
     )
     runs = {}
-    for name in blas.PRODUCTS:
-        with blas.products_of(name):
+    for name in dispatch.GEMM_LIBRARIES:
+        with dispatch.using_gemm_library(name):
             runs[name] = [
-                blas.bound_gemm(y, x, w),
-                blas.bound_gemm(x, y, w, transpose_b=True),
-                blas.bound_gemm(w, x, y, transpose_a=True),
+                dispatch.gemm(y, x, w),
+                dispatch.gemm(x, y, w, transpose_b=True),
+                dispatch.gemm(w, x, y, transpose_a=True),
             ]
     shares = []
     for _ in range(TURNS + 1):

@@ -15,7 +15,7 @@ import llvmlite.ir as ir
 from numba import float32, intp, types, uintp
 from numba.extending import intrinsic
 
-from tapeless.kernels.cpu.narrow import HALF, widened
+from tapeless.kernels.cpu.bfloat16 import HALF, emit_upcast
 
 FLOAT, POINTER, WORD, INDEX, BYTE = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 LINE = 64  # bytes that memory comes in
@@ -46,52 +46,52 @@ def tiles_for(features: str | None, machine: str) -> Tiles:
     return Tiles(4, 6, 4) if machine.lower() in ("aarch64", "arm64") else Tiles(4, 4, 2)
 
 
-def constant(number: int) -> Any:
+def i64(number: int) -> Any:
     return ir.Constant(WORD, number)
 
 
-def declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+def declare(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     """An instruction by LLVM's name for it."""
     found = builder.module.globals.get(name)
     return found or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
 
-def place_of(builder: Any, base: Any, index: Any) -> Any:
+def element_pointer(builder: Any, base: Any, index: Any) -> Any:
     """Where the float with this index lies."""
     return builder.gep(base, [index], source_etype=FLOAT)
 
 
-def vector_at(builder: Any, place: Any, kind: Any) -> Any:
+def load_vector(builder: Any, place: Any, kind: Any) -> Any:
     return builder.load(place, typ=kind, align=4)
 
 
 @intrinsic(prefer_literal=True)
-def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
+def gemm_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
     """c = alpha · a @ b, to which c is added where `add`; a holds k times `rows` numbers, b k times `step`."""
     lanes, rows, vectors, step = (each.literal_value for each in (lanes, rows, vectors, step))
 
     def generate(context, builder, signature, arguments):
         k, a, b, c, apart, alpha, add = arguments[4:]
         vector = ir.VectorType(FLOAT, lanes)
-        multiply_add = declared(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
+        multiply_add = declare(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
         a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
         before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
         builder.branch(loop)
         builder.position_at_end(loop)
         at = builder.phi(WORD)
-        at.add_incoming(constant(0), before)
+        at.add_incoming(i64(0), before)
         sums = [[builder.phi(vector) for _ in range(vectors)] for _ in range(rows)]
-        first_a, first_b = builder.mul(at, constant(rows)), builder.mul(at, constant(step))
+        first_a, first_b = builder.mul(at, i64(rows)), builder.mul(at, i64(step))
         row_of_b = [
-            vector_at(builder, place_of(builder, b, builder.add(first_b, constant(lanes * j))), vector)
+            load_vector(builder, element_pointer(builder, b, builder.add(first_b, i64(lanes * j))), vector)
             for j in range(vectors)
         ]
         made = []
         for i in range(rows):
-            number = builder.load(place_of(builder, a, builder.add(first_a, constant(i))), typ=FLOAT, align=4)
-            number = spread(builder, number, vector)
+            number = builder.load(element_pointer(builder, a, builder.add(first_a, i64(i))), typ=FLOAT, align=4)
+            number = broadcast(builder, number, vector)
             made.append([builder.call(multiply_add, [number, row_of_b[j], sums[i][j]]) for j in range(vectors)])
-        following = builder.add(at, constant(1))
+        following = builder.add(at, i64(1))
         at.add_incoming(following, loop)
         for row, new in zip(sums, made, strict=True):
             for each, value in zip(row, new, strict=True):
@@ -99,19 +99,19 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
                 each.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
-        factor = spread(builder, alpha, vector)
+        factor = broadcast(builder, alpha, vector)
         places = [
             [
-                place_of(builder, c, builder.add(builder.mul(apart, constant(i)), constant(lanes * j)))
+                element_pointer(builder, c, builder.add(builder.mul(apart, i64(i)), i64(lanes * j)))
                 for j in range(vectors)
             ]
             for i in range(rows)
         ]
-        with builder.if_else(builder.icmp_signed("!=", add, constant(0))) as (adds, writes):
+        with builder.if_else(builder.icmp_signed("!=", add, i64(0))) as (adds, writes):
             with adds:
                 for i in range(rows):
                     for j in range(vectors):
-                        old = vector_at(builder, places[i][j], vector)
+                        old = load_vector(builder, places[i][j], vector)
                         builder.store(builder.call(multiply_add, [factor, made[i][j], old]), places[i][j], align=4)
             with writes:
                 for i in range(rows):
@@ -123,71 +123,71 @@ def add_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
 
 
 @intrinsic(prefer_literal=True)
-def fetch_tile(typing, rows, lines, place, apart):
+def prefetch_tile(typing, rows, lines, place, apart):
     """Asks for the memory that a tile will be stored in, rows of so many cache lines that lie so many bytes apart: it
     is on its way while the tile is summed."""
     rows, lines = rows.literal_value, lines.literal_value
 
     def generate(context, builder, signature, arguments):
         place, apart = builder.inttoptr(arguments[2], POINTER), arguments[3]
-        fetch = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+        prefetch_line = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
         to_write, to_stay, data = (ir.Constant(INDEX, number) for number in (1, 3, 1))
         for i in range(rows):
             for line in range(lines):
-                offset = builder.add(builder.mul(apart, constant(i)), constant(LINE * line))
-                builder.call(fetch, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
+                offset = builder.add(builder.mul(apart, i64(i)), i64(LINE * line))
+                builder.call(prefetch_line, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
         return context.get_dummy_value()
 
     return types.void(*literals(rows, lines), uintp, intp), generate
 
 
 @intrinsic
-def fetch(typing, place):
+def prefetch_line(typing, place):
     """Asks for a cache line that will be read, so far as to the second cache: the first is full of what is read now."""
 
     def generate(context, builder, signature, arguments):
-        fetch = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+        prefetch_line = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
         to_read, near, data = (ir.Constant(INDEX, number) for number in (0, 2, 1))
-        builder.call(fetch, [builder.inttoptr(arguments[0], POINTER), to_read, near, data])
+        builder.call(prefetch_line, [builder.inttoptr(arguments[0], POINTER), to_read, near, data])
         return context.get_dummy_value()
 
     return types.void(uintp), generate
 
 
 @intrinsic(prefer_literal=True)
-def add_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
-    """As `add_tile`, one vector wide and with a and b where they lie: for products that are too small to be packed."""
+def gemm_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
+    """As `gemm_tile`, one vector wide and with a and b where they lie: for products that are too small to be packed."""
     lanes, rows = lanes.literal_value, rows.literal_value
 
     def generate(context, builder, signature, arguments):
         k, a, a_row, a_column, b, b_row, c, c_row, alpha, add = arguments[2:]
         vector = ir.VectorType(FLOAT, lanes)
-        multiply_add = declared(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
+        multiply_add = declare(builder, f"llvm.fmuladd.v{lanes}f32", vector, [vector, vector, vector])
         a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
-        firsts = [place_of(builder, a, builder.mul(a_row, constant(i))) for i in range(rows)]
+        firsts = [element_pointer(builder, a, builder.mul(a_row, i64(i))) for i in range(rows)]
         before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
         builder.branch(loop)
         builder.position_at_end(loop)
         at = builder.phi(WORD)
-        at.add_incoming(constant(0), before)
+        at.add_incoming(i64(0), before)
         sums, made = [builder.phi(vector) for _ in range(rows)], []
-        row_of_b = vector_at(builder, place_of(builder, b, builder.mul(at, b_row)), vector)
+        row_of_b = load_vector(builder, element_pointer(builder, b, builder.mul(at, b_row)), vector)
         for first, each in zip(firsts, sums, strict=True):
-            number = builder.load(place_of(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
-            made.append(builder.call(multiply_add, [spread(builder, number, vector), row_of_b, each]))
-        following = builder.add(at, constant(1))
+            number = builder.load(element_pointer(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
+            made.append(builder.call(multiply_add, [broadcast(builder, number, vector), row_of_b, each]))
+        following = builder.add(at, i64(1))
         at.add_incoming(following, loop)
         for each, value in zip(sums, made, strict=True):
             each.add_incoming(ir.Constant(vector, None), before)
             each.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
         builder.position_at_end(after)
-        factor = spread(builder, alpha, vector)
-        places = [place_of(builder, c, builder.mul(c_row, constant(i))) for i in range(rows)]
-        with builder.if_else(builder.icmp_signed("!=", add, constant(0))) as (adds, writes):
+        factor = broadcast(builder, alpha, vector)
+        places = [element_pointer(builder, c, builder.mul(c_row, i64(i))) for i in range(rows)]
+        with builder.if_else(builder.icmp_signed("!=", add, i64(0))) as (adds, writes):
             with adds:
                 for place, value in zip(places, made, strict=True):
-                    whole = builder.call(multiply_add, [factor, value, vector_at(builder, place, vector)])
+                    whole = builder.call(multiply_add, [factor, value, load_vector(builder, place, vector)])
                     builder.store(whole, place, align=4)
             with writes:
                 for place, value in zip(places, made, strict=True):
@@ -202,7 +202,7 @@ def literals(*numbers: int) -> list[Any]:
     return [types.IntegerLiteral(number) for number in numbers]
 
 
-def spread(builder: Any, number: Any, vector: Any) -> Any:
+def broadcast(builder: Any, number: Any, vector: Any) -> Any:
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(INDEX, 0))
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, vector.count), None))
@@ -212,9 +212,9 @@ def _side_by_side(builder: Any, lanes: int, vectors: int, arguments: Any) -> Ite
     """Of the last two arguments, which are addresses: places from the first on, and the vectors from the second."""
     to, source = (builder.inttoptr(each, POINTER) for each in arguments[-2:])
     for j in range(vectors):
-        offset = constant(lanes * j)
-        loaded = vector_at(builder, place_of(builder, source, offset), ir.VectorType(FLOAT, lanes))
-        yield place_of(builder, to, offset), loaded
+        offset = i64(lanes * j)
+        loaded = load_vector(builder, element_pointer(builder, source, offset), ir.VectorType(FLOAT, lanes))
+        yield element_pointer(builder, to, offset), loaded
 
 
 @intrinsic(prefer_literal=True)
@@ -235,7 +235,7 @@ def add_vectors(typing, lanes, vectors, to, source):
 
     def generate(context, builder, signature, arguments):
         for place, loaded in _side_by_side(builder, lanes, vectors, arguments):
-            builder.store(builder.fadd(vector_at(builder, place, loaded.type), loaded), place, align=4)
+            builder.store(builder.fadd(load_vector(builder, place, loaded.type), loaded), place, align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, vectors), uintp, uintp), generate
@@ -250,14 +250,14 @@ def keep_positive(typing, lanes, vectors, to, mask):
         for place, above in _side_by_side(builder, lanes, vectors, arguments):
             nothing = ir.Constant(above.type, [0.0] * lanes)
             shut = builder.fcmp_ordered("<=", above, nothing)
-            builder.store(builder.select(shut, nothing, vector_at(builder, place, above.type)), place, align=4)
+            builder.store(builder.select(shut, nothing, load_vector(builder, place, above.type)), place, align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, vectors), uintp, uintp), generate
 
 
 @intrinsic(prefer_literal=True)
-def turn(typing, lanes, height, to, source, apart, last):
+def transpose_block(typing, lanes, height, to, source, apart, last):
     """`height` rows of `lanes` numbers, which lie `apart`, as `lanes` rows of `height`; instead of a row behind `last`
     it reads that one. What is stored begins at `to` and reaches less than a vector beyond its end."""
     lanes, height = lanes.literal_value, height.literal_value
@@ -270,19 +270,19 @@ def turn(typing, lanes, height, to, source, apart, last):
         for first in range(0, height, lanes):
             rows = []
             for i in range(first, first + lanes):
-                number = constant(min(i, height - 1))
+                number = i64(min(i, height - 1))
                 number = builder.select(builder.icmp_signed("<", number, last), number, last)
-                rows.append(vector_at(builder, place_of(builder, source, builder.mul(number, apart)), vector))
-            columns_of.append(turned(builder, rows))
+                rows.append(load_vector(builder, element_pointer(builder, source, builder.mul(number, apart)), vector))
+            columns_of.append(transposed_square(builder, rows))
         for k in range(lanes):
             for block, columns in enumerate(columns_of):
-                builder.store(columns[k], place_of(builder, to, constant(k * height + block * lanes)), align=4)
+                builder.store(columns[k], element_pointer(builder, to, i64(k * height + block * lanes)), align=4)
         return context.get_dummy_value()
 
     return types.void(*literals(lanes, height), uintp, uintp, intp, intp), generate
 
 
-def turned(builder: Any, rows: list[Any]) -> list[Any]:
+def transposed_square(builder: Any, rows: list[Any]) -> list[Any]:
     """A square of vectors, transposed: off the diagonal, squares half as large change places, then those in them."""
     lanes, size = len(rows), len(rows) // 2
     kind = ir.VectorType(INDEX, lanes)
@@ -299,38 +299,38 @@ def turned(builder: Any, rows: list[Any]) -> list[Any]:
 
 
 @intrinsic
-def number_at(typing, place, index):
+def load_float(typing, place, index):
     def generate(context, builder, signature, arguments):
         return builder.load(
-            place_of(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4
+            element_pointer(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4
         )
 
     return float32(uintp, intp), generate
 
 
 @intrinsic
-def narrow_at(typing, place, index):
+def load_bfloat16(typing, place, index):
     """The bfloat16 with this index, as the float that it is."""
 
     def generate(context, builder, signature, arguments):
         place = builder.gep(builder.inttoptr(arguments[0], POINTER), [arguments[1]], source_etype=HALF)
-        return widened(builder, builder.load(place, typ=HALF, align=2))
+        return emit_upcast(builder, builder.load(place, typ=HALF, align=2))
 
     return float32(uintp, intp), generate
 
 
 @intrinsic
-def put_at(typing, place, index, value):
+def store_float(typing, place, index, value):
     def generate(context, builder, signature, arguments):
         place, index, value = arguments
-        builder.store(value, place_of(builder, builder.inttoptr(place, POINTER), index), align=4)
+        builder.store(value, element_pointer(builder, builder.inttoptr(place, POINTER), index), align=4)
         return context.get_dummy_value()
 
     return types.void(uintp, intp, float32), generate
 
 
 @intrinsic(prefer_literal=True)
-def on_the_stack(typing, floats):
+def stack_floats(typing, floats):
     """The address of so many floats, which are there until the function returns."""
     floats = floats.literal_value
 
@@ -341,3 +341,20 @@ def on_the_stack(typing, floats):
         return builder.ptrtoint(room, WORD)
 
     return types.uintp(*literals(floats)), generate
+
+
+GEMM_ARGUMENTS = (intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
+
+
+@intrinsic
+def call_gemm(typing, address, order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """Call the GEMM at an address, with CBLAS's arguments. The address is an argument of the kernel, no part of it: the
+    machine code on disk serves any GEMM."""
+
+    def generate(context, builder, signature, arguments):
+        kinds = [context.get_value_type(each) for each in GEMM_ARGUMENTS]
+        function = ir.FunctionType(ir.VoidType(), kinds)
+        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(uintp, *GEMM_ARGUMENTS), generate

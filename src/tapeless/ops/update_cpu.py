@@ -10,7 +10,7 @@ import numpy as np
 from numba import float64
 
 from tapeless.kernels import pieces
-from tapeless.kernels.cpu.vector import inlined, plus
+from tapeless.kernels.cpu import inlined, plus
 from tapeless.kernels.native import Scratch
 
 BLOCK = 65536  # elements of a piece, at most

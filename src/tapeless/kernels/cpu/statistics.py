@@ -14,13 +14,13 @@ from tapeless.kernels.native import Native
 INFINITY = 0x7F800000  # the bits of float32's; what lies above them is NaN
 
 
-def bind_sizes(out, values) -> Native:
+def bind_statistics(out, values) -> Native:
     """Of float32: root mean square, share of zeros, largest magnitude, all three of what is finite, and how many are
     not. Always on one thread: memory is what it waits for, and the sum has one order."""
-    return SIZES.bind(0, out, values, values.view(np.int32))
+    return STATISTICS.bind(0, out, values, values.view(np.int32))
 
 
-def sizes(out, x, bits):
+def measure_sizes(out, x, bits):
     """Magnitudes are compared as whole numbers, whose order is the same and whose maximum vectorises."""
     total, largest, zeros, wrong = 0.0, int32(0), 0, 0
     for i in range(x.size):
@@ -38,7 +38,7 @@ def sizes(out, x, bits):
     out[3] = wrong
 
 
-SIZES = Kernel(sizes)
+STATISTICS = Kernel(measure_sizes)
 
 
 def bind_beside(out, highway, branch) -> Native:

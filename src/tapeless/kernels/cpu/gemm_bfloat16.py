@@ -17,34 +17,34 @@ from numba import float32, intp, prange, types, uintp
 from numba.core import config
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.blas import A_NARROW, B_NARROW, TRANSPOSED
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.functions import compiled_function
-from tapeless.kernels.cpu.narrow import is_narrow
-from tapeless.kernels.cpu.products import FAR, SGEMM, cut, division_of
-from tapeless.kernels.cpu.tiles import LINE, features_of, fetch_tile, on_the_stack
-from tapeless.kernels.cpu.tiles_bfloat16 import (
+from tapeless.kernels.cpu.bfloat16 import is_bfloat16
+from tapeless.kernels.cpu.compile import Kernel, strided
+from tapeless.kernels.cpu.dispatch import A_BFLOAT16, B_BFLOAT16, TRANSPOSED
+from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.gemm_float32 import FAR, SGEMM, cut, thread_grid
+from tapeless.kernels.cpu.microkernels_bfloat16 import (
     AT_ONCE,
     BYTES,
     SIDE,
-    begin_tiles,
-    bits_at,
-    end_tiles,
-    finish_rows,
-    four_tiles,
-    half_a_tile,
+    amx_begin,
+    amx_end,
+    amx_permitted,
+    amx_tiles,
+    avx512_half_tile,
+    load_bits,
     pack_tile,
-    permitted,
-    put_word,
+    store_rows,
+    store_word,
 )
+from tapeless.kernels.cpu.microkernels_float32 import LINE, features_of, prefetch_tile, stack_floats
 from tapeless.kernels.cpu.vector import inlined
 from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
 FEATURES = features_of(config.CPU_FEATURES)
-THERE = "avx512bf16" in FEATURES  # which every processor has that has AMX's
-AMX = THERE and "amx-bf16" in FEATURES and permitted()
+HAS_BFLOAT16 = "avx512bf16" in FEATURES  # which every processor has that has AMX's
+AMX = HAS_BFLOAT16 and "amx-bf16" in FEATURES and amx_permitted()
 DEPTH = 2 * SIDE  # numbers along k in a tile
 BLOCK = 2 * SIDE  # rows and columns that are computed at a time
 FLOATS = BLOCK * BLOCK
@@ -93,7 +93,7 @@ def at_a_time(size: int, k: int, packed: int) -> int:
     return min(most, -(-size // BLOCK) * BLOCK)
 
 
-def room(m: int, n: int, k: int) -> tuple[int, int]:
+def panel_floats(m: int, n: int, k: int) -> tuple[int, int]:
     """Bytes in which the panels of a rectangle fit, and those for its sums, where k is deep."""
     high, wide = at_a_time(m, k, PACKED_A), at_a_time(n, k, PACKED_B)
     sums = -(-m // BLOCK) * wide * BLOCK * 4 if k > DEEP else 0
@@ -107,8 +107,8 @@ def _word(source, row, inner, floats, i, k, depth):
         low, high = i * row + k, i * row + k + 1
     else:
         low, high = k * row + i, (k + 1) * row + i
-    bits = bits_at(intp(floats), source, intp(low))
-    return bits | (bits_at(intp(floats), source, intp(high)) << 16) if k + 1 < depth else bits
+    bits = load_bits(intp(floats), source, intp(low))
+    return bits | (load_bits(intp(floats), source, intp(high)) << 16) if k + 1 < depth else bits
 
 
 @inlined
@@ -170,40 +170,40 @@ def _pack_end(place, source, row, inner, floats, count, at, depth, of_a):
         for word in range(SIDE):
             k = at + 2 * word
             bits = _word(source, row, inner, floats, i, k, depth) if i < count and k < depth else 0
-            put_word(place, intp(i * SIDE + word if of_a else word * SIDE + i), intp(bits))
+            store_word(place, intp(i * SIDE + word if of_a else word * SIDE + i), intp(bits))
 
 
 @inlined
 def _block(k, upper, lower, left, right, to, first):
     if AMX:
-        four_tiles(k, upper, lower, left, right, to, first)
+        amx_tiles(k, upper, lower, left, right, to, first)
     else:
         for half in range(0, SIDE, AT_ONCE):
-            half_a_tile(k, upper + uintp(half * SIDE * 4), left, right, to + uintp(half * BLOCK * 4), first)
+            avx512_half_tile(k, upper + uintp(half * SIDE * 4), left, right, to + uintp(half * BLOCK * 4), first)
             below = to + uintp((SIDE + half) * BLOCK * 4)
-            half_a_tile(k, lower + uintp(half * SIDE * 4), left, right, below, first)
+            avx512_half_tile(k, lower + uintp(half * SIDE * 4), left, right, below, first)
 
 
 @inlined
 def _fetch(place, row, rows, kind):
     """Of a block that is as high as the others: a row is one line, or two in float32."""
     if rows == BLOCK and kind & NARROW:
-        fetch_tile(BLOCK, 1, place, intp(row * 2))
+        prefetch_tile(BLOCK, 1, place, intp(row * 2))
     elif rows == BLOCK:
-        fetch_tile(BLOCK, 2, place, intp(row * 4))
+        prefetch_tile(BLOCK, 2, place, intp(row * 4))
 
 
 @inlined
 def _finish(block, place, row, rows, columns, kind, alpha, bias):
     rows, columns, apart = intp(rows), intp(columns), intp(row * (2 if kind & NARROW else 4))
     if kind == NARROW:
-        finish_rows(1, 0, block, rows, columns, alpha, bias, place, apart)
+        store_rows(1, 0, block, rows, columns, alpha, bias, place, apart)
     elif kind == ADD:
-        finish_rows(0, 1, block, rows, columns, alpha, bias, place, apart)
+        store_rows(0, 1, block, rows, columns, alpha, bias, place, apart)
     elif kind == NARROW | ADD:
-        finish_rows(1, 1, block, rows, columns, alpha, bias, place, apart)
+        store_rows(1, 1, block, rows, columns, alpha, bias, place, apart)
     else:
-        finish_rows(0, 0, block, rows, columns, alpha, bias, place, apart)
+        store_rows(0, 0, block, rows, columns, alpha, bias, place, apart)
 
 
 def rectangle_of_bfloat16(
@@ -230,8 +230,8 @@ def rectangle_of_bfloat16(
 ):
     """`a_inner`, `b_inner`: whether the numbers of a row of memory follow each other along k."""
     if AMX:
-        begin_tiles()
-    alone, size = on_the_stack(FLOATS), 2 if kind & NARROW else 4
+        amx_begin()
+    alone, size = stack_floats(FLOATS), 2 if kind & NARROW else 4
     size_a, size_b = 4 if a_floats else 2, 4 if b_floats else 2
     step_a, along_a = (a_row, 1) if a_inner else (1, a_row)
     step_b, along_b = (b_row, 1) if b_inner else (1, b_row)
@@ -267,7 +267,7 @@ def rectangle_of_bfloat16(
                         shift = bias + uintp((left + across) * 2) if bias else bias
                         _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)
     if AMX:
-        end_tiles()
+        amx_end()
 
 
 @cache
@@ -277,26 +277,26 @@ def rectangle() -> Any:
     original = rectangle_of_bfloat16
     clone = FunctionType(original.__code__, original.__globals__, original.__name__)
     clone.__qualname__, clone.__module__ = f"{original.__name__}_{'amx' if AMX else 'avx512'}", original.__module__
-    function = compiled_function(RECTANGLE, clone)
+    function = c_function(RECTANGLE, clone)
     llvm.add_symbol(SYMBOL, function.address)
     return function
 
 
 @cache
-def gemm_function() -> Any:
+def small_gemm_function() -> Any:
     """A product that is called as a BLAS's is, by any thread, on matrices that are small; `order` tells their types."""
     rectangle()
-    return compiled_function(SGEMM, gemm_of_bfloat16).ctypes
+    return c_function(SGEMM, small_gemm_bfloat16).ctypes
 
 
 def gemm_address() -> int:
-    return ctypes.cast(gemm_function(), ctypes.c_void_p).value or 0
+    return ctypes.cast(small_gemm_function(), ctypes.c_void_p).value or 0
 
 
-def gemm_of_bfloat16(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+def small_gemm_bfloat16(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
     """c = alpha · a @ b in float32, to which c is added where beta is 1, on the stack of whoever calls."""
-    room = on_the_stack(LITTLE)
-    a_floats, b_floats = intp(0 if order & A_NARROW else 1), intp(0 if order & B_NARROW else 1)
+    room = stack_floats(LITTLE)
+    a_floats, b_floats = intp(0 if order & A_BFLOAT16 else 1), intp(0 if order & B_BFLOAT16 else 1)
     a_inner, b_inner = intp(0 if turned_a == TRANSPOSED else 1), intp(1 if turned_b == TRANSPOSED else 0)
     step_a, step_b = (
         (1 if a_inner else a_row) * (4 if a_floats else 2),
@@ -391,12 +391,12 @@ RECTANGLES = Kernel(rectangles_of_bfloat16)
 def _division(m: int, n: int, k: int, workers: int) -> tuple[int, int, int, int]:
     """Rectangles side by side and one below the other, and the bytes that each has for panels and for sums, both whole
     cache lines."""
-    across, down = division_of(m, n, workers, BLOCK, BLOCK)
-    packed, sums = room(-(-m // down) + BLOCK, -(-n // across) + BLOCK, k)
+    across, down = thread_grid(m, n, workers, BLOCK, BLOCK)
+    packed, sums = panel_floats(-(-m // down) + BLOCK, -(-n // across) + BLOCK, k)
     return across, down, packed, sums
 
 
-def floats(m: int, n: int, k: int, workers: int) -> int:
+def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
     """Of scratch, in which a product on so many threads packs and, where k is deep, sums."""
     across, down, packed, sums = _division(m, n, k, workers)
     return (across * down * (packed + sums) + LINE) // 4
@@ -421,9 +421,9 @@ def bound(
     begin = -scratch.ctypes.data % LINE // 4
     each = (packed + sums) // 4
     rooms = scratch[begin : begin + across * down * each].reshape(across * down, each)
-    (c, c_row), (a, a_row), (b, b_row) = (apart(matrix) for matrix in (c, a, b))
-    kind = (NARROW if is_narrow(c) else 0) | (ADD if add else 0)
-    of_a, of_b = (a_row, int(not turn_a), int(not is_narrow(a))), (b_row, int(turn_b), int(not is_narrow(b)))
+    (c, c_row), (a, a_row), (b, b_row) = (strided(matrix) for matrix in (c, a, b))
+    kind = (NARROW if is_bfloat16(c) else 0) | (ADD if add else 0)
+    of_a, of_b = (a_row, int(not turn_a), int(not is_bfloat16(a))), (b_row, int(turn_b), int(not is_bfloat16(b)))
     function = rectangle().ctypes
     a, b, c = (matrix.view(np.uint8) for matrix in (a, b, c))  # one type for all of them
     shift = None if bias is None else bias.view(np.uint8)

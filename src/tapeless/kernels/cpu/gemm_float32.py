@@ -19,34 +19,34 @@ import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.compile import Kernel, apart
-from tapeless.kernels.cpu.functions import compiled_function
-from tapeless.kernels.cpu.narrow import is_narrow
+from tapeless.kernels.cpu.bfloat16 import is_bfloat16
+from tapeless.kernels.cpu.compile import Kernel, strided
+from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.microkernels_float32 import (
+    LINE,
+    add_vectors,
+    gemm_strip,
+    gemm_tile,
+    keep_positive,
+    load_float,
+    prefetch_tile,
+    stack_floats,
+    store_float,
+    transpose_block,
+)
 from tapeless.kernels.cpu.packing import (
+    BFLOAT16_BYTES,
     FLOAT,
-    HALF_FLOAT,
     LANES,
     ROWS,
     VECTORS,
     WIDENED,
     WIDTH,
-    fetch_part,
     pack_a,
     pack_b,
-    pack_narrow_a,
-    pack_narrow_b,
-)
-from tapeless.kernels.cpu.tiles import (
-    LINE,
-    add_strip,
-    add_tile,
-    add_vectors,
-    fetch_tile,
-    keep_positive,
-    number_at,
-    on_the_stack,
-    put_at,
-    turn,
+    pack_bfloat16_a,
+    pack_bfloat16_b,
+    prefetch_part,
 )
 from tapeless.kernels.cpu.vector import fused, inlined
 from tapeless.kernels.native import Native
@@ -57,7 +57,7 @@ Array = NDArray[Any]
 # for the third. Deeper blocks go less often over c.
 DEPTH, HIGH, WIDE = 512, 96, 2048
 LITTLE_DEPTH, LITTLE_HIGH, LITTLE_WIDE = 256, 72, 128  # where a thread's own stack has to hold them
-LEAST, LEAST_DEEP = 32, 128  # rows and columns, and numbers along k, of products that are not packed
+TINY, TINY_DEPTH = 32, 128  # rows and columns, and numbers along k, of products that are not packed
 FAR = 1 << 17  # numbers of a matrix, from which it is not in a near cache and its parts are asked for beforehand
 SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
 TRANSPOSED = 112  # as a BLAS says it
@@ -65,7 +65,7 @@ TRANSPOSED = 112  # as a BLAS says it
 HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
 FLOATS = ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
-AT_ONCE, TURNED = 4, LEAST_DEEP * LANES
+AT_ONCE, TURNED = 4, TINY_DEPTH * LANES
 LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
 
 # m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias; whether a
@@ -100,7 +100,7 @@ SYMBOL = "tapeless_rectangle"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
 
 
-def room(m: int, n: int, k: int, high: int, wide: int) -> int:
+def panel_floats(m: int, n: int, k: int, high: int, wide: int) -> int:
     """Floats in which the panels of a product fit, of so many rows and columns at a time."""
     return min(k, DEPTH) * (_up(min(m, high), ROWS) + _up(min(n, wide), WIDTH)) + 2 * SLACK
 
@@ -122,15 +122,15 @@ def _height(count):
 @inlined
 def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
     if high == ROWS and wide <= NARROW * LANES:
-        add_tile(LANES, ROWS, NARROW, WIDTH, depth, a, b, c, c_row, alpha, add)
+        gemm_tile(LANES, ROWS, NARROW, WIDTH, depth, a, b, c, c_row, alpha, add)
     elif high == ROWS:
-        add_tile(LANES, ROWS, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+        gemm_tile(LANES, ROWS, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
     elif high == HALF:
-        add_tile(LANES, HALF, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+        gemm_tile(LANES, HALF, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
     elif high == QUARTER:
-        add_tile(LANES, QUARTER, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+        gemm_tile(LANES, QUARTER, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
     else:
-        add_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
+        gemm_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
 
 
 def rectangle_of_tiles(
@@ -158,7 +158,7 @@ def rectangle_of_tiles(
     mask,
     mask_row,
 ):
-    edge, near = on_the_stack(FLOATS), on_the_stack(WIDENED)
+    edge, near = stack_floats(FLOATS), stack_floats(WIDENED)
     far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
@@ -169,7 +169,7 @@ def rectangle_of_tiles(
                 if b_size == FLOAT:
                     pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
                 else:
-                    pack_narrow_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
+                    pack_bfloat16_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
             packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
             below_b, deep_b = b + uintp((end * b_row + first * b_col) * b_size), min(most_deep, k - end)
             for top in range(0, m, most_high):
@@ -180,7 +180,7 @@ def rectangle_of_tiles(
                     if a_size == FLOAT:
                         pack_a(to, source, a_row, a_col, count, tall, depth)
                     else:
-                        pack_narrow_a(to, source, a_row, a_col, count, tall, depth, near)
+                        pack_bfloat16_a(to, source, a_row, a_col, count, tall, depth, near)
                     if relu:
                         _rectify(to, tall * depth)
                 row, column = (top + high, begin) if top + high < m else (0, end)
@@ -190,10 +190,10 @@ def rectangle_of_tiles(
                     for at in range(0, high, ROWS):
                         if far_a:
                             deep_a = min(most_deep, k - column)
-                            fetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
+                            prefetch_part(next_a, a_row, a_col, a_size, high_a, deep_a, tile, tiles)
                         if far_b:
                             part = top // most_high * tiles + tile
-                            fetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
+                            prefetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
                         tile += 1
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
                         panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
@@ -203,7 +203,7 @@ def rectangle_of_tiles(
                         to, apart, added = (place, c_row, also) if fits else (edge, intp(WIDTH), intp(0))
                         factor = alpha if fits else float32(1)
                         if far_c and fits:
-                            fetch_tile(ROWS, LINES, place, intp(c_row * 4))
+                            prefetch_tile(ROWS, LINES, place, intp(c_row * 4))
                         _tile(tall, columns, depth, panel_a, panel_b, to, apart, factor, added)
                         if not fits:
                             _from_edge(place, c_row, edge, count, columns, alpha, also)
@@ -219,8 +219,8 @@ def _from_edge(place, c_row, edge, count, columns, alpha, add):
     """What a tile that is not wholly in c has computed beside it."""
     for i in range(count):
         for j in range(columns):
-            made, at = number_at(edge, intp(i * WIDTH + j)), intp(i * c_row + j)
-            put_at(place, at, fused(alpha, made, number_at(place, at)) if add else alpha * made)
+            made, at = load_float(edge, intp(i * WIDTH + j)), intp(i * c_row + j)
+            store_float(place, at, fused(alpha, made, load_float(place, at)) if add else alpha * made)
 
 
 @inlined
@@ -232,7 +232,7 @@ def _add_bias(place, c_row, count, columns, bias):
             add_vectors(LANES, VECTORS, row, bias)
         else:
             for j in range(columns):
-                put_at(row, intp(j), number_at(row, intp(j)) + number_at(bias, intp(j)))
+                store_float(row, intp(j), load_float(row, intp(j)) + load_float(bias, intp(j)))
 
 
 @inlined
@@ -244,8 +244,8 @@ def _rectify(panel, count):
         keep_positive(LANES, 1, place, place)
         at += LANES
     while at < count:
-        number = number_at(panel, intp(at))
-        put_at(panel, intp(at), float32(0) if number <= 0 else number)
+        number = load_float(panel, intp(at))
+        store_float(panel, intp(at), float32(0) if number <= 0 else number)
         at += 1
 
 
@@ -258,31 +258,31 @@ def _pass_where_positive(place, c_row, mask, mask_row, count, columns):
             keep_positive(LANES, VECTORS, row, above)
         else:
             for j in range(columns):
-                put_at(row, intp(j), float32(0) if number_at(above, intp(j)) <= 0 else number_at(row, intp(j)))
+                store_float(row, intp(j), float32(0) if load_float(above, intp(j)) <= 0 else load_float(row, intp(j)))
 
 
 @cache
 def rectangle() -> Any:
     """The one for this machine, under a name by which kernels find it."""
-    function = compiled_function(RECTANGLE, rectangle_of_tiles)
+    function = c_function(RECTANGLE, rectangle_of_tiles)
     llvm.add_symbol(SYMBOL, function.address)
     return function
 
 
 @cache
-def sgemm_function() -> Any:
+def small_gemm_function() -> Any:
     """A product that is called as a BLAS's is, by any thread, on matrices that are small."""
     rectangle()
-    return compiled_function(SGEMM, sgemm).ctypes
+    return c_function(SGEMM, small_gemm).ctypes
 
 
-def sgemm_address() -> int:
-    return ctypes.cast(sgemm_function(), ctypes.c_void_p).value or 0
+def gemm_address() -> int:
+    return ctypes.cast(small_gemm_function(), ctypes.c_void_p).value or 0
 
 
-def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+def small_gemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
     """alpha · a @ b, to which c is added where beta is 1, on the stack of whoever calls."""
-    room = on_the_stack(LITTLE)
+    room = stack_floats(LITTLE)
     a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
     b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
     add = intp(1 if beta != 0 else 0)
@@ -314,24 +314,24 @@ def sgemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
 
 
 @cache
-def least_function() -> Any:
-    """A product that is called as a BLAS's is, and for which `is_least`."""
-    return compiled_function(SGEMM, least).ctypes
+def tiny_gemm_function() -> Any:
+    """A product that is called as a BLAS's is, and for which `is_tiny`."""
+    return c_function(SGEMM, tiny_gemm).ctypes
 
 
-def least_address() -> int:
-    return ctypes.cast(least_function(), ctypes.c_void_p).value or 0
+def tiny_gemm_address() -> int:
+    return ctypes.cast(tiny_gemm_function(), ctypes.c_void_p).value or 0
 
 
-def is_least(rows: int, keys: int, width: int) -> bool:
+def is_tiny(rows: int, keys: int, width: int) -> bool:
     """Of attention's products: so small that packing, and a BLAS's way to its kernel, cost more than the product."""
-    return rows <= LEAST and keys <= LEAST and width <= LEAST_DEEP and width % LANES == 0
+    return rows <= TINY and keys <= TINY and width <= TINY_DEPTH and width % LANES == 0
 
 
-def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """As `sgemm`. Where b is turned, k is a multiple of a vector's length, and c's rows have room for whole vectors,
-    also behind their end; elsewhere n is such a multiple."""
-    turned = on_the_stack(TURNED)
+def tiny_gemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """c = alpha · a @ b (+ c) as `small_gemm`, from where the matrices lie. If b is transposed, k is a multiple of a
+    vector's length, and c's rows have space for whole vectors, also behind their end; else n is such a multiple."""
+    turned = stack_floats(TURNED)
     a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
     add = intp(1 if beta != 0 else 0)
     for j in range(0, n, LANES):
@@ -340,15 +340,17 @@ def least(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c
             beside, apart = turned, intp(LANES)
             for at in range(0, k, LANES):
                 source = b + uintp((j * b_row + at) * 4)
-                turn(LANES, LANES, turned + uintp(at * LANES * 4), source, intp(b_row), intp(min(LANES, n - j) - 1))
+                transpose_block(
+                    LANES, LANES, turned + uintp(at * LANES * 4), source, intp(b_row), intp(min(LANES, n - j) - 1)
+                )
         i = 0
         while i + AT_ONCE <= m:
             of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
-            add_strip(LANES, AT_ONCE, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
+            gemm_strip(LANES, AT_ONCE, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
             i += AT_ONCE
         while i < m:
             of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
-            add_strip(LANES, 1, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
+            gemm_strip(LANES, 1, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
             i += 1
 
 
@@ -421,7 +423,7 @@ def cut(size, step, number, parts):
 RECTANGLES = Kernel(rectangles)
 
 
-def division_of(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDTH) -> tuple[int, int]:
+def thread_grid(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDTH) -> tuple[int, int]:
     """Rectangles side by side and one below the other: as little as possible is packed more than once, and every one
     has a tile, which is so high and wide."""
     most_across, most_down = -(-n // wide), -(-m // high)
@@ -430,10 +432,10 @@ def division_of(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDT
     return min(ways, key=lambda way: way[0] * m + way[1] * n, default=(1, 1))
 
 
-def floats(m: int, n: int, k: int, workers: int) -> int:
+def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
     """In which a product on so many threads packs."""
-    across, down = division_of(m, n, workers)
-    return across * down * room(-(-m // down) + ROWS, -(-n // across) + WIDTH, k, HIGH, WIDE)
+    across, down = thread_grid(m, n, workers)
+    return across * down * panel_floats(-(-m // down) + ROWS, -(-n // across) + WIDTH, k, HIGH, WIDE)
 
 
 def bound(
@@ -452,18 +454,18 @@ def bound(
     """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16. `relu`: what ReLU leaves of a is
     multiplied; where the `mask` is ≤ 0, c is 0."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
-    across, down = division_of(m, n, workers)
-    rooms = scratch[: floats(m, n, k, workers)].reshape(across * down, -1)
-    (c, c_row), *factors = (apart(each) for each in (c, a, b))
+    across, down = thread_grid(m, n, workers)
+    rooms = scratch[: scratch_floats(m, n, k, workers)].reshape(across * down, -1)
+    (c, c_row), *factors = (strided(each) for each in (c, a, b))
     steps = [
         (1, step) if turned else (step, 1)
         for (_, step), turned in zip(factors, (transpose_a, transpose_b), strict=True)
     ]
     of_a, of_b = (
-        (*step, HALF_FLOAT if is_narrow(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
+        (*step, BFLOAT16_BYTES if is_bfloat16(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
     )
     a, b = (flat.view(np.uint8) for flat, _ in factors)  # one type for all of them
-    flat_mask, mask_row = apart(mask)
+    flat_mask, mask_row = strided(mask)
     function = rectangle().ctypes
     if across * down > 1:
         given = (c, c_row, a, *of_a, b, *of_b, int(add), rooms, bias, int(relu), flat_mask, mask_row)

@@ -20,12 +20,12 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import blas
-from tapeless.kernels.cpu.compile import Bound
+from tapeless.kernels.cpu import dispatch
+from tapeless.kernels.cpu.compile import BoundKernel
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 
-SINGLY = 2  # times that a list runs call by call: a model that only lives for one step is not worth a loop
+SINGLE_RUNS = 2  # times that a list runs call by call: a model that only lives for one step is not worth a loop
 MOST_FLOPS = 1_000_000_000  # of a list's products: beyond, time goes into them, and an interrupt must not wait
 POINTER, WORD, STATUS = ir.PointerType(), ir.IntType(64), ir.IntType(32)
 FROM_C = {
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     words: list[int]
 
 
-class Listed:
+class CallList:
     """Calls that run in this order. What cannot be called this way runs by itself, between those that can."""
 
     def __init__(self, natives: list[Native]) -> None:
@@ -54,18 +54,18 @@ class Listed:
         self._stays = sum(map(_flops, natives)) > MOST_FLOPS
 
     def __call__(self) -> None:
-        if self._seen == SINGLY and not self._stays:
-            self._runs = uninterrupted(partial(as_one, self._natives))
+        if self._seen == SINGLE_RUNS and not self._stays:
+            self._runs = uninterrupted(partial(as_one_call, self._natives))
         self._seen += 1
         for run in self._runs:
             run()
 
 
 def _flops(native: Native) -> int:
-    return native.flops if isinstance(native, blas.Product) else 0
+    return native.flops if isinstance(native, dispatch.Gemm) else 0
 
 
-def as_one(natives: list[Native]) -> list[Native]:
+def as_one_call(natives: list[Native]) -> list[Native]:
     found: list[Native] = []
     waiting: list[tuple[Native, Entry]] = []
     for native in natives:
@@ -102,9 +102,9 @@ def _run(loop: Any, table: Any, blocks: Any, natives: list[Native]) -> None:
 
 
 def _entry(native: Native) -> Entry | None:
-    while isinstance(native, partial) and not native.args and not isinstance(native, Bound):
+    while isinstance(native, partial) and not native.args and not isinstance(native, BoundKernel):
         native = native.func
-    if isinstance(native, Bound):
+    if isinstance(native, BoundKernel):
         return _of_numba(native)
     if not isinstance(native, partial) or not hasattr(native.func, "argtypes"):
         return None
@@ -115,7 +115,7 @@ def _entry(native: Native) -> Entry | None:
     return Entry(address, kinds, False, [_word(value.value or 0) for value in native.args])
 
 
-def _of_numba(native: Bound) -> Entry | None:
+def _of_numba(native: BoundKernel) -> Entry | None:
     result = native.result
     kinds = tuple(result.target_context.call_conv.get_function_type(types.none, result.signature.args).args[2:])
     words: list[int] = []

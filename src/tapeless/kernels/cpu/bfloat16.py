@@ -20,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 HALF, WORD, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
-class Narrow(types.Hashable):  # type: ignore[misc]
+class BFloat16(types.Hashable):  # type: ignore[misc]
     """No number to Numba, which would ask NumPy what it is; but it turns into a float32 wherever one is asked for."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Narrow(types.Hashable):  # type: ignore[misc]
         return context.unify_pairs(types.float32, other) if isinstance(other, types.Float | types.Integer) else None
 
 
-NARROW = Narrow()
+NARROW = BFloat16()
 
 
-@register_model(Narrow)
-class NarrowModel(models.PrimitiveModel):  # type: ignore[misc]
+@register_model(BFloat16)
+class BFloat16Model(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, FLOAT)
 
@@ -48,13 +48,13 @@ class NarrowModel(models.PrimitiveModel):  # type: ignore[misc]
         return HALF
 
     def as_data(self, builder: Any, value: Any) -> Any:
-        return narrowed(builder, value)
+        return emit_rounded(builder, value)
 
     def from_data(self, builder: Any, value: Any) -> Any:
-        return widened(builder, value)
+        return emit_upcast(builder, value)
 
 
-def narrowed(builder: Any, value: Any) -> Any:
+def emit_rounded(builder: Any, value: Any) -> Any:
     """A float32 or a vector of them as bfloat16. NaN stays NaN."""
     lanes = getattr(value.type, "count", None)
     words, halves = (WORD, HALF) if lanes is None else (ir.VectorType(WORD, lanes), ir.VectorType(HALF, lanes))
@@ -70,26 +70,26 @@ def narrowed(builder: Any, value: Any) -> Any:
     return builder.trunc(kept, halves)
 
 
-def widened(builder: Any, value: Any) -> Any:
+def emit_upcast(builder: Any, value: Any) -> Any:
     lanes = getattr(value.type, "count", None)
     words, floats = (WORD, FLOAT) if lanes is None else (ir.VectorType(WORD, lanes), ir.VectorType(FLOAT, lanes))
     sixteen = ir.Constant(words, 16 if lanes is None else [16] * lanes)
     return builder.bitcast(builder.shl(builder.zext(value, words), sixteen), floats)
 
 
-@lower_cast(Narrow, types.Float)
-def narrow_to_float(context: Any, builder: Any, kind: Any, to: Any, value: Any) -> Any:
+@lower_cast(BFloat16, types.Float)
+def bfloat16_to_float(context: Any, builder: Any, kind: Any, to: Any, value: Any) -> Any:
     return context.cast(builder, value, types.float32, to)
 
 
-@lower_cast(types.Float, Narrow)
-@lower_cast(types.Integer, Narrow)
-def number_to_narrow(context: Any, builder: Any, kind: Any, to: Any, value: Any) -> Any:
+@lower_cast(types.Float, BFloat16)
+@lower_cast(types.Integer, BFloat16)
+def number_to_bfloat16(context: Any, builder: Any, kind: Any, to: Any, value: Any) -> Any:
     return context.cast(builder, value, kind, types.float32)
 
 
 @intrinsic
-def wide(typing: Any, value: Any) -> Any:
+def upcast(typing: Any, value: Any) -> Any:
     """As float32, where the context does not ask for one: `float64(wide(x[i]))`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -98,13 +98,13 @@ def wide(typing: Any, value: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-def is_narrow(value: Any) -> bool:
+def is_bfloat16(value: Any) -> bool:
     """An array of ml_dtypes' bfloat16."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "V"
 
 
 def type_of(value: Any) -> Any:
-    if not is_narrow(value):
+    if not is_bfloat16(value):
         return numba.typeof(value)
     layout = "C" if value.flags.c_contiguous else "A"
     return types.Array(NARROW, value.ndim, layout, readonly=not value.flags.writeable)
