@@ -57,7 +57,7 @@ def _take_code(old: Any, new: Any) -> None:
 def check_indices() -> None:
     """From here on kernels are compiled with every index checked, as tests/kernels/test_bounds.py has them. Not by way
     of Numba's cache, which does not tell the two apart."""
-    from numba.core import config
+    from tapeless.kernels.cpu.numba_internals import config
 
     config.BOUNDSCHECK = 1
     _compile_afresh(lambda name: True)
@@ -78,9 +78,8 @@ def _touched(function: str, code: CodeType) -> set[str]:
 
 def _compile_afresh(concerned: Callable[[str], bool]) -> None:
     """These kernels are not taken from Numba's cache, nor put there."""
-    from numba.core.caching import NullCache
-
     from tapeless.kernels.cpu import Kernel
+    from tapeless.kernels.cpu.numba_internals import NullCache
 
     form_of = Kernel._made
 

@@ -13,9 +13,9 @@ import llvmlite.ir as ir
 import numba
 import numpy as np
 from numba import types
-from numba.core.imputils import lower_cast
-from numba.core.typeconv import Conversion
 from numba.extending import intrinsic, models, register_model
+
+from tapeless.kernels.cpu.numba_internals import Conversion, lower_cast
 
 HALF, WORD, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 

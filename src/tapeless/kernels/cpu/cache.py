@@ -19,8 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import FunctionCache
-from numba.core.registry import cpu_target
+from tapeless.kernels.cpu.numba_internals import FunctionCache, cpu_target
 
 DOOR = "tapeless.kernels.cpu"
 KERNELS = ("tapeless.kernels.", "tapeless.ops.")  # where something may stand that is compiled

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple, cast
 import llvmlite.ir as ir
 import numpy as np
 from numba import types
-from numba.core.callconv import RETCODE_NONE, RETCODE_OK
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import dispatch
 from tapeless.kernels.cpu.compile import BoundKernel
+from tapeless.kernels.cpu.numba_internals import RETCODE_NONE, RETCODE_OK, cpu_target, global_compiler_lock
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 import numba
-from numba.core import sigutils
-from numba.core.ccallback import CFunc
 
 from tapeless.kernels.cpu.cache import keep_on_disk
+from tapeless.kernels.cpu.numba_internals import CFunc
 from tapeless.kernels.cpu.outline import OPTIONS
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 
@@ -27,7 +26,7 @@ def c_function(signature: Any, function: Any) -> Any:
 
 
 def _compiled(signature: Any, function: Any) -> Any:
-    form = CFunc(function, sigutils.normalize_signature(signature), {}, OPTIONS)
+    form = CFunc(function, (signature.args, signature.return_type), {}, OPTIONS)
     keep_on_disk(form, function)
     form.compile()
     return form

@@ -14,7 +14,6 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numba import float32, intp, prange, types, uintp
-from numba.core import config
 from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.bfloat16 import is_bfloat16
@@ -37,6 +36,7 @@ from tapeless.kernels.cpu.microkernels_bfloat16 import (
     store_word,
 )
 from tapeless.kernels.cpu.microkernels_float32 import LINE, features_of, prefetch_tile, stack_floats
+from tapeless.kernels.cpu.numba_internals import config
 from tapeless.kernels.cpu.vector import inlined
 from tapeless.kernels.native import Native
 

@@ -18,11 +18,10 @@ from typing import Any
 import llvmlite.ir as ir
 import numba
 from numba import intp, types
-from numba.core import cgutils
-from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
 
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu.numba_internals import Flags, compile_internal
 from tapeless.kernels.cpu.vector import EXACT, WITHIN
 
 PARALLEL_FOR = "tapeless_parallel_for"  # the symbol under which machine code finds `pool.parallel_for`
@@ -178,11 +177,12 @@ def share(typing, part, count, threads, values):
         library = context.active_code_library
         result = compile_internal(typing, context, library, dispatcher.py_func, kinds, types.none, flags, {})
         part = context.declare_function(builder.module, result.fndesc)
-        given = cgutils.unpack_tuple(builder, arguments[3])
+        given = [builder.extract_value(arguments[3], number) for number in range(len(values))]
         # Of a part that has failed, the status and where its exception lies; then the values.
         block = ir.LiteralStructType([STATUS, WORD, *(each.type for each in given)])
         run = _range_runner(context, builder.module, part, kinds, block)
-        memory = cgutils.alloca_once(builder, block)
+        with builder.goto_entry_block():
+            memory = builder.alloca(block)
         for number, value in enumerate([STATUS(0), WORD(0), *given]):
             builder.store(value, _field(builder, memory, number))
         first, there = WORD(0), builder.ptrtoint(memory, WORD)

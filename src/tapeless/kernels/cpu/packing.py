@@ -6,7 +6,6 @@ from __future__ import annotations
 import platform
 
 from numba import intp, uintp
-from numba.core import config
 
 from tapeless.kernels.cpu.microkernels_float32 import (
     LINE,
@@ -18,6 +17,7 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     tiles_for,
     transpose_block,
 )
+from tapeless.kernels.cpu.numba_internals import config
 from tapeless.kernels.cpu.vector import inlined
 
 TILES = tiles_for(config.CPU_FEATURES, platform.machine())

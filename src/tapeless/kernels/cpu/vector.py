@@ -11,8 +11,9 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 from numba import float32, int32, njit
-from numba.core import config
 from numba.extending import intrinsic
+
+from tapeless.kernels.cpu.numba_internals import config
 
 EXACT = {"contract"}
 WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # of functions that machine code alone calls
