@@ -51,7 +51,7 @@ def commands(folder: str, steps: int, vocab: int, model: Sequence[str], lora: Se
         "tokens": ["tokenize", SOURCE, "--tokenizer", "bpe", "--vocab", str(vocab), "--out", f"{folder}/tokens"],
         "base": ["train", "llama-4x256", "--data", f"{folder}/tokens", "--steps", str(steps), *model, "--out", base],
         "before": ["evaluate", base, "--data", held_out],
-        "tuned": ["train", "--from", base, "--data", f"{folder}/chats.jsonl", *lora, "--out", tuned],
+        "tuned": ["train", "--init-from", base, "--data", f"{folder}/chats.jsonl", *lora, "--out", tuned],
         "after": ["evaluate", tuned, "--data", held_out],
     }
 

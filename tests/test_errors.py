@@ -39,7 +39,7 @@ def test_another_number_is_another_thing(value):
 
 def test_a_slip_of_the_fingers():
     assert "did you mean 'float64'" in str(unknown("dtype", "flaot64", ("float32", "float64")))
-    assert "did you mean 'heads'" in str(unknown("field", "n_head", OVERRIDABLE))
+    assert "here it is called 'heads'" in str(unknown("field", "n_head", OVERRIDABLE))
     assert "choose one of activation" in str(unknown("field", "dilation", OVERRIDABLE))  # and not recompute
 
 

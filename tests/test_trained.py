@@ -182,7 +182,9 @@ def test_what_was_trained_on_in_python_is_saved_and_is_a_run(text, tmp_path):
     assert again.loss(LINE) == after
     assert again.step == 30 + loaded.model.steps
     assert again.generate("the", 5) == loaded.generate("the", 5)
-    done = command("train", "--from", "mine", "--data", str(text.parent / "fox.txt"), "--steps", "2", folder=tmp_path)
+    done = command(
+        "train", "--init-from", "mine", "--data", str(text.parent / "fox.txt"), "--steps", "2", folder=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     done = command("export", "mine", "gpt", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TEXT = "".join(f"line {number} of a text to learn from\n" for number in range(200))
-SMALL = "--layers 1 --channels 16 --heads 2 --time 16 --steps 20"
+SMALL = "--set layers=1 --set channels=16 --set heads=2 --time 16 --steps 20"
 USES = (
     "tapeless --version",
     "tapeless train --epochs 2",

@@ -5,9 +5,10 @@ import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from tapeless.synonyms import in_our_words
+
 LONGEST_NAME = 80  # comparing what is longer takes long and finds nothing
 MOST_SUGGESTED, MOST_LISTED = 8, 60
-RENAMED = {"dtype": "precision"}  # what was called otherwise before
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = _brief.maxlong = LONGEST_NAME
 brief = _brief.repr  # a value can be of any length; a sentence cannot
@@ -32,8 +33,8 @@ class NotYetError(TapelessError):
 def unknown(what: str, value: object, known: Iterable[str]) -> TapelessError:
     """`value` is not one of `known`: suggest what may have been meant, else say what there is."""
     names = sorted({*known}, key=_natural)
-    if isinstance(value, str) and RENAMED.get(value) in names:
-        return TapelessError(f"unknown {what} {value!r}: it is called {RENAMED[value]!r} now.")
+    if isinstance(value, str) and (called := in_our_words(value, names)):
+        return TapelessError(f"unknown {what} {value!r}: {called}.")
     near = _meant(value.lower(), names) if isinstance(value, str) else []
     hint = f"did you mean {near[0]!r}?" if len(near) == 1 else "choose one of " + _listed(near or names) + "."
     if len(names) == 1:

@@ -19,10 +19,11 @@ from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.scores import SCORES
 from tapeless.labelling.source import SOURCE, STATISTICS, read_source
-from tapeless.model import DEFAULT_BACKEND, Model
+from tapeless.model import Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
 from tapeless.shown import Sheet, Shown
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.chat.talk import Talk
 from tapeless.tasks.chat.template import FILE as CHAT
 from tapeless.tasks.conversations import speech_of
@@ -221,7 +222,7 @@ class Trained(Shown):
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """The weights as they are now, as a run of its own, that can be loaded, sampled, exported, or trained further
-        with `tapeless train --from`. The folder must not be there yet."""
+        with `tapeless train --init-from`. The folder must not be there yet."""
         if not isinstance(folder, str | os.PathLike) or "\0" in str(folder):
             raise TapelessError(f"a run is saved in a folder, and {brief(folder)} is the path of none: give one.")
         out = user_path(Path(folder))

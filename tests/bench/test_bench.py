@@ -14,7 +14,7 @@ from tapeless import TapelessError
 from tapeless.bench.race import Contender, Work, contenders, race
 from tests.screens import columns
 
-SMALL = ("--layers", "1", "--channels", "16", "--heads", "2")
+SMALL = ("--set", "layers=1", "--set", "channels=16", "--set", "heads=2")
 
 
 def bench(*words: str, **environment: str) -> subprocess.CompletedProcess:

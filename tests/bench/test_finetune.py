@@ -85,7 +85,9 @@ def test_all_of_it_small(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, value in {"tapeless": called, "SOURCE": "library", "ROOT": Path("library")}.items():
         monkeypatch.setattr(finetune, name, value)
-    small = "--layers 1 --channels 16 --heads 2 --kv-heads 1 --hidden 16 --time 96 --batch 1 --record 0"
+    small = (
+        "--set layers=1 --set channels=16 --set heads=2 --set kv_heads=1 --set hidden=16 --time 96 --batch 1 --record 0"
+    )
     asked = {
         "--folder": "runs/small",
         "--steps": "2",
@@ -109,7 +111,11 @@ def test_all_of_it_small(tmp_path, monkeypatch, capsys):
     assert told.startswith(f"before\n{finetune.BEGIN}\n")
     assert told.endswith(f"{finetune.END}\nafter\n")
     assert "old" not in told.split(finetune.BEGIN)[1].split("\n")
-    for command in ("$ tapeless tokenize library", "$ tapeless train --from runs/small/base", "> What does module"):
+    for command in (
+        "$ tapeless tokenize library",
+        "$ tapeless train --init-from runs/small/base",
+        "> What does module",
+    ):
         assert command in told
     assert ran[-1][:2] == ("chat", "runs/small/tuned")
     with pytest.raises(SystemExit, match="is there already"):

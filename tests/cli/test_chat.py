@@ -14,7 +14,7 @@ from tapeless.generate import Decoder
 from tapeless.tasks.chat.template import FILE
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
-from tests.screens import document, refusal, screen
+from tests.screens import document, screen
 
 SMALL = {"layers": 1, "channels": 32, "heads": 4, "kv_heads": 2, "hidden": 48}
 
@@ -70,7 +70,7 @@ def test_nothing_but_an_answer_is_wider_than_the_terminal(run, width, monkeypatc
     assert "in ⟦ ⟧: learned; the rest is read. By the plain chat template, bytes." in " ".join(shown.split())
     shown = screen("tokenize", "chats.jsonl", "--out", f"tokens-{width}", width=width)
     assert "to train on" in shown
-    assert "train --from RUN --data" in " ".join(shown.split())
+    assert "train --init-from RUN --data" in " ".join(shown.split())
 
 
 def test_what_is_shown_as_json_is_all_of_the_text(run):
@@ -78,13 +78,6 @@ def test_what_is_shown_as_json_is_all_of_the_text(run):
     assert len(found) == 3
     parts = [(part["text"], part["learned"]) for part in found[0]["parts"]]
     assert parts == [("User:\nSay a.\n\nAssistant:\n", False), ("a!<|endoftext|>", True), ("\n", False)]
-
-
-def test_show_and_conversations_refuse_what_has_no_effect(run, tmp_path):
-    (tmp_path / "a.txt").write_text("text")
-    assert "--show would have no effect" in refusal("tokenize", tmp_path / "a.txt", "--show")
-    assert "--out would have no effect" in refusal("tokenize", run.parent / "chats.jsonl", "--show", "--out", "x")
-    assert "--field would have no effect" in refusal("tokenize", run.parent / "chats.jsonl", "--field", "prompt")
 
 
 BAD = b"Say a.\n/quit now\nSay <|endoftext|>.\n" + b"x" * 200 + b"\nSay \xff.\nSay b.\n"
@@ -120,7 +113,7 @@ def test_what_no_answer_could_be_drawn_by_is_refused_at_once(run):
 
 def test_a_blank_lets_be_said_what_is_no_command(run):
     assert asked(run, " /quit now\n").exit_code == 0
-    assert "--seed would have no effect" in str(asked(run, "", "--temperature", "0", "--seed", "3").exception)
+    assert "seed would have no effect" in str(asked(run, "", "--temperature", "0", "--seed", "3").exception)
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_program(run, monkeypatch):

@@ -30,7 +30,7 @@ disk.perform, growing.Growing.add = perform, adding
 main()
 """
 QUESTION = "or quit? "
-SMALL = ("--layers", "1", "--channels", "8", "--backend", "reference")  # which starts without Numba
+SMALL = ("--set", "layers=1", "--set", "channels=8", "--backend", "reference")  # which starts without Numba
 NEW = ("train", *SMALL, "--epochs", "4", "--save-every", "250", "--eval-every", "500", "--out", "run")
 
 

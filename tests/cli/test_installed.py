@@ -9,7 +9,20 @@ import zipfile
 import pytest
 from tools.wheel_check import build, outside
 
-TINY = ["--layers", "1", "--channels", "8", "--heads", "2", "--time", "8", "--steps", "3", "--backend", "reference"]
+TINY = [
+    "--set",
+    "layers=1",
+    "--set",
+    "channels=8",
+    "--set",
+    "heads=2",
+    "--time",
+    "8",
+    "--steps",
+    "3",
+    "--backend",
+    "reference",
+]
 
 
 @pytest.fixture(scope="module")

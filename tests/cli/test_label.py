@@ -18,7 +18,7 @@ from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.train.run import Run
 from tests.labelling.signal.made import bursts
 
-TINY = ("--layers", "1", "--channels", "8", "--heads", "2", "--time", "64", "--batch", "8")
+TINY = ("--set", "layers=1", "--set", "channels=8", "--set", "heads=2", "--time", "64", "--batch", "8")
 GENOME = ("--fasta", "genome.fa", "--gff", "genes.gff3")
 SIGNAL = ("--signal", "signal.npy", "--labels", "labels.npy")
 
@@ -311,7 +311,7 @@ BAD = [
     ((*GENOME, "--validation", "1.5"), "validation must be a share"),
     ((*GENOME, "--scales", "3,x"), "--scales must be numbers"),
     ((*GENOME, "--scales", "3,-1"), "a scale must be"),
-    ((*GENOME, "--heads", "5"), "heads=5"),
+    ((*GENOME, "--set", "heads=5"), "heads=5"),
     ((*GENOME, "--steps", "5", "--epochs", "1"), "choose one"),
     ((*GENOME, "--lr", "nan"), "lr must be"),
     ((*GENOME, *TINY, "--batch", "3000"), "a batch of 3000 windows"),

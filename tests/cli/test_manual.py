@@ -94,7 +94,7 @@ def folder(tmp_path_factory):
         (["plan", "gpt2-1"], ["gpt2-124m", "gpt2-1558m"]),
         (["plan", "runs/mine-001"], ["runs/mine-001"]),
         (["sample", "runs/"], ["runs/mine-001", "runs/mine-002"]),
-        (["train", "--from", "runs/mine-002"], ["runs/mine-002"]),
+        (["train", "--init-from", "runs/mine-002"], ["runs/mine-002"]),
         (["help", "optim"], ["optimizers"]),
     ],
 )

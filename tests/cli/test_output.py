@@ -12,12 +12,12 @@ from tapeless.train import checkpoint
 
 TINY = (
     "train",
-    "--layers",
-    "1",
-    "--channels",
-    "8",
-    "--heads",
-    "2",
+    "--set",
+    "layers=1",
+    "--set",
+    "channels=8",
+    "--set",
+    "heads=2",
     "--backend",
     "reference",
     "--steps",

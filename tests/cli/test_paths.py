@@ -8,7 +8,20 @@ import pytest
 from tapeless.cli.paths import quoted
 from tests.cli.typed import typed
 
-QUICK = ("--layers", "1", "--channels", "16", "--heads", "2", "--time", "16", "--steps", "1", "--backend", "reference")
+QUICK = (
+    "--set",
+    "layers=1",
+    "--set",
+    "channels=16",
+    "--set",
+    "heads=2",
+    "--time",
+    "16",
+    "--steps",
+    "1",
+    "--backend",
+    "reference",
+)
 
 
 def tapeless(*words, folder):

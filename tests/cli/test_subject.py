@@ -25,9 +25,9 @@ def run(tmp_path_factory):
 def test_plan_of_a_run_is_the_plan_of_its_model(run):
     planned = document("plan", run)
     assert (planned["batch"], planned["time"], planned["precision"]) == (5, 8, "float64")
-    recipe = open_run(run).recipe()
-    assert recipe.optimizer.beta1 == 0.8
-    assert planned["parameters"] == open_run(run).program().parameters
+    spec = open_run(run).spec()
+    assert spec.optimizer.beta1 == 0.8
+    assert planned["parameters"] == open_run(run).spec().program().parameters
     assert {"tokens.weight"} == {each["name"] for each in planned["buffers"] if each["kind"] == "frozen"}
     assert document("plan", run, "-B", "6")["peak_bytes"] > planned["peak_bytes"]
     on_cpu = document("plan", run, "--backend", "cpu")
@@ -38,14 +38,14 @@ def test_plan_of_a_run_is_the_plan_of_its_model(run):
 def test_a_plan_names_what_frozen_matrices_are_held_in(run):
     words = ("plan", run, "--memory", "300MiB")  # of which nothing is left to look for a batch in
     assert document(*words)["frozen_precision"] is None
-    held = document(*words, "--frozen-precision", "bfloat16")
+    held = document(*words, "--set", "frozen_precision=bfloat16")
     assert (held["precision"], held["frozen_precision"]) == ("float64", "bfloat16")
-    shown = screen(*words, "--frozen-precision", "bfloat16", width=200)
+    shown = screen(*words, "--set", "frozen_precision=bfloat16", width=200)
     assert "reference backend, float64 with frozen matrices in bfloat16" in shown
 
 
 def test_explain_of_a_run_is_its_own_step(run):
-    calls, program = document("explain", run), open_run(run).program()
+    calls, program = document("explain", run), open_run(run).spec().program()
     assert [call["op"] for call in calls] == [call.op for call in program.calls]
     assert [call["results"][0]["shape"] for call in calls] == [
         list(call.writes[0].view.shape) for call in program.calls
@@ -63,7 +63,7 @@ def test_values_are_those_of_the_runs_weights(run):
         return next(r["norm"] for c in calls for r in c["results"] if c["op"] == "linear" and c["phase"] == "forward")
 
     assert norm_of_first(run) == norm_of_first(run)
-    fresh = document("explain", "ops-102k", "--layers", "1", "--channels", "16", "-B", "5", "--values")
+    fresh = document("explain", "ops-102k", "--set", "layers=1", "--set", "channels=16", "-B", "5", "--values")
     first = next(r["norm"] for c in fresh for r in c["results"] if c["op"] == "linear" and c["phase"] == "forward")
     assert norm_of_first(run) != pytest.approx(first, rel=1e-4)
 
@@ -72,11 +72,11 @@ def test_check_of_a_run_proves_its_own_model(run):
     report = document("check", run)
     assert report["ok"]
     (wiring,) = report["wiring"]
-    assert wiring["parameters"] == open_run(run).program().parameters
-    assert wiring["gradients"] == len(open_run(run).program().trained)
+    assert wiring["parameters"] == open_run(run).spec().program().parameters
+    assert wiring["gradients"] == len(open_run(run).spec().program().trained)
     assert not any(each["tensor"] == "tokens.weight" for each in report["report"] if "small" in each["configuration"])
     fast = document("check", run, "--fast")
-    assert fast["elements"] == sum(weight.elements for weight in open_run(run).program().trained)
+    assert fast["elements"] == sum(weight.elements for weight in open_run(run).spec().program().trained)
 
 
 def test_check_of_a_run_on_a_backend(run):
@@ -88,17 +88,15 @@ def test_check_of_a_run_on_a_backend(run):
 
 
 def test_check_takes_what_is_frozen():
-    report = document("check", "cllm", "--frozen", "blocks.*", "--fast")
+    report = document("check", "cllm", "--set", "frozen=blocks.*", "--fast")
     assert {each["tensor"].split(".")[0] for each in report["report"]} == {"tokens", "positions", "norm"}
-    assert "is the name of no weight" in refusal("check", "cllm", "--frozen", "blocs.*")
-    assert "name a preset or a run" in refusal("check", "--frozen", "blocks.*")
+    assert "is the name of no weight" in refusal("check", "cllm", "--set", "frozen=blocs.*")
+    assert "name a preset or a run" in refusal("check", "--set", "frozen=blocks.*")
 
 
 def test_a_run_whose_layers_a_small_model_lacks_is_proven_too():
-    frozen = [
-        word for pattern in ("tokens.*", "positions.*", "norm.*", "blocks.[0-2].*") for word in ("--frozen", pattern)
-    ]
-    report = document("check", "gpt2-4x256", *frozen)
+    frozen = "frozen=tokens.*,positions.*,norm.*,blocks.[0-2].*"
+    report = document("check", "gpt2-4x256", "--set", frozen)
     assert report["ok"]
     assert report["wiring"][0]["gradients"] == 12
 
@@ -126,7 +124,7 @@ def test_a_slip_in_what_is_frozen_does_not_keep_a_run_from_being_read(run, froze
     opened = open_run(run)
     write_configuration(made, opened.request(), opened.preset().override(frozen=(frozen,)))
     model, _, _ = made.model("newest", backend="reference")
-    assert model.parameters == open_run(run).program().parameters
+    assert model.parameters == open_run(run).spec().program().parameters
     assert "frozen" in refusal("train", "--resume", made.folder, "--steps", "9")
 
 
@@ -145,7 +143,7 @@ def test_the_plan_ends_with_the_answer():
         "With 4GB: it does not fit.",
         "Its weights and optimizer's state alone take 4.0 GiB.",
     ]
-    added_up = screen("plan", "gpt2-350m", "--memory", "4GB", "-T", "64", "--no-lean").splitlines()
+    added_up = screen("plan", "gpt2-350m", "--memory", "4GB", "-T", "64", "--set", "lean=false").splitlines()
     assert added_up[-1] == "Its weights, gradients and optimizer's state alone take 5.3 GiB."
     tight = screen("plan", "ops-102k", "--memory", "302MiB", "-B", "900").splitlines()
     assert "does not fit" in tight[-2]
@@ -156,9 +154,8 @@ def test_the_plan_folds_equal_layers_and_tells_weight_from_bias():
     rows = [line.split()[0] for line in shown.splitlines() if line.startswith("blocks.")]
     for name in ("weight", "bias", "dweight", "dbias"):
         assert rows.count(f"blocks.0–11.attn.proj.{name}") == 1
-    frozen = screen(
-        "plan", "gpt2-124m", "-T", "64", "--frozen", "blocks.[0-2].*", "--frozen", "blocks.5.*", "--memory", "1GB"
-    )
+    words = ("plan", "gpt2-124m", "-T", "64", "--memory", "1GB")
+    frozen = screen(*words, "--set", "frozen=blocks.[0-2].*,blocks.5.*")
     kinds = [line.split()[:2] for line in frozen.splitlines() if line.startswith("blocks.")]
     assert ["blocks.0–2,5.mlp.up.bias", "frozen"] in kinds
     assert ["blocks.3–4,6–11.mlp.up.bias", "weight"] in kinds

@@ -13,7 +13,20 @@ from tapeless.train import checkpoint
 from tapeless.train.metrics import read_metrics
 from tests.cli.typed import typed
 
-SMALL = ("--layers", "1", "--channels", "16", "--heads", "2", "--context", "32", "--time", "16", "--batch", "4")
+SMALL = (
+    "--set",
+    "layers=1",
+    "--set",
+    "channels=16",
+    "--set",
+    "heads=2",
+    "--set",
+    "context=32",
+    "--time",
+    "16",
+    "--batch",
+    "4",
+)
 
 
 def tapeless(*words, folder, columns=120):
@@ -47,9 +60,10 @@ def place(tmp_path_factory):
         "run",
         "--tokenizer",
         "bpe",
-        "--vocab",
-        "300",
-        "--tensorboard",
+        "--set",
+        "vocab=300",
+        "--set",
+        "tensorboard=true",
         "--sample",
         "the quick",
         folder=folder,
@@ -119,13 +133,24 @@ def test_out_and_in_again_and_further(place):
     other = result_of("sample", "imported", *words, folder=folder)
     assert one["tokens"] == other["tokens"]
     tuned = result_of(
-        "train", "--from", "imported", "--data", "text", "--steps", "5", "--time", "16", "--out", "tuned", folder=folder
+        "train",
+        "--init-from",
+        "imported",
+        "--data",
+        "text",
+        "--steps",
+        "5",
+        "--time",
+        "16",
+        "--out",
+        "tuned",
+        folder=folder,
     )
     first = next(line for line in read_metrics(folder / "run") if line["kind"] == "evaluation")
     assert tuned["val_loss"] < first["loss"] - 0.3  # it went on from what was learned
-    wrong = tapeless("train", "--from", "imported", "--data", "text", "--layers", "3", folder=folder)
+    wrong = tapeless("train", "--init-from", "imported", "--data", "text", "--set", "layers=3", folder=folder)
     assert "layers belongs to the model" in wrong.stderr
-    assert "weights without a training" in tapeless("train", "--resume", "imported", folder=folder).stderr
+    assert "weights and no training" in tapeless("train", "--resume", "imported", folder=folder).stderr
 
 
 def test_tokens_made_beforehand(place):
@@ -287,7 +312,7 @@ def test_nan_ends_with_a_sentence_and_a_whole_checkpoint(place):
 def test_a_narrow_terminal_and_a_log(tmp_path):
     for columns in (30, 50, 200):
         done = tapeless(
-            "train", "--epochs", "1", "--channels", "8", "--out", f"at{columns}", folder=tmp_path, columns=columns
+            "train", "--epochs", "1", "--set", "channels=8", "--out", f"at{columns}", folder=tmp_path, columns=columns
         )
         assert done.returncode == 0, done.stderr
         assert "\x1b" not in done.stdout  # no terminal, no escapes

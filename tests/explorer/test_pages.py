@@ -652,7 +652,7 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.toml").write_bytes((runs[0] / "config.toml").read_bytes())
-    header = header_of(open_run(runs[0]).program())
+    header = header_of(open_run(runs[0]).spec().program())
     rows = np.random.default_rng(0).lognormal(-6, 3, (10_000, header.width)).astype("<f4")
     rows[:, 0], rows[:, 1] = np.arange(1, 10_001), 0
     (run / "records.f32").write_bytes(header.encoded() + rows.tobytes())

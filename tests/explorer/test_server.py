@@ -87,7 +87,7 @@ def test_heat_and_rows_are_the_record(server, runs):
 
 
 def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
-    program = open_run(runs[0]).program()
+    program = open_run(runs[0]).spec().program()
     plan = server.get("/api/runs/0/plan")
     assert plan["calls"] == len(program.calls)
     assert len(plan["why"]) == len(plan["buffers"])

@@ -198,7 +198,7 @@ def test_a_resume_that_is_refused_keeps_nothing(tmp_path):
 
 def test_the_command_says_so(tmp_path):
     running = _start(
-        ("train", "--epochs", "1000", "--channels", "8", "--backend", "reference", "--out", "run"), tmp_path
+        ("train", "--epochs", "1000", "--set", "channels=8", "--backend", "reference", "--out", "run"), tmp_path
     )
     try:
         done = tapeless("train", "--resume", "run", "--steps", "9", folder=tmp_path)

@@ -130,7 +130,6 @@ def test_what_kind_a_file_is_its_first_row_says(tmp_path, chats):
     assert kind_of(str(chats)) is conversations.KIND
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     assert kind_of(str(tmp_path / "rows.jsonl")) is text.KIND
-    assert conversations.KIND.unused(str(chats), False).keys() == {"field", "column"}
 
 
 def test_a_model_that_cannot_learn_text_is_refused(tmp_path, chats):

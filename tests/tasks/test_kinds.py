@@ -12,10 +12,9 @@ from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.run import KIND as LABELLED
 from tapeless.model import Model
 from tapeless.tasks import operations, text
-from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens
-from tapeless.tasks.kinds import KINDS, kind_of, usual_data
+from tapeless.tasks.kinds import kind_of, usual_data
 from tapeless.tasks.operations import LENGTH, WORDS, Operations, final_scores, spell
 from tapeless.tasks.task import Ended
 from tapeless.tasks.text import Text, continuation
@@ -52,22 +51,8 @@ def test_defaults_are_those_of_settings_that_were_not_given(kind):
     assert set(kind.defaults) <= names
     assert all(getattr(Settings(), name) is None for name in kind.defaults), "else nobody could tell what was given"
     assert ("time" in kind.defaults) == (kind.length is None)
-    assert set(kind.unused("operations", False)) <= names
     for name in names:
         assert usual_settings(name, [kind]) == {kind.name: kind.defaults.get(name, getattr(Settings(), name))}
-
-
-def test_settings_that_mean_nothing_to_a_task(tmp_path):
-    assert "sample" in operations.KIND.unused("operations", False)
-    np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
-    folder = str(tmp_path)
-    assert set(text.KIND.unused(folder, False)) == {*READING_HELP, "tokenizer", "validation"}
-    assert set(text.KIND.unused(str(tmp_path / "train.bin"), False)) == {*READING_HELP, "tokenizer"}, (
-        "of which a share is held out"
-    )
-    assert set(text.KIND.unused("notes.txt", True)) == {"tokenizer"}
-    assert not text.KIND.unused("notes.txt", False)
-    assert len(KINDS) == 3
 
 
 def test_operations_say_what_was_answered(tmp_path):

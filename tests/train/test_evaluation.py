@@ -273,7 +273,7 @@ ASKED = {
     "attend": lambda run, out: attend(run, "a façade", backend="reference"),
     "attend over training": lambda run, out: over_training(run, "a façade", backend="reference"),
     "export": lambda run, out: export_run(run, out / "theirs", "best"),
-    "train --from": lambda run, out: start(Request("gpt2-4x256", {}, Settings(data=str(out))), out / "on", base=run),
+    "init-from": lambda run, out: start(Request("gpt2-4x256", {}, Settings(data=str(out))), out / "on", base=run),
 }
 
 

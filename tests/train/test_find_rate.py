@@ -18,7 +18,7 @@ from tapeless.train import find_rate as finding
 from tapeless.train.find_rate import Kept, RateFound, Swept, Tried, find_rate
 from tapeless.train.rate_picture import picture
 
-SMALL = ["--layers", "1", "--channels", "8", "--heads", "2", "--steps", "16", "--batch", "8"]
+SMALL = ["--set", "layers=1", "--set", "channels=8", "--set", "heads=2", "--steps", "16", "--batch", "8"]
 
 
 def learning():
@@ -132,7 +132,6 @@ def test_the_command_suggests_and_writes_nothing_else(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--lr", "0.1"], "--lr would have no effect, as it is what --find-lr looks for"),
         (["--resume", "runs/x"], "--find-lr looks for the rate of a run that begins"),
         (["--out", "runs/x"], "--out must end in .svg, not 'runs/x'"),
         (["--out", "nowhere/x.svg"], "nowhere is no folder"),

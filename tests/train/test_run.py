@@ -28,17 +28,8 @@ def test_a_program_comes_from_a_run_and_allocates_nothing(request_made, tmp_path
     trained = session.trainer.model.program
     session.run.release()
     monkeypatch.setattr("tapeless.backends.engine.Arena.__init__", lambda *given: pytest.fail("made an arena"))
-    found = open_run(tmp_path / "run").program()
+    found = open_run(tmp_path / "run").spec().program()
     assert [call.arguments for call in found.calls] == [call.arguments for call in trained.calls]
     assert [call.scalars for call in found.calls] == [call.scalars for call in trained.calls]
     assert found.buffers == trained.buffers
     assert found.partners == trained.partners
-
-
-def test_a_run_whose_precision_was_called_dtype_still_opens(tmp_path):
-    request = Request("ops-102k", {"layers": 1}, Settings(batch=5, steps=2, backend="reference", precision="float32"))
-    start(request, tmp_path / "run").run.release()
-    config = tmp_path / "run" / "config.toml"
-    earlier = config.read_text().replace('precision = "float32"', 'dtype = "float32"')
-    config.write_text(earlier.replace("format = 2\n", ""))
-    assert open_run(tmp_path / "run").request().settings.precision == "float32"

@@ -67,7 +67,7 @@ def edited(folder, before, after):
 def test_what_would_make_it_another_run_is_refused(half, before, after, named):
     edited(half, before, after)
     kept = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}
-    with pytest.raises(TapelessError, match=named + ".*put that back, or start a new run with --from"):
+    with pytest.raises(TapelessError, match=named + ".*put that back, or start a new run with --init-from"):
         resume(half, {}, {})
     assert {path: path.read_bytes() for path in half.rglob("*") if path.is_file()} == kept
 

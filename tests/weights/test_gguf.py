@@ -313,7 +313,6 @@ def test_the_command_writes_a_file_whole_or_not_at_all(tmp_path, spec, monkeypat
     assert document("export", "run", "n.gguf", "--gguf", "--precision", "float16")["file"] == "n.gguf"
     assert read(tmp_path / "m.gguf")[0]["tokenizer.chat_template"] == CHATML
     assert "exists already" in refusal("export", "run", "m.gguf", "--gguf")
-    assert "--merge would have no effect, as a GGUF" in refusal("export", "run", "o.gguf", "--gguf", "--merge")
     assert "is called ….gguf" in refusal("export", "run", "m", "--gguf")
     assert "unknown precision" in refusal("export", "run", "o.gguf", "--gguf", "--precision", "int8")
     monkeypatch.setitem(sys.modules, "gguf", None)

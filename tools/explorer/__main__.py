@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "explorer"
 TWIN = [
     "ops-102k",
-    "--layers",
-    "24",
-    "--channels",
-    "32",
-    "--heads",
-    "4",
+    "--set",
+    "layers=24",
+    "--set",
+    "channels=32",
+    "--set",
+    "heads=4",
     "--warmup",
     "0",
     "--steps",
@@ -29,9 +29,9 @@ TWIN = [
     "4",
 ]
 RUNS = {
-    "post-norm": (*TWIN, "--placement", "post"),
-    "pre-norm": (*TWIN, "--placement", "pre"),
-    "teaching": ("ops-102k", "--keep", "12"),
+    "post-norm": (*TWIN, "--set", "placement=post"),
+    "pre-norm": (*TWIN, "--set", "placement=pre"),
+    "teaching": ("ops-102k", "--set", "keep=12"),
 }
 SHOTS = (  # name, view, runs, width, height, light or dark
     ("replay", "replay", ("teaching",), 1280, 800, "light"),

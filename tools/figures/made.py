@@ -228,7 +228,7 @@ def _fine_tuning() -> str:
     for said, fields in (
         ("all", dict[str, Any]()),
         ("`--lora 16`", {"lora": 16}),
-        ("`--lora 16 --lora-targets q,v`", {"lora": 16, "lora_targets": ("q", "v")}),
+        ("`--lora 16 --set lora_targets=q,v`", {"lora": 16, "lora_targets": ("q", "v")}),
         ("`--train norms`", {"train": ("norms",)}),
         ("`--train blocks.29,norm`", {"train": ("blocks.29", "norm")}),
     ):

@@ -21,7 +21,7 @@ def main() -> None:
 
 def _status() -> int:
     from tapeless.cli.output import OutputError, say
-    from tapeless.errors import RENAMED, TapelessError
+    from tapeless.errors import TapelessError
 
     try:
         from tapeless.cli.commands import COMMANDS, make_app
@@ -33,11 +33,9 @@ def _status() -> int:
         say(f"error: the commands need {missing.name}: pip install {missing.name}.")
         return 2
     try:
-        for old, new in RENAMED.items():
-            if any(each.partition("=")[0] == f"--{old}" for each in sys.argv):
-                raise TapelessError(f"--{old} is called --{new} now.")
         gc.freeze()  # all that was imported stays: what a command makes is looked through for garbage without it
-        app()
+        status = app(standalone_mode=False)
+        return status if isinstance(status, int) else 0
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except TapelessError as error:
@@ -48,7 +46,13 @@ def _status() -> int:
         return 130
     except OutputError:
         return 1
-    return 0
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # of what Typer raises, which has no public name
+            raise
+        from tapeless.cli.mistakes import sentence
+
+        say(sentence(error))
+        return 2
 
 
 def _completing() -> bool:

@@ -10,12 +10,11 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
+from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, take_threads
 from tapeless.cli.evaluate import BackendName, Checkpoint, RunFolder
-from tapeless.cli.idle import idle, take_threads
 from tapeless.cli.svg import check_svg, write_svg
-from tapeless.model import DEFAULT_BACKEND
 from tapeless.pictures.attention import LEGEND, maps_drawn, maps_svg, shown_keys, strips_drawn
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.train.attending import Attended, chosen, over_training
 from tapeless.train.attending import attend as attend_run
 from tapeless.train.run import open_run
@@ -45,8 +44,6 @@ def attend(
     Example: tapeless attend runs/ops-102k-001 "Max(1,2,6)" --svg attention.svg
     """
     check_svg(svg)
-    if over_training_ and checkpoint != "best":
-        raise idle("checkpoint", "--over-training shows all there are")
     take_threads(backend, threads)
     opened = open_run(run)
     with compiling_shown(quiet=json):
@@ -83,7 +80,7 @@ def attend(
         console.print(f"[yellow]The last {shown} of {len(words)} words fit here: --svg draws all.[/]")
     if over_training_ and len(maps) < FEW:
         console.print(
-            f"[yellow]Only {len(maps)} checkpoints are kept: train with --keep 50 --save-every 20, say, to see more.[/]"
+            f"[yellow]Only {len(maps)} checkpoints are kept: train with --set keep=50 --save-every 20 to see more.[/]"
         )
     if svg is not None:
         console.print(f"It is drawn in [bold]{escape(str(svg))}[/].", soft_wrap=True)

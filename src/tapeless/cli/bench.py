@@ -12,8 +12,8 @@ from rich.table import Table
 
 from tapeless.backends.backend import backend_named
 from tapeless.bench.race import Contender, Work, contenders, race
-from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
-from tapeless.cli.idle import idle, refuse_idle_fields
+from tapeless.cli.common import Json, PresetName, Time, console, print_json, size
+from tapeless.cli.fields import Set, model_changes
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
 from tapeless.kernels import cpu as cpu_kernels
@@ -24,16 +24,8 @@ from tapeless.train.machine import has_choice
 
 PEERS = ("torch-eager", "torch-compile", "torch-eager-bfloat16", "torch-compile-bfloat16")
 PEERS_OF_ADAPTERS = ("peft", "peft-compile")
-UNSEEN = {
-    "optimizer": "everyone takes a step of adamw",
-    "initialisation": "it takes the same time from any weights",
-    "frozen": "its opponent trains every weight",
-    "train": "its opponent trains every weight",
-    "norm_eps": "it takes the same time with any",
-}
 
 
-@with_preset_fields
 def bench(
     name: PresetName,
     batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
@@ -45,7 +37,7 @@ def bench(
     peers: Annotated[
         str | None,
         typer.Option(
-            help=f"Comma-separated, of {', '.join(PEERS)}, and with --lora of {', '.join(PEERS_OF_ADAPTERS)}; "
+            help=f"Comma-separated, of {', '.join(PEERS)}, and with --set lora=16 of {', '.join(PEERS_OF_ADAPTERS)}; "
             "empty for none.",
             show_default=False,
         ),
@@ -56,9 +48,8 @@ def bench(
         str | None, typer.Option(help="Of ours, on the cpu backend in float32: mkl or own; what is faster here.")
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
+    set_: Set = None,
     json: Json = False,
-    *,
-    changes: dict[str, Any],
 ) -> None:
     """Step time beside PyTorch, as ratios from one interleaved run.
 
@@ -68,8 +59,8 @@ def bench(
 
     Example: tapeless bench gpt2-4x256 -B 1 -T 1024 --profile
     """
+    changes = model_changes(set_)
     wanted = preset(name).override(**changes)
-    refuse_idle_fields(changes, wanted, UNSEEN)
     config = wanted.architecture
     batch = (32 if config.context <= 64 else 1) if batch is None else batch
     time = config.context if time is None else time
@@ -92,8 +83,6 @@ def bench(
     if has_choice(kind, precision, "adamw"):
         kind.threads(work.threads)
         work = replace(work, products=kind.products(products or cpu_kernels.faster_gemm().library))
-    elif products is not None:
-        raise idle("products", "they are those of the cpu backend in float32")
     floor = ["floor"] if kind.name == "cpu" else []
     with contenders(["ours", *chosen, *floor], work) as runners:
         _run(runners, steps, quiet=json)

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, count, harmless, print_json
-from tapeless.cli.idle import idle, take_threads
+from tapeless.cli.common import Json, Threads, compiling_shown, console, count, harmless, print_json, take_threads
 from tapeless.cli.output import say
 from tapeless.errors import TapelessError
-from tapeless.model import DEFAULT_BACKEND
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.chat.talk import COUNT, ENDED, Talk, checked_drawing
 from tapeless.tasks.conversations import ConversationReader
 from tapeless.tasks.writing import Sampling
@@ -60,10 +59,6 @@ def chat(
 
     Example: tapeless chat runs/smollm2-001 --system "You answer in one sentence."
     """
-    if temperature == 0:
-        for name, value in {"top_k": top_k, "top_p": top_p, "seed": seed}.items():
-            if value is not None:
-                raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
     take_threads(backend, threads)
     how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     checked_drawing(Sampling(most, temperature, top_k, top_p, seed))

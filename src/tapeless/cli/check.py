@@ -26,6 +26,7 @@ from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, print_json
+from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.lockstep import check_backend
 from tapeless.cli.one_op import check_ops
 from tapeless.cli.progress import one_by_one
@@ -49,10 +50,7 @@ def check(
     backend: Annotated[
         str, typer.Option(help="reference: by complex step. cpu, cuda: every call beside the reference.")
     ] = "reference",
-    frozen: Annotated[
-        list[str] | None,
-        typer.Option(help="Weights that are not trained, by a pattern over their names; repeatable."),
-    ] = None,
+    set_: Set = None,
     bugs: Annotated[
         bool, typer.Option("--bugs", help="Plant a dozen bugs, one after the other, and see each caught, and named.")
     ] = False,
@@ -77,18 +75,16 @@ def check(
     """
     asked = ops_among(names or [], [*PRESETS, *(name for name in names or () if Path(name).exists())])
     if asked:
-        check_ops(asked, backend, json, others=len(names or ()) > len(asked) or fast or bugs or bool(frozen))
+        check_ops(asked, backend, json, others=len(names or ()) > len(asked) or fast or bugs or bool(set_))
         return
     if bugs:
-        if names or fast or frozen or backend != "reference":
-            raise TapelessError(
-                "--bugs always plants the same bugs: leave out presets, --fast, --frozen and --backend."
-            )
+        if names or fast or set_ or backend != "reference":
+            raise TapelessError("--bugs always plants the same bugs: leave out presets, --fast, --set and --backend.")
         run_bugs(json)
         return
-    if frozen and not names:
-        raise TapelessError("--frozen is of some model: name a preset or a run before it.")
-    changes = {"frozen": tuple(frozen)} if frozen else {}
+    if set_ and not names:
+        raise TapelessError("--set is of some model: name a preset or a run before it.")
+    changes = model_changes(set_)
     seen = [subject(name, changes, batch=None, time=None, usual=(2, None)) for name in names or ()]
     chosen = [each.name for each in seen]
     if backend_named(backend).name != "reference":
@@ -99,7 +95,9 @@ def check(
     wired_here: list[Subject | str] = [*seen] or list(PRESETS)
     wirings = [_wiring(each) for each in one_by_one(wired_here, lambda each: f"wiring of {_name(each)}", json)]
     if fast:
-        configurations = tuple(full_size(each.name, each.preset) for each in seen) or tuple(map(full_size, _moderate()))
+        configurations = tuple(full_size(each.name, each.spec.preset) for each in seen) or tuple(
+            map(full_size, _moderate())
+        )
         ops: list[str] = []
     else:
         configurations = tuple(c for each in seen for c in _small(each)) or CONFIGURATIONS
@@ -146,22 +144,22 @@ def _name(seen: Subject | str) -> str:
 
 def _own(seen: Subject) -> bool:
     """Whether it is no preset as it is."""
-    return seen.run is not None or bool(seen.preset.frozen)
+    return seen.run is not None or seen.spec.preset != PRESETS[seen.name]
 
 
 def _wiring(seen: Subject | str) -> Wiring:
     if isinstance(seen, str):
         return check_wiring(seen)
-    weighted = seen.class_weights is not None
+    spec, weighted = seen.spec, seen.spec.class_weights is not None
     return check_wiring(
-        seen.name, seen.preset, seen.optimizer, master=seen.precision.has_master and _own(seen), weighted=weighted
+        seen.name, spec.preset, spec.optimizer, master=spec.precision.has_master and _own(seen), weighted=weighted
     )
 
 
 def _small(seen: Subject) -> tuple[Configuration, ...]:
     if not _own(seen):
         return configurations_of(seen.name)
-    return (made_small(seen.name, seen.preset, seen.class_weights is not None),)
+    return (made_small(seen.name, seen.spec.preset, seen.spec.class_weights is not None),)
 
 
 def _in_lockstep(seen: list[Subject]) -> list[Configuration]:
@@ -169,7 +167,7 @@ def _in_lockstep(seen: list[Subject]) -> list[Configuration]:
     found = []
     for each in seen:
         if _own(each):
-            found += [*_small(each), full_size(each.name, each.preset)]
+            found += [*_small(each), full_size(each.name, each.spec.preset)]
         else:
             found += [c for c in (*CONFIGURATIONS, *LARGER) if c.preset == each.name]
     return found

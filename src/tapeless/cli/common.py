@@ -1,4 +1,4 @@
-"""What the commands share: preset fields as options, sizes for people, the console."""
+"""What the commands share: options, sizes for people, the console."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import Field, fields
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from tapeless.errors import TapelessError
-from tapeless.models.config import CHOICES, OVERRIDABLE, RENAMED, Architecture, Layout, Preset
 from tapeless.shown import flops as flops
 from tapeless.shown import shape as shape
 from tapeless.shown import size as size
-from tapeless.tasks.data.reading import READING_HELP
 
 # In a pipe or a file there is no terminal whose width would matter.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
@@ -33,50 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of
 Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
-# How text is taken out of files, wherever a command reads some.
-FieldOption = Annotated[str | None, typer.Option(help=READING_HELP["field"])]
-ColumnOption = Annotated[str | None, typer.Option(help=READING_HELP["column"])]
-EncodingOption = Annotated[str | None, typer.Option(help=READING_HELP["encoding"])]
-DropOption = Annotated[bool, typer.Option("--drop-duplicates", help=READING_HELP["drop_duplicates"])]
 Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
-
-_TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
-_SHORT = {"batch": "-B", "time": "-T"}
-PRESET_HELP = {
-    "layers": "Blocks.",
-    "channels": "Width of the residual stream.",
-    "heads": "Attention heads; they divide the channels.",
-    "vocab": "Words it knows, or classes it tells apart.",
-    "context": "The most positions it can read.",
-    "hidden": "Width of the feed-forward; by default four times the channels.",
-    "kv_heads": "Heads of keys and values, which heads of queries share; by default one each.",
-    "head_width": "Channels of a head; by default the channels are divided among the heads.",
-    "query_key_norm": "Norm each head of queries and keys.",
-    "rope_base": "Of rotary positions: how much slower the slowest channels turn.",
-    "rope_factor": "By how much rope_scaling slows rotary positions down.",
-    "rope_low": "Of llama3 scaling: turns in the old context below which a rate is slowed down.",
-    "rope_high": "Of llama3 scaling: turns in the old context above which a rate is kept.",
-    "rope_old_context": "Of llama3 scaling: the context before it was lengthened.",
-    "window": "Positions that one sees, itself the last; 0 means all before it.",
-    "projection_bias": "Where attention has biases: also in its last product.",
-    "mlp_bias": "Biases in the feed-forward.",
-    "causal": "Positions see only those before them.",
-    "tied": "The head is the token embedding.",
-    "recompute": "Keep only each block's ends: less memory, more time.",
-    "keep_norms": "Keep what norms give until the backward: more memory, less time.",
-    "lean": "Gradients lie where activations were: less memory, and one batch makes an update.",
-    "attention_bias": "Biases in the attention's products.",
-    "features": "Real numbers per position instead of tokens.",
-    "norm_eps": "What the norms add to the variance.",
-    "chunk": "Rows of logits that exist at a time; as many as suit the backend by default.",
-    "dropout": "Share of every branch and of the embedding that is left out while it learns.",
-    "frozen": "Weights that are not trained, by a pattern over their names, such as 'blocks.[0-2].*'; repeatable.",
-    "frozen_precision": "Of matrices that are not trained: bfloat16 takes half the memory of float32.",
-    "train": "What alone is trained, the rest stays: norms, biases, embedding, head, blocks.11, or names of weights.",
-    "lora": "Train adapters of this rank instead of the weights, which stay as they are.",
-    "lora_alpha": "Adapters are scaled by alpha / rank; by default twice the rank.",
-    "lora_targets": "Projections that are adapted, such as q,v; all by default.",
-}
 
 
 def with_flowing_help(command: Callable[..., None]) -> Callable[..., None]:
@@ -86,69 +39,12 @@ def with_flowing_help(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def with_preset_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every field of a preset; those that were set arrive as `changes`."""
-    given = [each for part in (Architecture, Layout, Preset) for each in fields(part) if each.name in OVERRIDABLE]
-    return _with_fields(command, "changes", given, renamed=tuple(RENAMED))
+def take_threads(backend: str, threads: int | None) -> None:
+    """Run calls on so many threads from now on, if the backend has any."""
+    from tapeless.backends.backend import backend_named
 
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting of a training; those that were set arrive as `settings`."""
-    from tapeless.train.settings import Settings, usual_settings
-
-    return _with_fields(command, "settings", list(fields(Settings)), usual_settings)
-
-
-def with_default(text: str, usual: dict[str, Any]) -> str:
-    """A help text, and what is meant where nobody says: one value, or what it is for each kind of task that has one."""
-    known = {kind: f"{value:g}" if isinstance(value, float) else str(value) for kind, value in usual.items()}
-    known = {kind: value for kind, value in known.items() if value not in ("None", "False")}
-    if len(known) == len(usual) and len(set(known.values())) == 1:
-        return f"{text} Default: {next(iter(known.values()))}."
-    listed = ", ".join(f"{value} for {kind}" for kind, value in known.items())
-    return f"{text} Default: {listed}." if known else text
-
-
-def _with_fields(
-    command: Callable[..., None],
-    arrive_as: str,
-    candidates: list[Field[Any]],
-    defaults: Callable[[str], dict[str, Any]] | None = None,
-    renamed: tuple[str, ...] = (),
-) -> Callable[..., None]:
-    taken = inspect.signature(command, eval_str=True)
-    own = [parameter for name, parameter in taken.parameters.items() if name != arrive_as]
-    chosen = [each for each in candidates if each.name not in taken.parameters]
-    names = [*(each.name for each in chosen), *renamed]
-
-    def wrapped(**values: Any) -> None:
-        given = {name: values.pop(name) for name in names if values[name] is not None}
-        for old in given.keys() & {*renamed}:
-            raise TapelessError(f"--{old} is called --{RENAMED[old]} now: say --{RENAMED[old]} {given[old]}.")
-        command(**{name: value for name, value in values.items() if name not in names}, **{arrive_as: given})
-
-    options = []
-    for each in chosen:
-        kind = _TYPES[str(each.type).split(" | ")[0]]
-        switch = each.name.replace("_", "-")
-        flags = [f"--{switch}/--no-{switch}" if kind is bool else f"--{switch}", _SHORT.get(each.name, "")]
-        text = each.metadata.get("help") or PRESET_HELP.get(each.name) or " or ".join(CHOICES[each.name]) + "."
-        if defaults:
-            text = with_default(text, defaults(each.name))
-        panel = each.metadata.get("panel", "Preset fields")
-        option = typer.Option(*filter(None, flags), help=text, rich_help_panel=panel, show_default=False)
-        annotation: Any = Annotated[Optional[kind], option]  # noqa: UP045
-        options.append(
-            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        )
-    for name in renamed:  # known, so that it can be said what they are called now
-        hidden: Any = Annotated[Optional[str], typer.Option(f"--{name}", hidden=True)]  # noqa: UP045
-        options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden))
-    parameters = [*own, *options]
-    wrapped.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    wrapped.__doc__, wrapped.__name__ = command.__doc__, command.__name__
-    return wrapped
+    if threads is not None:
+        backend_named(backend).threads(threads)
 
 
 @contextmanager

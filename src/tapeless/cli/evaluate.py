@@ -11,20 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from tapeless.cli.common import (
-    ColumnOption,
-    DropOption,
-    EncodingOption,
-    FieldOption,
     Json,
     Threads,
     compiling_shown,
     console,
     print_json,
+    take_threads,
 )
-from tapeless.cli.idle import take_threads
+from tapeless.cli.reading import ColumnOption, DropOption, EncodingOption, FieldOption
 from tapeless.cli.train import preparing_shown
 from tapeless.labelling.run import EVERY_KIND
-from tapeless.model import DEFAULT_BACKEND
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.data.reading import Reading
 from tapeless.train.evaluation import Evaluation
 from tapeless.train.evaluation import evaluate as evaluate_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -11,37 +11,29 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tapeless.backends.backend import planner_named
-from tapeless.backends.planning import laid_out
-from tapeless.cli.common import (
-    Json,
-    compiling_shown,
-    console,
-    print_json,
-    with_preset_fields,
-)
-from tapeless.cli.idle import refuse_idle_fields
+from tapeless.cli.common import Json, compiling_shown, console, print_json
+from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
 from tapeless.errors import TapelessError
-from tapeless.model import DEFAULT_BACKEND, Model
-from tapeless.models import transformer
 from tapeless.program.call import Call
 from tapeless.program.explanation import Explanation
 from tapeless.program.listing import describe
+from tapeless.step import DEFAULT_BACKEND
+
+if TYPE_CHECKING:
+    from tapeless.model import Model
 
 Norms = dict[tuple[int, str], float]
 
 
-@with_preset_fields
 def explain(
     name: PresetOrRun,
     batch: SubjectBatch = None,
     time: SubjectTime = None,
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
+    set_: Set = None,
     json: Json = False,
-    *,
-    changes: dict[str, Any],
 ) -> None:
     """The training step, call by call, with formulas and shapes.
 
@@ -52,10 +44,8 @@ def explain(
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
     backend = DEFAULT_BACKEND if values else None
-    seen = subject(name, changes, batch=batch, time=time, usual=(2, 64), backend=backend)
-    wanted, config = seen.preset, seen.preset.architecture
-    unseen = {} if values else {"initialisation": "no weight is made without --values"}
-    refuse_idle_fields(changes, wanted, unseen if seen.run is None else {"initialisation": "the run has its weights"})
+    seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=backend)
+    config = seen.spec.preset.architecture
     if layer is not None and not 0 <= layer < config.layers:
         raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
     norms: Norms = {}
@@ -64,15 +54,7 @@ def explain(
             model = seen.model()
         program, norms = model.program, _norms_of_one_step(model)
     else:
-        preset = laid_out(wanted, planner_named(seen.backend), seen.precision)
-        program = transformer.training(
-            preset,
-            seen.batch,
-            seen.time,
-            seen.optimizer,
-            master=seen.precision.has_master,
-            weighted=seen.class_weights is not None,
-        )
+        program = seen.spec.program()
     explanation = Explanation(seen.name, program, layer)
     if json:
         print_json(_as_json(explanation, norms))
@@ -109,7 +91,7 @@ def _as_json(explanation: Explanation, norms: Norms) -> list[dict[str, Any]]:
 
 def _print_listing(seen: Subject, explanation: Explanation, norms: Norms) -> None:
     console.print(f"[bold]{escape(seen.name)}[/]  {explanation.heading}")
-    console.print(f"[dim]batch {seen.batch}, time {seen.time}[/]")
+    console.print(f"[dim]batch {seen.spec.batch}, time {seen.spec.seq_len}[/]")
     legend = ",  ".join(f"[bold]{letter}[/] {meaning}" for letter, meaning in explanation.legend.items())
     console.print(f"[dim]{legend}[/]")
     for group in explanation.groups:

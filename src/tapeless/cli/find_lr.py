@@ -7,13 +7,11 @@ import sys
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from tapeless.cli.common import bars, console, own_command, print_json
-from tapeless.cli.idle import idle
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.train.find_rate import RateFound
@@ -22,15 +20,13 @@ from tapeless.train.rate_picture import picture
 FULL = 24  # columns of the longest bar
 
 
-def refuse_beside(settings: dict[str, Any], resume: Path | None, out: Path | None) -> None:
+def refuse_beside(resume: Path | None, out: Path | None) -> None:
     """Before anything is opened: what does not go together with looking for a rate."""
     if resume is not None:
         raise TapelessError(
             f"--find-lr looks for the rate of a run that begins, and {resume} has begun: leave out --resume, or take "
-            f"its weights with --from."
+            f"its weights with --init-from."
         )
-    if "lr" in settings:
-        raise idle("lr", "it is what --find-lr looks for")
     if out is not None and out.suffix != ".svg":
         raise TapelessError(f"--find-lr trains nothing and draws a picture: --out must end in .svg, not {str(out)!r}.")
     if out is not None and not out.parent.is_dir():

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, with_default, with_flowing_help
-from tapeless.cli.idle import idle, take_threads
+from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, take_threads, with_flowing_help
+from tapeless.cli.fields import Set, model_changes, with_default
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import with_paths
 from tapeless.cli.train import (
@@ -28,8 +28,7 @@ from tapeless.labelling.output import open_labelling
 from tapeless.labelling.report import plural
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
-from tapeless.model import DEFAULT_BACKEND
-from tapeless.models.presets import preset
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.train.run import NumberedFolder, making
 from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
@@ -47,10 +46,8 @@ Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002,
 
 
 def _option(name: str, text: str, *flags: str) -> Any:
-    """With what it is where nobody says: of the model's fields, the preset's."""
-    plain = preset(run.PRESET).values()
-    usual = plain[name] if name in plain else usual_settings(name, [run.KIND])[run.KIND.name]
-    return typer.Option(*flags, help=with_default(text, {run.KIND.name: usual}))
+    """An option of a setting, with its default."""
+    return typer.Option(*flags, help=with_default(text, usual_settings(name, [run.KIND])))
 
 
 @label.command()
@@ -70,14 +67,12 @@ def train(
     steps: Annotated[int | None, _option("steps", "Updates.")] = None,
     epochs: Annotated[float | None, _option("epochs", "Passes over the data, instead of steps.")] = None,
     lr: Annotated[float | None, _option("lr", "The highest learning rate.")] = None,
-    layers: Annotated[int | None, _option("layers", "Blocks.")] = None,
-    channels: Annotated[int | None, _option("channels", "Width of the residual stream.")] = None,
-    heads: Annotated[int | None, _option("heads", "Attention heads.")] = None,
     seed: Annotated[int | None, _option("seed", "Seed of weights and data.")] = None,
     threads: Threads = None,
     backend: Annotated[
         str | None, _option("backend", "cpu, cuda or reference; auto takes a GPU where there is one.")
     ] = None,
+    set_: Set = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; only --steps may change.")] = None,
     out: Out = None,
     json: Json = False,
@@ -99,12 +94,10 @@ def train(
         threads=threads,
         backend=backend,
     )
-    model = _given(layers=layers, channels=channels, heads=heads)
+    model = model_changes(set_)
     named = _given(
         fasta=fasta, gff=gff, feature=feature, held_out=held_out, signal=signal, labels=labels, scales=scales, out=out
     )
-    if held_out and validation is not None:
-        raise idle("validation", "--held-out names what is held out")
     take_threads(backend or DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
     if resume is not None:

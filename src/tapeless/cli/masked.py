@@ -76,5 +76,5 @@ def print_chats(folder: Path, about: About, seconds: float, json: bool, messages
         f"\n[bold]{escape(about.tokenizer)}[/], vocabulary {about.vocab:,}, after {seconds:.1f} s. "
         f"The conversations are in [bold]{escape(str(folder))}[/]."
     )
-    command = f"{own_command()} train --from RUN --data {quoted(folder)}"
+    command = f"{own_command()} train --init-from RUN --data {quoted(folder)}"
     console.print(f"[dim]next:[/] {escape(command)}", soft_wrap=True)

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tapeless.backends.memory import BESIDE, LIBRARIES, Memory, memory_of, parsed_memory
-from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size, with_preset_fields
-from tapeless.cli.idle import refuse_idle_fields
+from tapeless.cli.common import Json, bars, console, flops, print_json, shape, size
+from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.program import listing
 from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
@@ -19,7 +19,6 @@ from tapeless.program.arena import KERNEL_SCRATCH, Placement, Plan
 NARROW = 70  # columns below which also the names of buffers are folded
 
 
-@with_preset_fields
 def plan(
     name: PresetOrRun,
     batch: SubjectBatch = None,
@@ -33,33 +32,31 @@ def plan(
     memory: Annotated[
         str | None, typer.Option(help="Of another machine, such as 16GB: does it fit there, and which batch would?")
     ] = None,
+    set_: Set = None,
     json: Json = False,
-    *,
-    changes: dict[str, Any],
 ) -> None:
     """Memory to the byte and FLOPs, before anything is allocated; whether this machine has it, and the largest batch.
 
-    Example: tapeless plan gpt2-124m -B 4 -T 64 --recompute --memory 16GB
+    Example: tapeless plan gpt2-124m -B 4 -T 64 --set recompute=true --memory 16GB
     """
     asked = None if memory is None else parsed_memory(memory)
+    changes = model_changes(set_)
     fields = changes if is_run(name) else {"lean": True, **changes}  # as `train` would have it
     seen = subject(name, fields, batch=batch, time=time, usual=(1, None), backend=backend, precision=precision)
-    unseen = {"initialisation": "no weight is made here", "norm_eps": "it takes no memory"}
-    refuse_idle_fields(changes, seen.preset, unseen)
-    planned = seen.plan()
-    there = memory_of(seen.backend) if asked is None else Memory(asked, asked)
-    beside = LIBRARIES if seen.backend == "cuda" else BESIDE
+    spec, planned = seen.spec, seen.spec.plan()
+    there = memory_of(spec.backend.name) if asked is None else Memory(asked, asked)
+    beside = LIBRARIES if spec.backend.name == "cuda" else BESIDE
     needed = planned.peak_bytes + beside
     with console.status("looking for the largest batch") as status:
         if json:
             status.stop()
-        largest = None if there is None else seen.wanted.largest_batch(there.free, beside)
+        largest = None if there is None else spec.largest_batch(there.free, beside)
     if json:
         fits = None if there is None else needed <= there.free
         memory_there = None if there is None else vars(there)
         answer = {"needed_bytes": needed, "memory": memory_there, "fits": fits, "largest_batch": largest}
-        held = seen.preset.frozen_precision
-        about = {"preset": name, "batch": seen.batch, "time": seen.time, "frozen_precision": held}
+        held = spec.preset.frozen_precision
+        about = {"preset": name, "batch": spec.batch, "time": spec.seq_len, "frozen_precision": held}
         print_json(about | listing.planned(planned) | answer)
     else:
         _print(seen, planned)
@@ -68,7 +65,8 @@ def plan(
 
 def _print(seen: Subject, planned: Plan) -> None:
     peak = planned.program.calls[planned.peak_call]
-    about = f"batch {seen.batch}, time {seen.time}, {seen.backend} backend, {planned.precision.described()}"
+    spec = seen.spec
+    about = f"batch {spec.batch}, time {spec.seq_len}, {spec.backend.name} backend, {planned.precision.described()}"
     console.print(f"[bold]{escape(seen.name)}[/]  {about}")
     summary = Table.grid(padding=(0, 2))
     summary.add_row("parameters", f"{planned.parameters:,}")
@@ -110,10 +108,10 @@ def _print_answer(
 ) -> None:
     """The last lines, as a terminal shows those without scrolling."""
     arena, persistent = planned.peak_bytes, planned.workspace_offset
-    user = "torch and its libraries" if seen.backend == "cuda" else "Python itself"
+    gpu = seen.spec.backend.name == "cuda"
+    user = "torch and its libraries" if gpu else "Python itself"
     python = f", and some {beside >> 20} MiB for {user}"
     console.print(f"It needs [bold]{size(arena)}[/] ({arena:,} bytes){python}.")
-    gpu = seen.backend == "cuda"
     if there is None or largest is None:
         hint = "There is no GPU here" if gpu else "This machine does not tell its memory"
         console.print(f"{hint}: --memory 16GB asks for one that has so much.")
@@ -127,10 +125,10 @@ def _print_answer(
         named = "weights" if planned.program.lent_gradients else "weights, gradients"
         console.print(f"Its {named} and optimizer's state alone take {size(persistent)}.")
     elif largest:
-        console.print(f"The largest batch that fits at time {seen.time} is [bold]{largest:,}[/].")
+        console.print(f"The largest batch that fits at time {seen.spec.seq_len} is [bold]{largest:,}[/].")
     else:
-        less = "a shorter --time" if seen.preset.layout.recompute else "--recompute, or a shorter --time"
-        console.print(f"Not even one sequence of {seen.time} positions fits: try {less}.")
+        less = "a shorter --time" if seen.spec.preset.layout.recompute else "--set recompute=true, or a shorter --time"
+        console.print(f"Not even one sequence of {seen.spec.seq_len} positions fits: try {less}.")
 
 
 def _phases(planned: Plan) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json
-from tapeless.cli.idle import idle, take_threads
-from tapeless.model import DEFAULT_BACKEND
+from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, take_threads
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.trained import Trained, opened
 
 
@@ -48,10 +47,6 @@ def sample(
 
     Example: tapeless sample runs/gpt2-4x256-001 --prompt "def " --temperature 0.7 --top-k 50
     """
-    if temperature == 0:
-        for name, value in {"top_k": top_k, "top_p": top_p, "seed": seed}.items():
-            if value is not None:
-                raise idle(name, "at temperature 0 nothing is drawn: the likeliest token is taken")
     take_threads(backend, threads)
     with compiling_shown(quiet=json):
         trained = Trained(opened(run), "newest" if newest else "best", backend=backend, precision=precision)

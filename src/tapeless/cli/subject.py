@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapeless.backends.backend import planner_named, precision_for
-from tapeless.backends.planning import Wanted
 from tapeless.cli.paths import named_path
 from tapeless.errors import TapelessError
-from tapeless.inputs import check_shape
-from tapeless.model import DEFAULT_BACKEND, Model
-from tapeless.models.config import Optimizer, Preset
 from tapeless.models.presets import PRESETS, preset
-from tapeless.program.arena import Plan
-from tapeless.program.precision import Precision
-from tapeless.train.run import Run, open_run, read_weights
+from tapeless.step import DEFAULT_BACKEND, StepSpec
+
+if TYPE_CHECKING:
+    from tapeless.model import Model
+    from tapeless.train.run import Run
 
 PresetOrRun = Annotated[
     str,
@@ -31,43 +28,18 @@ SubjectTime = Annotated[int | None, typer.Option("--time", "-T", help="Positions
 
 @dataclass(frozen=True)
 class Subject:
+    """What a command looks at: the step of a preset, or of a run."""
+
     name: str
-    preset: Preset
-    batch: int
-    time: int
-    optimizer: Optimizer
-    backend: str
-    precision: Precision
-    class_weights: tuple[float, ...] | None = None
+    spec: StepSpec
     run: Run | None = None
-
-    @property
-    def wanted(self) -> Wanted:
-        return Wanted(
-            self.preset,
-            self.batch,
-            self.time,
-            self.optimizer,
-            self.precision,
-            planner_named(self.backend),
-            self.class_weights is not None,
-        )
-
-    def plan(self) -> Plan:
-        return self.wanted.plans()[0]
 
     def model(self) -> Model:
         """With the weights of a run's newest checkpoint, or a preset's first ones."""
-        model = Model(
-            self.preset,
-            batch=self.batch,
-            time=self.time,
-            optimizer=self.optimizer,
-            backend=self.backend,
-            precision=self.precision.name,
-            class_weights=self.class_weights,
-        )
+        model = self.spec.model()
         if self.run is not None:
+            from tapeless.train.run import read_weights
+
             read_weights(self.run.checkpoint("newest")[0], model)
         return model
 
@@ -82,38 +54,33 @@ def subject(
     backend: str | None = None,
     precision: str | None = None,
 ) -> Subject:
-    """`usual`: a preset's batch, and its longest time, where nobody says."""
+    """`usual`: a preset's batch and its longest sequence, unless others are given. A run has its own."""
     if not is_run(name):
         chosen = preset(name).override(**changes)
-        context, kind = chosen.architecture.context, planner_named(backend or DEFAULT_BACKEND)
-        found = Subject(
-            name,
+        context = chosen.architecture.context
+        spec = StepSpec.of(
             chosen,
-            usual[0] if batch is None else batch,
-            min(context, usual[1] or context) if time is None else time,
-            Optimizer(chosen.optimizer),
-            kind.name,
-            precision_for(kind, precision, chosen.frozen_precision),
+            batch=usual[0] if batch is None else batch,
+            seq_len=min(context, usual[1] or context) if time is None else time,
+            backend=backend or DEFAULT_BACKEND,
+            precision=precision,
         )
-    else:
-        opened = open_run(named_path(name))
-        made = opened.recipe()
-        kind = planner_named(backend or made.backend)
-        chosen = made.preset.override(**changes)
-        named = made.precision.name if backend is None and precision is None else precision
-        found = Subject(
-            name,
-            chosen,
-            made.batch if batch is None else batch,
-            made.time if time is None else time,
-            made.optimizer if "optimizer" not in changes else Optimizer(chosen.optimizer),
-            kind.name,
-            precision_for(kind, named, chosen.frozen_precision),
-            made.class_weights,
-            opened,
-        )
-    check_shape(found.preset.architecture, found.batch, found.time)
-    return found
+        return Subject(name, spec)
+    from tapeless.train.run import open_run
+
+    opened = open_run(named_path(name))
+    made = opened.spec()
+    chosen = made.preset.override(**changes)
+    spec = StepSpec.of(
+        chosen,
+        batch=made.batch if batch is None else batch,
+        seq_len=made.seq_len if time is None else time,
+        optimizer=chosen.optimizer if "optimizer" in changes else made.optimizer,
+        backend=backend or made.backend,
+        precision=made.precision.name if backend is None and precision is None else precision,
+        class_weights=made.class_weights,
+    )
+    return Subject(name, spec, opened)
 
 
 def is_run(name: str) -> bool:

@@ -14,22 +14,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tapeless.cli.common import (
-    ColumnOption,
-    DropOption,
-    EncodingOption,
-    FieldOption,
     Json,
     console,
     own_command,
     print_json,
     size,
 )
-from tapeless.cli.idle import idle
 from tapeless.cli.masked import print_chats, print_shown
 from tapeless.cli.paths import quoted
+from tapeless.cli.reading import ColumnOption, DropOption, EncodingOption, FieldOption
+from tapeless.errors import TapelessError
 from tapeless.tasks.chat.layouts import are_conversations
 from tapeless.tasks.chat.prepare import prepare_chats
-from tapeless.tasks.data.corpus import one_document
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
@@ -79,19 +75,11 @@ def tokenize(
     """
     reading = Reading(field, column, encoding, drop_duplicates)
     spoken = are_conversations(source, named=field is not None)
-    if spoken:
-        for name, value in {"field": field, "column": column}.items():
-            if value is not None:
-                raise idle(name, f"{source} holds conversations")
     if show:
         if not spoken:
-            raise idle("show", f"{source} holds no conversations")
-        if out is not None:
-            raise idle("out", "--show writes nothing")
+            raise TapelessError(f"--show shows conversations, and {source} holds none: leave it out.")
         print_shown(source, tokenizer, vocab, reading, json)
         return
-    if seed is not None and one_document(source, reading):
-        raise idle("seed", f"{source} is one document, and is cut at the same place by any")
     started = time.perf_counter()
     columns = (
         TextColumn("{task.description:24}"),

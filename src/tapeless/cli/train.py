@@ -24,25 +24,25 @@ from tapeless.cli.common import (
     console,
     own_command,
     print_json,
-    with_preset_fields,
-    with_settings,
+    take_threads,
 )
 from tapeless.cli.display import Display
+from tapeless.cli.fields import with_settings
 from tapeless.cli.find_lr import print_found, refuse_beside
-from tapeless.cli.idle import refuse_idle, refuse_other_preset, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import UnwritableError
+from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
-from tapeless.model import DEFAULT_BACKEND
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.find_rate import find_rate
 from tapeless.train.loop import Evaluated, Finished
 from tapeless.train.report import measured, take_best
-from tapeless.train.run import NumberedFolder, open_run
+from tapeless.train.run import NumberedFolder, Run, open_run
 from tapeless.train.session import NotSaved, Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
@@ -55,7 +55,6 @@ MARKS = {"✓": "green", "✗": "red"}
 
 
 @with_settings
-@with_preset_fields
 def train(
     name: Annotated[
         str | None,
@@ -65,7 +64,7 @@ def train(
         ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
-    base: Annotated[Path | None, typer.Option("--from", help="Start from the weights of this run.")] = None,
+    base: Annotated[Path | None, typer.Option("--init-from", help="Start from the weights of this run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
     find_lr: Annotated[
         bool,
@@ -83,7 +82,7 @@ def train(
 
     A run is a folder: its configuration, metrics and checkpoints. Ctrl-C saves and leaves; --resume goes on.
 
-    Example: tapeless train gpt2-4x256 --data stdlib --layers 2 --channels 128 --steps 500
+    Example: tapeless train gpt2-4x256 --data stdlib --steps 500 --set layers=2 --set channels=128
     """
     go_on_unread()
     if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
@@ -91,7 +90,7 @@ def train(
     if settings.get("products") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
         backend_named(DEFAULT_BACKEND).products(settings["products"])
     if find_lr:
-        refuse_beside(settings, resume, out)
+        refuse_beside(resume, out)
         with TemporaryDirectory(prefix="tapeless-") as folder:
             session = _assemble(name, None, base, Path(folder) / "run", json, changes, settings)
             try:
@@ -119,12 +118,13 @@ def _assemble(
     settings: dict[str, Any],
 ) -> Session:
     if resume is not None and (base is not None or out is not None):
-        raise TapelessError("--resume goes on in the same folder with the same weights: leave out --from and --out.")
+        raise TapelessError(
+            "--resume goes on in the same folder with the same weights: leave out --init-from and --out."
+        )
     if name is not None and (resume is not None or (base is not None and not name.endswith(".toml"))):
-        option = "--from" if resume is None else "--resume"
+        option = "--init-from" if resume is None else "--resume"
         raise TapelessError(f"{option} brings the model of its run, so {name} would have no effect: leave it out.")
     if resume is not None:
-        refuse_idle(settings, open_run(resume).request().override({}, settings), changes, folder=resume)
         with compiling_shown(quiet):
             session = resume_session(resume, changes, settings, EVERY_KIND)
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
@@ -133,12 +133,11 @@ def _assemble(
         asked = read_request(name)
         started_from = open_run(base) if base else None
         if started_from is not None and name.endswith(".toml"):
-            refuse_other_preset(Path(name), started_from)
+            _refuse_other_preset(Path(name), started_from)
         stem = Path(name).stem if name.endswith(".toml") else name
         folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with naming_its_file(name, {*changes, *settings}):
             request = asked.override(changes, settings)
-            refuse_idle(settings, request, changes, base=started_from)
             with preparing_shown(quiet) as progress, compiling_shown(quiet):
                 session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
@@ -147,6 +146,16 @@ def _assemble(
     if not quiet:
         announce(session, told)
     return session
+
+
+def _refuse_other_preset(file: Path, base: Run) -> None:
+    """A training file that names another preset than the run whose weights are taken."""
+    theirs = base.request().preset
+    named = read_toml(file).get("preset", theirs)
+    if named != theirs:
+        raise TapelessError(
+            f"{file} names the preset {named}, and {base.folder} brings the model of {theirs}: leave it out."
+        )
 
 
 def announce(session: Session, told: str) -> None:

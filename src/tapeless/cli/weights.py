@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 
 from tapeless.cli.common import Json, console, own_command, print_json
-from tapeless.cli.idle import idle
 from tapeless.cli.paths import named_path, quoted
 from tapeless.errors import TapelessError
 from tapeless.train.run import NumberedFolder, open_run
@@ -36,7 +35,7 @@ def import_(
 
     From the hub only safetensors, JSON and templates are fetched, never a pickle.
 
-    Example: tapeless import models/gpt2 && tapeless train --from runs/gpt2-001 --data notes.txt
+    Example: tapeless import models/gpt2 && tapeless train --init-from runs/gpt2-001 --data notes.txt
 
     Example: tapeless import hf:HuggingFaceTB/SmolLM2-135M-Instruct && tapeless chat runs/SmolLM2-135M-Instruct-001
     """
@@ -71,7 +70,7 @@ def import_(
     console.print(f"{imported.parameters:,} parameters in [bold]{place}[/], {words}.", soft_wrap=True)
     data, run = "YOUR.txt" if tokenizer else "TOKENS.bin", escape(quoted(made.folder))
     console.print(
-        f"[dim]next:[/] {command} train --from {run} --data {data}   [dim]train it further[/]", soft_wrap=True
+        f"[dim]next:[/] {command} train --init-from {run} --data {data}   [dim]train it further[/]", soft_wrap=True
     )
     if tokenizer:
         console.print(f"      {command} sample {run} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
@@ -98,8 +97,6 @@ def export(
     Example: tapeless export runs/llama-4x256-001 mine.gguf --gguf --precision float16
     """
     if gguf:
-        if merge:
-            raise idle("merge", "a GGUF file holds the whole model, with adapters folded in")
         _print_file(folder, export_gguf(open_run(run), folder, "newest" if newest else "best", precision), json)
         return
     exported = export_run(open_run(run), folder, "newest" if newest else "best", precision, merge)

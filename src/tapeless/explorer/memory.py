@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tapeless.backends.backend import backend_named, precision_for
-from tapeless.backends.planning import Wanted
 from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
-from tapeless.inputs import check_shape
 from tapeless.models.config import check_size
 from tapeless.program.arena import Plan
 from tapeless.program.call import PERSISTENT
 from tapeless.program.listing import planned
+from tapeless.step import StepSpec
 from tapeless.train.run import CONFIGURATION, open_run
 
 MOST_LAYERS = 400  # of a model that is planned for a page
@@ -46,20 +44,23 @@ def memory(folder: Path, wanted: Switches) -> dict[str, Any]:
     check_size("batch", batch)
     if time > preset.architecture.context and preset.architecture.positions == "learned":
         preset = preset.override(context=time)
-    check_shape(preset.architecture, batch, time)
     backend = settings.backend if wanted.backend is None else wanted.backend
-    kind = backend_named(backend)
-    asked = wanted.precision or (settings.precision if wanted.backend is None else None)
-    precision = precision_for(kind, asked, preset.frozen_precision)
-    weighted = request.class_weights is not None
-    optimizer = settings.optimizer(preset.optimizer)
-    plan = Wanted(preset, batch, time, optimizer, precision, kind, weighted).plans()[0]
+    spec = StepSpec.of(
+        preset,
+        batch=batch,
+        seq_len=time,
+        optimizer=settings.optimizer(preset.optimizer),
+        backend=backend,
+        precision=wanted.precision or (settings.precision if wanted.backend is None else None),
+        class_weights=request.class_weights,
+    )
+    plan = spec.plan()
     return planned(plan) | {
         "batch": batch,
         "time": time,
         "recompute": preset.layout.recompute,
         "backend": backend,
-        "precisions": list(kind.precisions),
+        "precisions": list(spec.backend.precisions),
         "kinds": plan.bytes_by_kind(),
         "phases": [call.phase for call in plan.program.calls],
         "titles": [call.title for call in plan.program.calls],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from tapeless.errors import TapelessError
@@ -38,17 +39,9 @@ class Remembered:
         """A model of so many sequences of so many tokens; what it holds is written before it is used."""
         if self._model is None or (self._model.batch, self._model.time) != (batch, time):
             check_size_of(run)
-            recipe = run.recipe()
+            spec = run.spec()
             self._model = None  # the memory of the one before is free
-            self._model = Model(
-                recipe.preset,
-                batch=batch,
-                time=time,
-                backend=recipe.backend,
-                precision=recipe.precision.name,
-                optimizer=None,
-                class_weights=recipe.class_weights,
-            )
+            self._model = replace(spec, batch=batch, seq_len=time, optimizer=None).model()
         return self._model
 
     def at(self, run: Run, step: int, time: int, batch: int = 1) -> Model:

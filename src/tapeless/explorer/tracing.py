@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.backend import backend_named
-from tapeless.backends.planning import Wanted
 from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
 from tapeless.inputs import unpacked
@@ -108,18 +106,15 @@ def opened(folder: Path) -> Run:
 
 def check_size_of(run: Run) -> None:
     """Before anything is allocated."""
-    recipe = run.recipe()
-    if recipe.preset.architecture.layers > MOST_LAYERS:
-        raise TapelessError(f"a model of {recipe.preset.architecture.layers} layers is too deep to be run here.")
-    rows = recipe.batch * recipe.time
+    spec = run.spec()
+    if spec.preset.architecture.layers > MOST_LAYERS:
+        raise TapelessError(f"a model of {spec.preset.architecture.layers} layers is too deep to be run here.")
+    rows = spec.batch * spec.seq_len
     if rows > MOST_TOKENS:
         raise TapelessError(
             f"a batch of {rows:,} tokens is too large to be run for a page: {MOST_TOKENS:,} is the most."
         )
-    kind = backend_named(recipe.backend)
-    weighted = recipe.class_weights is not None
-    wanted = Wanted(recipe.preset, recipe.batch, recipe.time, recipe.optimizer, recipe.precision, kind, weighted)
-    plan = wanted.plans()[0]
+    plan = spec.plan()
     if plan.peak_bytes > MOST_BYTES:
         raise TapelessError(f"its step takes {size(plan.peak_bytes)}, and a page is given at most {size(MOST_BYTES)}.")
 

@@ -26,9 +26,6 @@ CHOICES = {
     "optimizer": ("sgd", "momentum", "adam", "adamw", "muon"),
     "frozen_precision": ("float32", "bfloat16"),
 }
-RENAMED = {"norm": "placement"}  # what fields were called before
-
-
 MOST_LAYERS = 256  # every call of every layer is listed, proven and placed: some seconds at this size
 
 
@@ -283,8 +280,6 @@ def _part_with(preset: Preset, name: str) -> Any:
 
 def check_fields(names: Mapping[str, Any]) -> None:
     for name in names:
-        if name in RENAMED:
-            raise TapelessError(f"{name} is called {RENAMED[name]} now.")
         if name not in OVERRIDABLE:
             raise unknown("field", name, OVERRIDABLE)
 

@@ -139,7 +139,7 @@ def open_conversations(asked: Asked) -> tuple[Conversations, Preset]:
     if vocab > preset.architecture.vocab:
         raise TapelessError(
             f"the conversations have a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave --vocab out, or give at least {vocab}."
+            f"leave vocab out, or give at least {vocab}."
         )
     data.tokenizer.save(asked.folder)
     data.chat.save(asked.folder)
@@ -161,15 +161,6 @@ def _takes(data: str, folder: Path | None) -> bool:
     return bool(data) and (holds_conversations(Path(data)) or are_conversations(data))
 
 
-def _unused(data: str, inherits: bool) -> dict[str, str]:
-    found = {"tokenizer": "the model that it starts from reads the tokens that it learned"} if inherits else {}
-    found |= dict.fromkeys(("field", "column"), f"{data} holds conversations")
-    if holds_conversations(Path(data)):
-        found |= dict.fromkeys(("encoding", "drop_duplicates", "tokenizer"), f"{data} holds tokens already")
-        found["validation"] = f"{data} says itself what is held out"
-    return found
-
-
 KIND = TaskKind(
     "conversations",
     takes=_takes,
@@ -185,6 +176,5 @@ KIND = TaskKind(
         "beta2": 0.99,
         "decay": 0.0,
     },
-    unused=_unused,
     reader=conversation_reader,
 )

@@ -13,7 +13,6 @@ from tapeless.generate import check_sampling, checked_scores, choose
 from tapeless.model import Model
 from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
-from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 from tapeless.tasks.task import Ended, Farewell, Measured, Task, TaskKind
@@ -203,7 +202,10 @@ class Operations(Task):
             next=(
                 (f"{command} explain {ended.preset} --values", "every gradient, with its norm"),
                 (f"{command} check", "prove them to twelve digits"),
-                (f"{command} train gpt2-4x256 --layers 2 --channels 128 --data stdlib", "a GPT that learns Python"),
+                (
+                    f"{command} train gpt2-4x256 --set layers=2 --set channels=128 --data stdlib",
+                    "a GPT that learns Python",
+                ),
             ),
         )
 
@@ -231,10 +233,6 @@ KIND = TaskKind(
     length=LENGTH,
     presets=("ops-102k",),
     reader=lambda run, tokenizer: ExpressionReader(),
-    # Everything is known: its words, its length, what is held out, all of which is evaluated.
-    unused=lambda data, inherits: dict.fromkeys(
-        (*READING_HELP, "tokenizer", "validation", "time", "eval_batches", "sample"), "the operations task has its own"
-    ),
 )
 
 

@@ -167,5 +167,3 @@ class TaskKind:
     reader: Callable[[Path, str | Path | None], Reader]
     length: int | None = None  # of its sequences, where not the setting `time` decides
     presets: Sequence[str] = ()  # which learn it where no data are named
-    # Settings that would have no effect, each with why, for what `data` names; and is a tokenizer inherited?
-    unused: Callable[[str, bool], Mapping[str, str]] = lambda data, inherits: {}

@@ -16,9 +16,7 @@ from tapeless.models.config import Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
-from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.prepare import prepare
-from tapeless.tasks.data.reading import READING_HELP
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.operations import score_totals
@@ -183,7 +181,7 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
     if data.vocab > preset.architecture.vocab:
         raise TapelessError(
             f"the data has a vocabulary of {data.vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave --vocab out, or give at least {data.vocab}."
+            f"leave vocab out, or give at least {data.vocab}."
         )
     if data.tokenizer is not None:
         data.tokenizer.save(asked.folder)
@@ -193,24 +191,15 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
 def check_learns_text(preset: Preset) -> None:
     name, config = preset.name, preset.architecture
     if config.readout == "last":
-        option, why = "--readout last", "answers once per sequence"
+        option, why = "readout=last", "answers once per sequence"
     elif not config.causal:
-        option, why = "--no-causal", "sees the words that it should predict"
+        option, why = "causal=false", "sees the words that it should predict"
     else:
         return
     usual = PRESETS[name].architecture if name in PRESETS else config
     if usual.readout != "last" and usual.causal:
         raise TapelessError(f"with {option} {name} {why}: leave that out to learn text.")
     raise TapelessError(f"{name} {why}: to learn text choose a GPT, such as gpt2-4x256.")
-
-
-def _unused(data: str, inherits: bool) -> dict[str, str]:
-    found = {"tokenizer": "the model that it starts from reads the tokens that it learned"} if inherits else {}
-    if data and holds_tokens(Path(data)):
-        found |= dict.fromkeys((*READING_HELP, "tokenizer"), f"{data} holds tokens already")
-        if user_path(data).is_dir():
-            found["validation"] = f"{data} says itself what is held out"
-    return found
 
 
 KIND = TaskKind(
@@ -228,7 +217,6 @@ KIND = TaskKind(
         "beta2": 0.99,
         "decay": 0.1,
     },
-    unused=_unused,
     reader=text_reader,
 )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tapeless.errors import NonFiniteError, TapelessError
-from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.data.tokenizer import load_tokenizer, lost_in
 from tapeless.tasks.kinds import kind_of
 from tapeless.train import checkpoint

@@ -13,8 +13,8 @@ import numpy as np
 
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files.plain import read_json
-from tapeless.model import DEFAULT_BACKEND
 from tapeless.ops.contract import Array
+from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks import conversations, text
 from tapeless.tasks.chat.packing import Rows, told_cut
 from tapeless.tasks.chat.prepare import Side, holds_conversations, open_chats, whole_chats
@@ -136,9 +136,9 @@ def _evaluated(
         raise TapelessError(
             f"{opened.folder} did not learn from text, so there is no window to move: leave --stride out."
         )
-    made = opened.recipe()
+    made = opened.spec()
     model, found, messages = opened.model(
-        checkpoint, backend=backend, precision=precision, batch=made.batch, time=made.time
+        checkpoint, backend=backend, precision=precision, batch=made.batch, time=made.seq_len
     )
     measured = open_task(opened, kind).evaluate(model, ALL)
     return Evaluation(

@@ -13,23 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.backends.backend import Backend, backend_named, planner_named, precision_for
-from tapeless.backends.planning import laid_out
+from tapeless.backends.backend import Backend, backend_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.lock import Lock, hold, was_left
 from tapeless.files.plain import read_toml
-from tapeless.model import DEFAULT_BACKEND, Model
+from tapeless.model import Model
 from tapeless.models import transformer
-from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.config import Preset, checked_class_weights
 from tapeless.models.learning import check_trained
-from tapeless.program.call import Program
-from tapeless.program.precision import Precision
+from tapeless.step import DEFAULT_BACKEND, StepSpec
 from tapeless.train import checkpoint
 from tapeless.train.base import all_weights
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
-from tapeless.train.settings import Request, as_toml, request_from, upgraded
+from tapeless.train.settings import Request, as_toml, request_from
 
 CONFIGURATION, CHECKPOINTS = "config.toml", "checkpoints"
 NEVER_BEGAN = "is what a training left that was killed before it began: remove it and start again."
@@ -44,19 +42,6 @@ class NumberedFolder:
 
     def candidates(self) -> Iterator[Path]:
         return (self.parent / f"{self.name}-{number:03}" for number in count(1))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a run's training step is made from."""
-
-    preset: Preset
-    batch: int
-    time: int
-    optimizer: Optimizer
-    backend: str
-    precision: Precision
-    class_weights: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -84,24 +69,18 @@ class Run:
         request, preset = _read(self.folder)
         return min(request.settings.time or preset.architecture.context, preset.architecture.context)
 
-    def program(self) -> Program:
-        """The training step, call by call, as the run was given it; nothing is allocated for it."""
-        made, weighted = self.recipe(), self.request().class_weights is not None
-        master = made.precision.has_master
-        preset = laid_out(made.preset, planner_named(made.backend), made.precision)
-        return transformer.training(preset, made.batch, made.time, made.optimizer, master=master, weighted=weighted)
-
-    def recipe(self) -> Recipe:
+    def spec(self) -> StepSpec:
+        """Its training step, as it was given."""
         request, preset = _read(self.folder)
         settings = request.settings
-        return Recipe(
+        return StepSpec.of(
             preset,
-            settings.batch or 1,
-            settings.time or preset.architecture.context,
-            settings.optimizer(preset.optimizer),
-            settings.backend,
-            precision_for(planner_named(settings.backend), settings.precision, preset.frozen_precision),
-            request.class_weights,
+            batch=settings.batch or 1,
+            seq_len=settings.time,
+            optimizer=settings.optimizer(preset.optimizer),
+            backend=settings.backend,
+            precision=settings.precision,
+            class_weights=request.class_weights,
         )
 
     def tokenizer_spec(self) -> str | Path | None:
@@ -243,7 +222,7 @@ def _read(folder: Path) -> tuple[Request, Preset]:
     document = read_toml(path)
     if "preset" not in document:
         raise TapelessError(f"{path} names no preset, so it is not what the run was given: put it back as it was.")
-    request = request_from(upgraded(document), str(path))
+    request = request_from(document, str(path))
     try:
         preset = request.resolved()
         checked_class_weights(preset.architecture, request.class_weights)

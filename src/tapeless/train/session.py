@@ -13,7 +13,7 @@ from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import check_shape
 from tapeless.model import Model
 from tapeless.models.adapters import merged
-from tapeless.models.config import RENAMED, Preset
+from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
 from tapeless.tasks.kinds import KINDS, kind_of, usual_data
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
@@ -25,7 +25,7 @@ from tapeless.train.machine import offered, on_its_machine
 from tapeless.train.metrics import Recorder
 from tapeless.train.recording import Recording
 from tapeless.train.run import NumberedFolder, Run
-from tapeless.train.settings import EARLIER, Request, Settings
+from tapeless.train.settings import Request, Settings
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
@@ -221,7 +221,7 @@ def start(
     weights: Mapping[str, Array] | None = None
     if base is None:
         if request.resolved().lora is not None:
-            raise TapelessError("--lora adapts a model that is there already: name the run that it is in with --from.")
+            raise TapelessError("--lora adapts a model that is there already: name its run with --init-from.")
         _check_reads_tokens(request.resolved())
         request = _with_data(request)
         kind = kind_of(request.settings.data)
@@ -332,7 +332,7 @@ def resume(
 def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any], kinds: Sequence[TaskKind]) -> Session:
     folder, before = opened.folder, opened.request()
     preset = opened.preset()
-    if settings.get("precision") == opened.recipe().precision.name:  # which it may have without saying so
+    if settings.get("precision") == opened.spec().precision.name:  # which it may have without saying so
         settings = {name: value for name, value in settings.items() if name != "precision"}
     request = before.override({}, settings)
     mine, asked = preset.values(), preset.override(**model).values()
@@ -340,7 +340,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     changed += [name for name in FIXED if getattr(before.settings, name) != getattr(request.settings, name)]
     if changed:
         raise TapelessError(
-            f"{changed[0]} cannot be changed in the middle of a run: start a new one with --from {folder}."
+            f"{changed[0]} cannot be changed in the middle of a run: start a new one with --init-from {folder}."
         )
     threaded, told = on_its_machine(request.settings, preset.optimizer)
     request = replace(request, settings=threaded)
@@ -349,7 +349,9 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     if found is None:
         messages.append(f"{folder} was ended before its first checkpoint: it starts from the beginning.")
     elif "data" not in found.state:
-        raise TapelessError(f"{folder} holds weights without a training to go on with: start one with --from {folder}.")
+        raise TapelessError(
+            f"{folder} holds weights and no training to go on with: start one with --init-from {folder}."
+        )
     kind = kind_of(request.settings.data, folder, kinds)
     for name in ("data", "batch") if kind.length is not None else ("data", "batch", "time"):
         if getattr(request.settings, name) is None:
@@ -403,9 +405,8 @@ def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
 
 def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
     recorded = found.state.get("run")
-    if not isinstance(recorded, dict):  # a checkpoint of an earlier version
+    if not isinstance(recorded, dict):  # weights that were imported
         return
-    recorded = {(RENAMED | EARLIER).get(name, name): value for name, value in recorded.items()}
     for name, value in identity.items():
         if recorded.get(name, value) != value:
             found_out = "what data names has the SHA-256" if name == "data" else f"{name} is"
@@ -413,7 +414,7 @@ def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[st
             trained = f"without {name}" if recorded[name] is None else f"with {recorded[name]!r}"
             raise TapelessError(
                 f"{said} by {folder / run.CONFIGURATION}, and this run was trained {trained}: put that back, or start "
-                f"a new run with --from {folder}."
+                f"a new run with --init-from {folder}."
             )
 
 
@@ -507,7 +508,7 @@ def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     if preset.layout.lean and settings.accumulate > 1:
         raise TapelessError(
             f"accumulate={settings.accumulate} adds up gradients, for which a lean model has no room from batch to "
-            f"batch: say lean=False (--no-lean), or leave accumulate out."
+            f"batch: say lean=False, or leave accumulate out."
         )
     return Model(
         preset,

@@ -13,15 +13,14 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
-from tapeless.models.config import OVERRIDABLE, RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
+from tapeless.models.config import OVERRIDABLE, Architecture, Optimizer, Preset, check_fields, check_size
 from tapeless.models.presets import PRESETS, preset
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import TaskKind
 from tapeless.train.schedules import Schedule
 
-FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what the loss is given beside it
-EARLIER = {"dtype": "precision"}  # what settings were called before it
+FORMAT = 1  # of a run's configuration
 BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
 TRAINED_IN = ("float32", "float64", "bfloat16")
@@ -33,17 +32,23 @@ def option(default: Any, panel: str, text: str) -> Any:
     return field(default=default, metadata={"panel": panel, "help": text})
 
 
+def key(default: Any, text: str) -> Any:
+    """What is set seldom, and so by `--set` or in a file alone."""
+    return field(default=default, metadata={"panel": None, "help": text})
+
+
 @dataclass(frozen=True)
 class Settings:
-    """One field, one option of `tapeless train`, one key of the TOML file. None means: what suits the data."""
+    """One field, one key of the TOML file and of `--set`, and for the usual ones an option of `tapeless train`. None
+    means: what suits the data."""
 
     data: str | None = option(
         None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokenised data, or `operations`."
     )
     field: str | None = option(None, "Data", READING_HELP["field"])
     column: str | None = option(None, "Data", READING_HELP["column"])
-    encoding: str | None = option(None, "Data", READING_HELP["encoding"])
-    drop_duplicates: bool = option(False, "Data", READING_HELP["drop_duplicates"])
+    encoding: str | None = key(None, READING_HELP["encoding"])
+    drop_duplicates: bool = key(False, READING_HELP["drop_duplicates"])
     tokenizer: str = option("bytes", "Data", "For text: `bytes`, `bpe` (trained on it), or a tokenizer.json.")
     validation: float = option(0.1, "Data", "Share of the documents that is held out.")
     batch: int | None = option(None, "Data", "Sequences at a time.")
@@ -55,35 +60,35 @@ class Settings:
     lr: float | None = option(None, "Learning rate", "Its highest value.")
     schedule: str | None = option(None, "Learning rate", "constant, step, exponential, cosine or linear.")
     warmup: int | None = option(None, "Learning rate", "Updates over which it rises; a twentieth, at most 100.")
-    floor: float = option(0.1, "Learning rate", "cosine and linear: where they end, as a share of lr.")
-    every: int = option(1000, "Learning rate", "step and exponential: updates until it is multiplied by `rate`.")
-    rate: float = option(0.5, "Learning rate", "step and exponential: what it is multiplied by.")
+    floor: float = key(0.1, "cosine and linear: where they end, as a share of lr.")
+    every: int = key(1000, "step and exponential: updates until it is multiplied by `rate`.")
+    rate: float = key(0.5, "step and exponential: what it is multiplied by.")
     clip: float | None = option(None, "Optimizer", "Largest global gradient norm; 0 for no clipping.")
-    momentum: float | None = option(None, "Optimizer", "For momentum, by default 0.9, and muon, 0.95.")
-    beta1: float = option(0.9, "Optimizer", "For adam and adamw; of muon, for what is no matrix.")
-    beta2: float | None = option(None, "Optimizer", "For the same.")
-    eps: float = option(1e-8, "Optimizer", "For the same.")
+    momentum: float | None = key(None, "For momentum, by default 0.9, and muon, 0.95.")
+    beta1: float = key(0.9, "For adam and adamw; of muon, for what is no matrix.")
+    beta2: float | None = key(None, "For the same.")
+    eps: float = key(1e-8, "For the same.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw and muon, on matrices.")
     eval_every: int | None = option(None, "Reports", "Updates between evaluations; an epoch, or a tenth of the steps.")
-    eval_batches: int = option(20, "Reports", "Batches of an evaluation, at most.")
-    log_every: int = option(10, "Reports", "Updates between lines of metrics.")
+    eval_batches: int = key(20, "Batches of an evaluation, at most.")
+    log_every: int = key(10, "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
     record: int | None = option(
         None,
         "Reports",
         "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
     )
-    record_tensors: str | None = option(
-        None, "Reports", "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
+    record_tensors: str | None = key(
+        None, "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
     )
-    tensorboard: bool = option(False, "Reports", "Write event files for TensorBoard, too.")
+    tensorboard: bool = key(False, "Write event files for TensorBoard, too.")
     save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
-    keep: int = option(3, "Checkpoints", "How many of the last checkpoints stay; the best always does.")
+    keep: int = key(3, "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
     backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU where there is one.")
     precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
     threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
-    products: str | None = option(None, "Machine", "Of the cpu backend: mkl or own; what is faster here.")
+    products: str | None = key(None, "Of the cpu backend: mkl or own; what is faster here.")
 
     def reading(self) -> Reading:
         return Reading(self.field, self.column, self.encoding, self.drop_duplicates)
@@ -273,16 +278,6 @@ def request_from(document: Mapping[str, Any], where: str) -> Request:
     except TapelessError as error:
         raise TapelessError(f"{where}: {error}") from None
     return request
-
-
-def upgraded(document: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a run that an earlier version wrote, as this one would have written it."""
-    model = document.get("model", {})
-    if "format" in document or not isinstance(model, dict):
-        return document
-    model = {RENAMED.get(name, name): value for name, value in model.items()}
-    loss = {"class_weights": model.pop("class_weights")} if "class_weights" in model else {}
-    return {EARLIER.get(name, name): value for name, value in document.items()} | {"model": model, "loss": loss}
 
 
 def as_toml(request: Request, chosen: Preset) -> str:

@@ -25,7 +25,7 @@ class Events:
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ModuleNotFoundError:
             raise TapelessError(
-                "event files need TensorBoard: pip install 'tapeless[tensorboard]', or leave out --tensorboard."
+                "event files need TensorBoard: pip install 'tapeless[tensorboard]', or leave out tensorboard=true."
             ) from None
         self._event, self._summary = event_pb2, summary_pb2
         self._tensor, self._types = tensor_pb2, types_pb2

@@ -61,7 +61,7 @@ def test_a_run_is_no_text(folder, beside):
     (run / "config.toml").write_text('preset = "gpt2-4x256"\n')
     (run / "metrics.jsonl").write_text("{}\n")
     tokens = rf", or {run}/data, the tokens that it learned from" if beside == "data" else ""
-    told = rf"{run} is a run, not text: give the text itself{tokens}; --from {run} trains on from its weights\."
+    told = rf"{run} is a run, not text: give the text itself{tokens}; --init-from {run} trains on from its weights\."
     with pytest.raises(TapelessError, match=f"^{told}$"):
         find_documents(str(run))
     found = find_documents(str(folder))

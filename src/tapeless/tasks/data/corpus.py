@@ -30,7 +30,7 @@ from tapeless.tasks.data.documents import (
 )
 from tapeless.tasks.data.files import is_run, user_path
 from tapeless.tasks.data.gather import Gatherer
-from tapeless.tasks.data.reading import TEXT, Reading, not_text
+from tapeless.tasks.data.reading import Reading, not_text
 
 Told = Callable[[str, int, int], None]  # what, done, of how much
 
@@ -83,12 +83,6 @@ def find_documents(
         unreadable(Path(source), error)
 
 
-def one_document(source: str, reading: Reading) -> bool:
-    """Whether a source is a single file of plain text."""
-    path = user_path(source)
-    return path.is_file() and reading.form_of(path, alone=True) == TEXT
-
-
 def _gathered(source: str, entries: Iterable[tuple[Path, bool]], gatherer: Gatherer) -> Corpus:
     """Hidden, binary and empty files are left out and counted, unless a file was named by itself."""
     for path, usable in entries:
@@ -125,7 +119,7 @@ def _on_disk(source: str) -> Path | Iterable[tuple[Path, bool]]:
             tokens = f", or {source}/data, the tokens that it learned from" if (path / "data").is_dir() else ""
             raise TapelessError(
                 f"{source} is a run, not text: give the text itself{tokens}; "
-                f"--from {source} trains on from its weights."
+                f"--init-from {source} trains on from its weights."
             )
         return _files_under(path)
     if path.is_file():

@@ -127,7 +127,7 @@ def _too_little(evidence: Evidence) -> Observation | None:
         "too few updates",
         "look",
         f"Only {len(evidence.losses)} updates were recorded: too few to judge anything.",
-        "Train on, or record more often (--log-every 1).",
+        "Train on, or record more often (--set log_every=1).",
     )
 
 
@@ -219,7 +219,7 @@ def _dead_units(evidence: Evidence) -> Observation | None:
         "bad",
         f"Units are dead: {share(evidence.dead[layer])} of the ReLU units of {', '.join(dead)} were silent at every "
         f"evaluation, from the first on.{_state(evidence)}",
-        "Start from other first weights (their biases are far too low), or use --activation gelu.",
+        "Start from other first weights (their biases are far too low), or use --set activation=gelu.",
     )
 
 
@@ -252,7 +252,7 @@ def _vanishing(evidence: Evidence) -> Observation | None:
         "bad",
         f"Gradients vanish on the way down {len(evidence.profile)} layers: {layer} gets {share(weakest)} of what the "
         f"strongest gets.{_state(evidence)}",
-        "Use pre-norm blocks (--placement pre), which let gradients through, or fewer layers."
+        "Use pre-norm blocks (--set placement=pre), which let gradients through, or fewer layers."
         if post
         else "Use fewer layers, smaller first weights, or GELU instead of tanh.",
     )
