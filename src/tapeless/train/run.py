@@ -29,7 +29,7 @@ from tapeless.train import checkpoint
 from tapeless.train.base import all_weights
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.metrics import FILE as METRICS
-from tapeless.train.settings import Request, as_toml, request_from, upgraded
+from tapeless.train.settings import Request, as_toml, request_from
 
 CONFIGURATION, CHECKPOINTS = "config.toml", "checkpoints"
 NEVER_BEGAN = "is what a training left that was killed before it began: remove it and start again."
@@ -243,7 +243,7 @@ def _read(folder: Path) -> tuple[Request, Preset]:
     document = read_toml(path)
     if "preset" not in document:
         raise TapelessError(f"{path} names no preset, so it is not what the run was given: put it back as it was.")
-    request = request_from(upgraded(document), str(path))
+    request = request_from(document, str(path))
     try:
         preset = request.resolved()
         checked_class_weights(preset.architecture, request.class_weights)

@@ -13,15 +13,14 @@ from typing import Any
 from tapeless.errors import TapelessError, unknown
 from tapeless.files.plain import read_toml
 from tapeless.inputs import check_seed
-from tapeless.models.config import OVERRIDABLE, RENAMED, Architecture, Optimizer, Preset, check_fields, check_size
+from tapeless.models.config import OVERRIDABLE, Architecture, Optimizer, Preset, check_fields, check_size
 from tapeless.models.presets import PRESETS, preset
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import TaskKind
 from tapeless.train.schedules import Schedule
 
-FORMAT = 2  # of a run's configuration: since 2 it has all of a model, and what the loss is given beside it
-EARLIER = {"dtype": "precision"}  # what settings were called before it
+FORMAT = 1  # of a run's configuration
 BESIDES = ("format", "preset", "model", "loss")  # what a configuration has besides settings
 MOST_EPOCHS = 1_000_000
 TRAINED_IN = ("float32", "float64", "bfloat16")
@@ -273,16 +272,6 @@ def request_from(document: Mapping[str, Any], where: str) -> Request:
     except TapelessError as error:
         raise TapelessError(f"{where}: {error}") from None
     return request
-
-
-def upgraded(document: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a run that an earlier version wrote, as this one would have written it."""
-    model = document.get("model", {})
-    if "format" in document or not isinstance(model, dict):
-        return document
-    model = {RENAMED.get(name, name): value for name, value in model.items()}
-    loss = {"class_weights": model.pop("class_weights")} if "class_weights" in model else {}
-    return {EARLIER.get(name, name): value for name, value in document.items()} | {"model": model, "loss": loss}
 
 
 def as_toml(request: Request, chosen: Preset) -> str:

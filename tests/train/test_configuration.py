@@ -1,9 +1,7 @@
-"""Runs of earlier versions still open, go on and write; what a run says of its model is the truth."""
+"""A run's configuration: what no version wrote is refused, and what a run says of its model is the truth."""
 
 from __future__ import annotations
 
-import shutil
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,72 +16,28 @@ from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tapeless.weights.hugging_face import write_folder
 
-# A tiny post-norm GPT after four updates, as the version wrote it that called the placement of the norms `norm`.
-FORMAT_1 = Path(__file__).parent / "format_1"
 TINY = {"layers": 1, "channels": 4, "heads": 2, "hidden": 4}
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(FORMAT_1, tmp_path / "old"))
-
-
-def test_an_old_run_opens_as_what_it_was(old: Path) -> None:
-    preset = open_run(old).preset()
-    assert preset.architecture.placement == "post"
-    assert (preset.architecture.context, preset.architecture.vocab, preset.layout.chunk) == (8, 257, 256)
-    assert "placement" not in (old / "config.toml").read_text()
-    assert open_run(old).program().parameters == 1196
-    model, found, _ = open_run(old).model("best", backend="reference")
-    assert (found.step, model.generate([111, 110, 101], 6, temperature=0)) == (4, [119] * 6)
-
-
-def test_an_old_run_goes_on_and_is_then_a_new_one(old: Path) -> None:
-    for _ in (session := resume(old, {}, {"steps": 6})).walk(lambda: None):
-        pass
-    assert session.trainer.step == 6
-    document = tomllib.loads((old / "config.toml").read_text())
-    assert document["format"] == 2
-    assert document["model"]["placement"] == "post"
-    assert "norm" not in document["model"]
-    assert open_run(old).preset() == session.model.preset
-
-
-def test_an_old_checkpoint_still_notices_another_placement(old: Path) -> None:
-    text = (old / "config.toml").read_text()
-    (old / "config.toml").write_text(text.replace('norm = "post"', 'norm = "pre"'))
-    with pytest.raises(TapelessError, match=r"placement is 'pre' by .*trained with 'post'"):
-        resume(old, {}, {"steps": 6})
-
-
-def test_the_class_weights_of_an_old_run_belong_to_its_loss(old: Path) -> None:
-    text = (old / "config.toml").read_text() + "class_weights = [" + ", ".join(["0.5"] * 257) + "]\n"
-    (old / "config.toml").write_text(text)
-    run = open_run(old)
-    assert run.request().class_weights == (0.5,) * 257
-    write_configuration(run, run.request(), run.preset())
-    assert tomllib.loads((old / "config.toml").read_text())["loss"] == {"class_weights": [0.5] * 257}
-    assert open_run(old).model("best")[0].class_weights == (0.5,) * 257
 
 
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("format = 2", "format = 3", "format 3"),
-        ("format = 2", 'format = "2"', "format '2'"),
+        ("format = 1", "format = 2", "format 2"),
+        ("format = 1", 'format = "1"', "format '1'"),
+        ("format = 1\n", "", "unknown preset"),
         ("layers = 1\n", "", "layers is missing"),
         ("[model]", "[loss]\nclass_weights = 3\n[model]", "loss must be a table"),
         ("[model]", "[loss]\nclass_weights = [1.0]\n[model]", "class_weights must be 257 numbers"),
     ],
 )
-def test_what_no_version_wrote_is_refused(old: Path, before: str, after: str, says: str) -> None:
-    run = open_run(old)
-    write_configuration(run, Request("somebody's", {}, run.request().settings), run.preset())
-    text = (old / "config.toml").read_text()
-    assert before in text
-    (old / "config.toml").write_text(text.replace(before, after))
+def test_what_no_version_wrote_is_refused(tmp_path: Path, before: str, after: str, says: str) -> None:
+    preset = Preset.of("somebody's", vocab=257, context=8, **TINY)
+    write_configuration(Run(tmp_path), Request("somebody's", {}, Settings(tokenizer="bytes")), preset)
+    path = tmp_path / "config.toml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
     with pytest.raises(TapelessError, match=says) as refused:
-        open_run(old)
+        open_run(tmp_path)
     assert str(refused.value).endswith(".")
 
 
