@@ -27,9 +27,9 @@ from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.find_rate import Kept
+from tapeless.train.history.record import read_record
+from tapeless.train.history.recording import Recording
 from tapeless.train.loop import Step, Trainer, train
-from tapeless.train.recording import Recording
-from tapeless.train.records import read_record, steps_of
 from tapeless.train.settings import Settings
 
 WORKS: dict[str, dict[str, Any]] = {
@@ -332,9 +332,9 @@ def loop(name: str = "gpt2-4x256") -> None:
         trainer.recording = Recording(Path(folder), model, 15 if there else 5)
         found = [event.loss for event in train(trainer) if isinstance(event, Step)]
         trainer.recording.write(now=True)
-        rows = read_record(trainer.recording.path).rows
+        record = read_record(trainer.recording.path)
     trainer.recording = None
-    steps = [int(step) for step in steps_of(rows)]
+    rows, steps = record.rows, [int(step) for step in record.steps]
     apart = max(abs(row[2] - found[step - 1]) for row, step in zip(rows, steps, strict=True))
     moved = np.abs(np.subtract(found, losses)).max()
     print(f"recorded: updates {steps[:5]}…, {rows.shape[1]} numbers of each; losses within {apart:.1e} of", end=" ")

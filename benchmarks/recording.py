@@ -10,7 +10,8 @@ from statistics import median
 import numpy as np
 
 from tapeless import Model
-from tapeless.train.recording import COST, Recording
+from tapeless.train.history.record import encoded
+from tapeless.train.history.recording import COST, Recording
 
 CASES = (("ops-102k", 32, 8, 300), ("gpt2-4x256", 1, 1024, 8))  # preset, batch, time, rounds
 
@@ -33,11 +34,12 @@ def main() -> None:
                 recording.see(number, 1e-4, walk, made)
                 plain.append(between - begun)
                 recorded.append(time.perf_counter() - between)
+        size = len(encoded(1, 1.0, 1.0, 1.0, recording._values))
         ratio = median(walked / run for run, walked in zip(plain, recorded, strict=True))
         every = max(1, round((ratio - 1) / COST))
         print(
             f"{preset} {batch}×{length}: a step {1000 * median(plain):.2f} ms, recorded {ratio:.2f}×; at {COST:.0%} of "
-            f"the time about one step in {every} is recorded, {recording.header.width * 4:,} bytes each"
+            f"the time about one step in {every} is recorded, {size:,} bytes each"
         )
 
 

@@ -27,7 +27,8 @@ from typing import Any
 
 from tapeless.cli import main as command_line
 from tapeless.files import disk
-from tapeless.train import checkpoint, loop, recording, session
+from tapeless.train import checkpoint, loop, session
+from tapeless.train.history import recording
 
 CLOCK = {"tokens_per_second", "phases"}  # what metrics say of time
 PHASES = ("start", "update", "recording", "evaluation", "save", "report")
@@ -78,7 +79,7 @@ TRAININGS = {
         *SMALL,
     ),
 }
-MOST_RECORD, MOST_MOMENTS = 50_000, 60_000  # bytes: both are thinned on the way
+MOST_RECORD, MOST_SNAPSHOTS = 90_000, 70_000  # bytes: both are thinned on the way
 
 
 class Life:
@@ -257,7 +258,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the moments; by default others each time")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
-    for room, name, most in ((session, "Recording", MOST_RECORD), (recording, "Moments", MOST_MOMENTS)):
+    for room, name, most in ((session, "Recording", MOST_RECORD), (recording, "Snapshots", MOST_SNAPSHOTS)):
         setattr(room, name, partial(getattr(room, name), most=most))
     rng, counted, compared = random.Random(seed), Counter[str](), 0
     place = Path(tempfile.mkdtemp(prefix="tapeless-kills-"))

@@ -190,7 +190,7 @@ def test_train_ends_with_one_line(tmp_path):
     assert wanted <= set(result)
     assert result["steps"] == 125
     run = tmp_path / result["run"]
-    kept = {"config.toml", "metrics.jsonl", "records.f32", "moments.f32", "checkpoints"}
+    kept = {"config.toml", "metrics.jsonl", "record.jsonl", "snapshots", "checkpoints"}
     assert {path.name for path in run.iterdir()} == kept
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if line["kind"] == "evaluation"]

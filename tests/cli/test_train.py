@@ -83,8 +83,8 @@ def test_the_end_shows_the_curve_a_sample_and_what_to_do_next(place):
     assert names == {
         "config.toml",
         "metrics.jsonl",
-        "records.f32",
-        "moments.f32",
+        "record.jsonl",
+        "snapshots",
         "checkpoints",
         "data",
         "tokenizer.json",

@@ -7,11 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapeless.explorer.connections import make_server
 from tapeless.explorer.server import make_app, open_socket
-from tapeless.train.records import FILE, read_record
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
 
@@ -25,16 +22,6 @@ def trained(folder: Path, steps: int = 12, whole: str | None = None, **fields: A
     )
     for _ in start(Request("ops-102k", model, settings), folder).walk(lambda: None):
         pass
-    return folder
-
-
-def as_earlier(folder: Path) -> Path:
-    """Its record as a version wrote it that knew no branches of the stream."""
-    found = read_record(folder / FILE)
-    said = json.loads(found.header.encoded())
-    said = {name: value for name, value in said.items() if name not in ("branches", "measured")} | {"format": 1}
-    rows = np.ascontiguousarray(found.rows[:, : found.header.first_branch])
-    (folder / FILE).write_bytes(json.dumps(said).encode() + b"\n" + rows.tobytes())
     return folder
 
 

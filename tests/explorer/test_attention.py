@@ -1,6 +1,5 @@
 """Maps for a page: of the weights of each step, of examples from the run's own folder."""
 
-import json
 import shutil
 
 import numpy as np
@@ -8,6 +7,9 @@ import pytest
 
 from tapeless import TapelessError, load
 from tapeless.explorer.attention import Attending
+from tapeless.files.safetensors import write_safetensors
+from tapeless.train.history.files import files_in
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tests.explorer.serving import trained
 
 
@@ -36,20 +38,18 @@ def test_maps_are_those_of_the_steps_weights(run):
             np.testing.assert_allclose(values[:128].reshape(2, 8, 8), said["blocks.0"][0], rtol=1e-4)
 
 
-def test_the_moments_are_not_believed(run, tmp_path):
+def test_the_snapshots_are_not_believed(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    other = {"format": 1, "weights": {"head.weight": [2, 2]}}
-    rows = np.zeros((1, 6), "<f4")
-    (copy / "moments.f32").write_bytes(json.dumps(other).encode() + b"\n" + rows.tobytes())
+    write_safetensors(files_in(copy / SNAPSHOTS)[0], {"head.weight": np.zeros((2, 2), np.float32)})
     with pytest.raises(TapelessError, match="not those of its model"):
         Attending(copy).maps(0, 0, "")
     assert Attending(copy).maps(8, 0, "")[0]["step"] == 8
-    (copy / "moments.f32").unlink()
+    shutil.rmtree(copy / SNAPSHOTS)
     assert Attending(copy).examples()["steps"] == [0, 4, 8, 12]
     first, again = (Attending(each).maps(0, 0, "")[1] for each in (run, copy))
     np.testing.assert_array_equal(first, again)
-    (copy / "moments.f32").symlink_to(run / "moments.f32")
+    (copy / SNAPSHOTS).symlink_to(run / SNAPSHOTS)
     with pytest.raises(TapelessError, match="links in a run folder"):
         Attending(copy).examples()
 

@@ -10,8 +10,8 @@ from tapeless.errors import TapelessError
 from tapeless.explorer.export import EXPORT, bundled, report, save_report
 from tapeless.explorer.server import pages
 from tapeless.explorer.source import thinned
+from tapeless.train.history.record import LEAD, read_record
 from tapeless.train.metrics import read_metrics
-from tapeless.train.records import LEAD, read_record
 from tests.explorer.browser import expect, shows
 from tests.explorer.serving import trained
 from tests.explorer.test_pages import BROWSER, chromium, short  # noqa: F401 (a fixture)
@@ -118,7 +118,7 @@ def test_the_modules_are_one_script(run):
 
 
 def test_of_a_long_record_the_spikes_stay(run):
-    record = read_record(run / "records.f32")
+    record = read_record(run / "record.jsonl")
     rows = np.tile(record.rows[:1], (1000, 1))
     rows[:, 0] = np.arange(1, 1001)
     rows[637, LEAD.index("gradient norm")] = 9e9

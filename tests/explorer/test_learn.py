@@ -34,7 +34,7 @@ def test_a_lesson_is_what_the_engine_computes(run):
     found = lesson(Pupil.of(run), 2, "Max(1,6,2)")
     assert found["steps"][2] == 2
     model = Model("ops-102k", batch=1, backend="reference", layers=2, channels=8, heads=2, optimizer=None)
-    for name, values in Pupil.of(run).kept.weights(2).items():
+    for name, values in Pupil.of(run).kept.weights[2].items():
         model.write(name, values)
     expression = ExpressionReader().expressions("Max(1,6,2)")
     assert found["loss"] == model.forward_backward(expression.tokens, expression.answers)

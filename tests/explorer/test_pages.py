@@ -17,14 +17,16 @@ from tapeless.explorer.pupil import story
 from tapeless.explorer.source import RunSource
 from tapeless.explorer.stepping import of_one
 from tapeless.explorer.tracing import Tracer
-from tapeless.train.branches import MEASURED
+from tapeless.train.history.files import files_in
+from tapeless.train.history.measuring import MEASURED
+from tapeless.train.history.record import LEAD, header_of, read_record
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.metrics import read_metrics
-from tapeless.train.moments import read_moments
-from tapeless.train.records import LEAD, header_of, read_record
 from tapeless.train.run import open_run
 from tests.explorer.browser import begins, expect, found, says, shows
-from tests.explorer.serving import as_earlier, served, trained
+from tests.explorer.serving import served, trained
 from tests.random_cases import SOAK, some
+from tests.train.histories import record_of
 
 BROWSER = found()
 pytestmark = pytest.mark.skipif(
@@ -83,7 +85,7 @@ def visit(chromium):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
-    return [trained(parent / "one", whole="5"), as_earlier(trained(parent / "two", steps=8, layers=6))]
+    return [trained(parent / "one", whole="5"), trained(parent / "two", steps=8, layers=6)]
 
 
 @pytest.fixture(scope="module")
@@ -307,10 +309,10 @@ def test_two_runs_are_divided_line_by_line(tmp_path, runs, visit):
     other.mkdir()
     for name in ("config.toml", "metrics.jsonl"):
         (other / name).write_bytes((runs[0] / name).read_bytes())
-    record = read_record(runs[0] / "records.f32")
+    record = read_record(runs[0] / "record.jsonl")
     rows = record.rows.copy()
     rows[:, len(LEAD) : record.header.first_branch] /= 2
-    (other / "records.f32").write_bytes(record.header.encoded() + np.delete(rows, 5, axis=0).tobytes())
+    (other / "record.jsonl").write_bytes(record_of(record.header, np.delete(rows, 5, axis=0)))
     with served(runs[0], other) as server:
         page = visit(server)
         go(page, "run")
@@ -356,9 +358,9 @@ def test_the_replay_comes_to_its_end_by_itself(runs, visit):
 def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs, visit):
     page = visit(server)
     go(page, "run")
-    record = read_record(runs[0] / "records.f32")
+    record = read_record(runs[0] / "record.jsonl")
     lines = ["head", "blocks.1", "blocks.0"]
-    from tapeless.train.records import flow
+    from tapeless.train.history.record import flow
 
     sizes = record.rows[:, [record.header.column(flow(record.header)[name], "size") for name in lines]]
     canvas = page.locator("canvas[aria-label^='one: gradient that leaves']")
@@ -384,7 +386,7 @@ def test_the_flow_view_follows_its_slider(server, runs, visit):
     page = visit(server)
     go(page, "flow")
     assert page.eval_on_selector("#flow-which", "each => each.scrollWidth <= each.clientWidth")  # nothing is cut
-    record = read_record(runs[0] / "records.f32")
+    record = read_record(runs[0] / "record.jsonl")
     header = record.header
     result = next(i for i, (call, _) in enumerate(header.results) if header.calls[call]["phase"] == "backward")
     call = header.results[result][0]
@@ -417,7 +419,7 @@ def test_flow_computes_on_request(server, runs, visit):
     page = visit(server)
     go(page, "flow")
     page.locator("#highway-said", has_text="as it was recorded").wait_for()
-    tracer, record = Tracer(runs[0]), read_record(runs[0] / "records.f32")
+    tracer, record = Tracer(runs[0]), read_record(runs[0] / "record.jsonl")
     branch, column = record.header.branches[0], record.header.first_branch + MEASURED.index("cosine")
     page.locator("#highway").focus()
     page.keyboard.press("ArrowRight")
@@ -586,10 +588,8 @@ def test_a_run_is_seen_while_it_trains(tmp_path, visit):
 def test_a_page_whose_server_is_gone_or_another_says_so(tmp_path, runs, chromium):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
-    kept = read_moments(run / "moments.f32")
-    rows = kept.rows.copy()
-    rows[-2:, 0] = 0  # damaged, which the page says too
-    (run / "moments.f32").write_bytes(kept.head + rows.tobytes())
+    for path in [*files_in(run / SNAPSHOTS).values()][-2:]:
+        path.write_bytes(b"damaged, which the page says too")
     context = chromium.new_context(viewport={"width": 390, "height": 844}, reduced_motion="reduce")
     page, asked = context.new_page(), []
     page.clock.install()
@@ -597,7 +597,7 @@ def test_a_page_whose_server_is_gone_or_another_says_so(tmp_path, runs, chromium
     with served(run) as server:
         page.goto(server.address)
         page.wait_for_selector("html[data-ready=yes]")
-        shows(page.locator("#replay-why"), "moments.f32 is damaged: the last 2 of its moments cannot be read")
+        shows(page.locator("#replay-why"), "Damaged snapshots cannot be read, and are left out: 2.")
         page.locator("#live", has_text="nothing trains now").wait_for()
     page.locator("#live.error", has_text="the server does not answer; trying again").wait_for()
     page.click("#to-memory")
@@ -621,7 +621,7 @@ def test_a_page_whose_server_is_gone_or_another_says_so(tmp_path, runs, chromium
 def test_damaged_runs_are_told_and_not_run(tmp_path, runs, visit, damage):
     run = tmp_path / ("<img src=x onerror=alert(1)>" if damage == "hostile" else "run")
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32") if damage != "empty" else ():
+    for name in ("config.toml", "metrics.jsonl", "record.jsonl") if damage != "empty" else ():
         content = (runs[0] / name).read_bytes()
         if damage == "half":
             content = content[: len(content) // 2]
@@ -655,7 +655,7 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
     header = header_of(open_run(runs[0]).spec().program())
     rows = np.random.default_rng(0).lognormal(-6, 3, (10_000, header.width)).astype("<f4")
     rows[:, 0], rows[:, 1] = np.arange(1, 10_001), 0
-    (run / "records.f32").write_bytes(header.encoded() + rows.tobytes())
+    (run / "record.jsonl").write_bytes(record_of(header, rows))
     with served(run) as server:
         page = visit(server)
         go(page, "flow")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,13 +21,16 @@ from tapeless.explorer.source import RunSource
 from tapeless.tasks.operations import WORDS, ExpressionReader, spell, split
 from tapeless.train import metrics
 from tapeless.train.doctor import diagnose
+from tapeless.train.history.files import files_in
+from tapeless.train.history.record import flow, read_record
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
+from tapeless.train.history.snapshots import read_snapshots
 from tapeless.train.metrics import read_metrics
-from tapeless.train.moments import read_moments
-from tapeless.train.records import flow, read_record
 from tapeless.train.run import open_run
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
 from tests.explorer.serving import TOKEN, served, trained
+from tests.train.histories import change_snapshot
 
 WITH_TOKEN = f"X-Tapeless-Token: {TOKEN}"
 ENDPOINTS = [f"/0/{name}" for name in ("curves", "doctor", "record", "plan", "heat", "rows?from=0&to=9")]
@@ -68,7 +72,7 @@ def test_curves_are_the_metrics(server, runs):
 
 
 def test_heat_and_rows_are_the_record(server, runs):
-    record = read_record(runs[0] / "records.f32")
+    record = read_record(runs[0] / "record.jsonl")
     said = server.get("/api/runs/0/record")
     assert said["rows"] == 12
     assert said["flow"] == flow(record.header)
@@ -102,7 +106,7 @@ def test_the_plan_is_the_arena_and_follows_the_switches(server, runs):
 def test_the_story_is_what_the_runs_own_weights_answer(server, runs):
     story = server.get("/api/runs/0/story?ask=Min(7,3,9)")
     assert (story["question"], story["answer"]) == ("Min(7,3,9)", "3")
-    kept = read_moments(runs[0] / "moments.f32")
+    kept = read_snapshots(runs[0])
     assert [each["step"] for each in story["moments"]] == kept.steps
     tokens = ExpressionReader().expressions("Min(7,3,9)").tokens
     model = open_run(runs[0]).model("newest", backend="reference")[0]
@@ -138,7 +142,7 @@ def test_the_batch_of_a_step_is_drawn_again(tmp_path):
     assert sorted("".join(row["words"]) for row in found["rows"]) == learned
     assert [row["loss"] for row in found["rows"]] == sorted((row["loss"] for row in found["rows"]), reverse=True)
     model = Model("ops-102k", batch=32, backend="reference", optimizer=None, **FIELDS)
-    for name, values in read_moments(tmp_path / "run" / "moments.f32").weights(2).items():
+    for name, values in read_snapshots(tmp_path / "run").weights[2].items():
         model.write(name, values)
     inputs, targets = (np.concatenate(each) for each in zip(*seen[4:], strict=True))
     assert np.mean([row["loss"] for row in found["rows"]]) == pytest.approx(model.loss(inputs, targets))
@@ -147,7 +151,7 @@ def test_the_batch_of_a_step_is_drawn_again(tmp_path):
 
 
 def test_a_heatmap_is_cut_to_the_steps_that_are_asked_for(server, runs):
-    record = read_record(runs[0] / "records.f32")
+    record = read_record(runs[0] / "record.jsonl")
     _, _, body = server.ask("/api/runs/0/heat?what=flow&bins=64&from=4&to=6", WITH_TOKEN)
     head, table = numbers(body, "<f8")
     table = table.reshape(head["bins"], -1)
@@ -161,7 +165,7 @@ def test_a_heatmap_is_cut_to_the_steps_that_are_asked_for(server, runs):
 
 def test_a_run_that_kept_nothing_has_no_story(tmp_path):
     trained(tmp_path / "run", steps=2)
-    (tmp_path / "run" / "moments.f32").unlink()
+    shutil.rmtree(tmp_path / "run" / SNAPSHOTS)
     with served(tmp_path / "run") as server:
         assert "kept none of its weights" in server.get("/api/runs/0/story")["error"]
 
@@ -169,9 +173,7 @@ def test_a_run_that_kept_nothing_has_no_story(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 def test_weights_that_are_no_numbers_are_a_sentence(tmp_path, value):
     run = trained(tmp_path / "run", steps=2)
-    content = bytearray((run / "moments.f32").read_bytes())
-    content[-400:] = np.full(100, value, "<f4").tobytes()
-    (run / "moments.f32").write_bytes(content)
+    change_snapshot(run, -1, value)
     with served(run) as server:
         assert "nothing can be computed with" in server.get("/api/runs/0/story")["error"]
 
@@ -180,22 +182,18 @@ def test_the_doctor_speaks(server):
     assert server.get("/api/runs/0/doctor")["diagnosis"]["sentence"]
 
 
-def test_moments_that_are_damaged_are_counted(tmp_path, runs):
+def test_snapshots_that_are_damaged_are_counted(tmp_path, runs):
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("config.toml", "moments.f32"):
-        (run / name).write_bytes((runs[0] / name).read_bytes())
-    with (run / "moments.f32").open("r+b") as file:
-        file.seek(-100, os.SEEK_END)
-        file.write(b"\xff" * 100)
+    (run / "config.toml").write_bytes((runs[0] / "config.toml").read_bytes())
+    shutil.copytree(runs[0] / SNAPSHOTS, run / SNAPSHOTS)
+    paths = [*files_in(run / SNAPSHOTS).values()]
     with served(run) as server:
-        assert "nothing can be computed with" in server.get("/api/runs/0/story")["error"]
-        kept = read_moments(runs[0] / "moments.f32")
-        rows = kept.rows.copy()
-        rows[4:, 0] = 1e9
-        (run / "moments.f32").write_bytes(kept.head + rows.tobytes())
+        whole = len(server.get("/api/runs/0/story")["moments"])
+        paths[-1].write_bytes(paths[-1].read_bytes()[:-100])
+        paths[-2].write_bytes(b"")
         story = server.get("/api/runs/0/story")
-        assert (len(story["moments"]), story["lost"]) == (5, len(rows) - 5)
+        assert (len(story["moments"]), story["lost"]) == (whole - 2, 2)
 
 
 def test_a_line_that_is_none_is_named_by_its_number(tmp_path):
@@ -380,7 +378,7 @@ def hostile(port):
     siblings += [
         "0/config.toml",
         "0/metrics.jsonl",
-        "0/records.f32",
+        "0/record.jsonl",
         "0/checkpoints",
         "-1/plan",
         "2/plan",
@@ -530,7 +528,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
     secret.write_text("root: a secret\n")
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("config.toml", "metrics.jsonl", "records.f32", "moments.f32", "lock"):
+    for name in ("config.toml", "metrics.jsonl", "record.jsonl", "snapshots", "lock"):
         (run / name).symlink_to(secret)
     with served(run) as server:
         for path in ("", *ENDPOINTS):
@@ -541,7 +539,7 @@ def test_links_in_a_run_folder_are_not_followed(tmp_path):
 @pytest.mark.parametrize("damage", ["empty", "no folder", "half", "noise", "pipes", "folders", "text"])
 def test_a_damaged_folder_is_a_sentence(tmp_path, runs, damage):
     run = tmp_path / "run"
-    names = ("config.toml", "metrics.jsonl", "records.f32", "moments.f32")
+    names = ("config.toml", "metrics.jsonl", "record.jsonl")
     if damage != "no folder":
         run.mkdir()
     for name in names if damage not in ("no folder", "empty") else ():

@@ -10,9 +10,10 @@ from tapeless.errors import TapelessError
 from tapeless.explorer.pupil import story
 from tapeless.explorer.remembered import Remembered
 from tapeless.explorer.snippet import MOST_TOKENS, MOST_WORDS
-from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.moments import read_moments
+from tapeless.train.history.files import files_in
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.run import open_run
+from tests.train.histories import change_snapshot
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "chat"])
@@ -60,20 +61,17 @@ def test_anything_can_be_gone_on_with(kinds):
         story(kinds["gpt2"], "x" * 401)
 
 
-@pytest.mark.parametrize("damage", ["weights", "steps"])
-def test_damaged_moments_are_told(kinds, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["weights", "files"])
+def test_damaged_snapshots_are_told(kinds, tmp_path, damage):
     run = tmp_path / "run"
     shutil.copytree(kinds["gpt2"], run)
-    kept = read_moments(run / MOMENTS)
-    rows = kept.rows.copy()
-    rows[3:, 100 if damage == "weights" else 0] = np.nan
-    (run / MOMENTS).write_bytes(kept.head + rows.tobytes())
     if damage == "weights":
+        change_snapshot(run, -1, np.nan)
         with pytest.raises(TapelessError, match="nothing can be computed: it diverged, or they are damaged"):
             story(run)
     else:
-        found = story(run)
-        assert found["lost"] == len(rows) - 3 > 0
+        files_in(run / SNAPSHOTS)[1].write_bytes(b"not what was written")
+        assert story(run)["lost"] == 1
         assert story(kinds["gpt2"])["lost"] == 0
 
 

@@ -10,7 +10,7 @@ from tapeless.backends import backend
 from tapeless.check import lockstep
 from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
-from tapeless.train.records import read_record
+from tapeless.train.history.record import read_record
 from tests.explorer.serving import trained
 
 
@@ -58,7 +58,7 @@ def test_looking_changes_nothing(traced):
 
 def test_a_calls_numbers_are_those_that_the_record_has_measured(run, traced):
     """Update 9 is recorded, and it is the one that is made again from the checkpoint of step 8."""
-    record = read_record(run / "records.f32")
+    record = read_record(run / "record.jsonl")
     header = record.header
     row = record.rows[record.steps.tolist().index(9)]
     for result, (number, index) in list(enumerate(header.results))[::7]:

@@ -91,19 +91,3 @@ def test_a_position_that_lacks_something(name):
     for field in state:
         with pytest.raises(TapelessError, match=f"damaged: {field} is"):
             stream.restore({other: value for other, value in state.items() if other != field})
-
-
-def test_text_that_kept_its_position_as_a_step_goes_on():
-    stream, again = text_stream(), text_stream()
-    for _ in range(25):
-        next(stream)
-    kept = stream.state()
-    kept["step"] = kept.pop("position")
-    again.restore(kept)
-    assert again.state() == stream.state()
-
-
-def test_operations_that_were_shuffled_otherwise_do_not_go_on():
-    """Their split was another, too: what was held out would now be trained on."""
-    with pytest.raises(TapelessError, match="earlier version shuffled and split otherwise: start a new run"):
-        operations_stream().restore({"epoch": 1, "position": 7})

@@ -14,11 +14,11 @@ from tapeless.backends import reference
 from tapeless.backends.reference import REFERENCE
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.train import checkpoint
+from tapeless.train.history.record import FILE as RECORD
+from tapeless.train.history.recording import Recording
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
 from tapeless.train.metrics import read_metrics
-from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.recording import Recording
-from tapeless.train.records import FILE as RECORD
 from tapeless.train.session import NotSaved, Saved, resume, start
 from tapeless.train.settings import Request, Settings
 from tests.backends.delayed import Delayed, Overflowing
@@ -314,7 +314,7 @@ def request(**changes):
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("stop", [None, 3, 6, 9, 11])
 def test_a_run_is_the_same_in_every_file(tmp_path, monkeypatch, stop, accumulate):
-    """Stopped in the middle and resumed, or not: metrics, recorded updates, moments and weights."""
+    """Stopped in the middle and resumed, or not: metrics, recorded updates, snapshots and weights."""
     asked = request(record=5, accumulate=accumulate)
     whole = start(asked, tmp_path / "whole")
     saved = kept(whole.walk(lambda: None))
@@ -332,7 +332,9 @@ def test_a_run_is_the_same_in_every_file(tmp_path, monkeypatch, stop, accumulate
         events += ahead.walk(lambda: None)
     assert kept(events) == saved
     assert fingerprint(ahead.trainer) == fingerprint(whole.trainer)
-    for name in (RECORD, MOMENTS):
+    snapshots = [path.name for path in (tmp_path / "whole" / SNAPSHOTS).iterdir()]
+    assert len(snapshots) > 3
+    for name in (RECORD, *(f"{SNAPSHOTS}/{each}" for each in snapshots)):
         assert (tmp_path / "ahead" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     lines = [[untimed(line) for line in read_metrics(tmp_path / name)] for name in ("ahead", "whole")]
     lines[0] = [line for line in lines[0] if line.get("reason") != "enough"]

@@ -27,12 +27,14 @@ def run(tmp_path):
     config = preset("ops-102k").override(**SMALL)
     settings = Settings(data="operations", backend="reference", steps=5, accumulate=2).suited(config.architecture)
     request = Request("ops-102k", SMALL, replace(settings, tokenizer="none"))
-    trainer = Trainer(session.make_model(request, config, KIND), Operations(config.architecture, 0), request.settings)
+    task = Operations(config.architecture, 0)
+    trainer = Trainer(session.make_model(request, config, KIND), task, request.settings)
     trainer.batch()
     folder = tmp_path / "run"
     folder.mkdir()
     write_configuration(Run(folder), request, config)
-    checkpoint.save(folder / "checkpoints", 0, trainer.tensors(), trainer.state(), best=True)
+    state = trainer.state() | {"run": session.identity(request, config, task)}
+    checkpoint.save(folder / "checkpoints", 0, trainer.tensors(), state, best=True)
     return folder
 
 
@@ -97,7 +99,7 @@ def test_a_state_without_sense(run, name, value):
         session.resume(run, {}, {})
 
 
-@pytest.mark.parametrize("name", ["step", "added", "loss", "best", "without_better", "updates", "first_spread"])
+@pytest.mark.parametrize("name", ["step", "added", "loss", "best", "without_better", "updates", "base", "spikes"])
 def test_a_state_that_lacks_something(run, name):
     state = state_of(run)
     del state[name]

@@ -16,13 +16,11 @@ from tapeless.cli.common import console
 from tapeless.files.disk import UnwritableError
 from tapeless.train import checkpoint
 from tapeless.train.guard import Spikes
+from tapeless.train.history.record import FILE, encoded, read_record
+from tapeless.train.history.recording import TRIED, Recording
+from tapeless.train.history.snapshots import SERIES, Snapshots, read_snapshots
 from tapeless.train.loop import Finished
 from tapeless.train.metrics import read_metrics
-from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.moments import SERIES, Moments, read_moments
-from tapeless.train.recording import TRIED, Recording
-from tapeless.train.records import FILE, read_record
-from tapeless.train.rows import Rows
 from tapeless.train.session import Saved, Session, resume, start
 from tapeless.train.settings import Request, Settings
 from tests.train.test_records import FIELDS, record_one
@@ -117,51 +115,53 @@ class Counted:
         return {"w": np.full(8, self.step, np.float32)}
 
 
-def moments_of(folder, most=400):
-    return Moments(folder, Counted(), most)  # type: ignore[arg-type]
+def snapshots_of(folder, most=1700):
+    return Snapshots(folder, Counted(), most)  # type: ignore[arg-type]
 
 
-def go_through(moments, steps, last):
+def go_through(snapshots, steps, last):
     for step in steps:
-        moments._model.step = step
-        moments.take(step, last=step == last)
+        snapshots._model.step = step
+        snapshots.take(step, last=step == last)
         if step % 7 == 0:
-            moments.write()
-    moments.write()
+            snapshots.files.write()
+    snapshots.files.write()
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("reached", [9, 30, 100, 400, 999])
 @pytest.mark.parametrize("saved", [0, 1, 8, 12, 25, 99])
-def test_moments_are_the_same_wherever_they_were_cut(tmp_path, saved, reached):
+def test_snapshots_are_the_same_wherever_they_were_cut(tmp_path, saved, reached):
     """A process was killed at `reached`, and its last checkpoint was of `saved`."""
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
-    go_through(moments_of(tmp_path / "whole"), range(1000), 999)
-    go_through(moments_of(tmp_path / "cut"), range(reached), 999)
-    resumed = moments_of(tmp_path / "cut")
-    resumed.cut_after(saved)
+    go_through(snapshots_of(tmp_path / "whole"), range(1000), 999)
+    go_through(snapshots_of(tmp_path / "cut"), range(reached), 999)
+    resumed = snapshots_of(tmp_path / "cut")
+    resumed.files.cut_after(saved)
     go_through(resumed, range(min(saved, reached - 1) + 1, 1000), 999)
-    found = read_moments(tmp_path / "whole" / MOMENTS)
-    assert found.every > 1
-    assert set(found.steps) <= {*SERIES[:: found.every], 999}
-    assert (tmp_path / "cut" / MOMENTS).read_bytes() == (tmp_path / "whole" / MOMENTS).read_bytes()
+    found = read_snapshots(tmp_path / "whole").steps
+    assert 4 < len(found) <= snapshots_of(tmp_path)._capacity == 10
+    assert set(found) <= {*SERIES[::4], 999}
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 def test_records_are_the_same_wherever_they_were_cut(tmp_path):
     def walked(recording, model, steps):
         for step in steps:
             if recording.due(step, last=step == 60):
-                row = np.full(recording.header.width, step, np.float32)
-                row[:2] = step, 0
-                recording._row[:] = row
-                recording._rows.add(step, row)
-                recording._thin(step)
+                values = np.full(recording.header.values, step, np.float32)
+                recording._add(step, encoded(step, 1.0 / step, 1e-3, 0.1 * step, values))
             if step % 5 == 0:
                 recording.write(now=True)
         recording.write(now=True)
 
     model = Model("ops-102k", batch=4, **FIELDS)
-    most = len(Recording(tmp_path, model).header.encoded()) + 12 * 4 * Recording(tmp_path, model).header.width
+    header = Recording(tmp_path, model).header
+    most = len(header.encoded()) + 12 * len(encoded(10, 1.0, 1e-3, 0.1, np.full(header.values, 10, np.float32)))
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
     walked(Recording(tmp_path / "whole", model, 1, whole=[7], most=most), model, range(1, 61))
@@ -201,18 +201,6 @@ def test_how_often_is_measured_once_and_kept(tmp_path):
     early.cut_after(100)  # it never recorded before
     walked(early, range(101, 141), extra=0.1)
     assert read_record(tmp_path / FILE).steps.tolist() == [*(100 + each for each in TRIED), 120, 128, 136]
-
-
-def test_rows_that_are_no_longer_there_are_told(tmp_path):
-    rows = Rows(tmp_path / "rows", "cannot record step {step} in {path}")
-    for step in range(4):
-        rows.add(step, np.full(3, step, np.float32))
-    rows.write(b"head\n")
-    (tmp_path / "rows").write_bytes(b"head\n")
-    rows.thin(lambda step: step != 2)
-    rows.add(4, np.zeros(3, np.float32))
-    with pytest.raises(UnwritableError, match=r"cannot record step 4 in .*rows: it is shorter than it was written"):
-        rows.write(b"head\n")
 
 
 def test_what_a_full_disk_kept_from_being_recorded_is_told_when_it_goes_on(tmp_path, monkeypatch):

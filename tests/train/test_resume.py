@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.check.steps import first_difference, small_model
+from tapeless.check.steps import small_model
 from tapeless.check.training import _Fixed
 from tapeless.models.config import Optimizer
 from tapeless.tasks.data.prepare import prepare
@@ -113,22 +112,6 @@ def test_a_state_that_is_not_whole_is_noticed(tmp_path):
     trainer.model.steps += 1
     seen.add(fingerprint(trainer))
     assert len(seen) == 4
-
-
-def test_a_checkpoint_of_before_the_list_counted_its_steps():
-    """It was written when the step number was kept beside the model: "updates", and no tensor of that number."""
-    fresh, old = _trainer(), _trainer()
-    found, _ = checkpoint.newest(Path(__file__).parent / "old_checkpoint")
-    assert found is not None
-    old.restore(found)
-    assert (old.step, old.model.steps) == (3, 3)
-    for trainer, batches in ((fresh, 10), (old, 4)):
-        for _ in range(batches):
-            trainer.batch()
-    assert first_difference(old.model.params, fresh.model.params) is None
-    assert first_difference(old.model.state, fresh.model.state) is None
-    assert old.state() == fresh.state()
-    assert set(old.tensors()["optimizer"]) == {"m", "v"}  # and so what is written now could have been written then
 
 
 def _trainer():

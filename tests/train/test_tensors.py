@@ -10,12 +10,13 @@ from tapeless import Model, TapelessError
 from tapeless.files import disk
 from tapeless.files.disk import UnwritableError
 from tapeless.files.safetensors import read_safetensors
-from tapeless.train import tensors
-from tapeless.train.recording import Recording
-from tapeless.train.records import FILE, read_record
+from tapeless.train.history import tensors
+from tapeless.train.history.files import files_in
+from tapeless.train.history.record import FILE, read_record
+from tapeless.train.history.recording import Recording
+from tapeless.train.history.tensors import FOLDER, kept_arguments
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
-from tapeless.train.tensors import found_in, kept_arguments
 from tests.files.full_disk import full_at
 
 TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
@@ -46,6 +47,10 @@ def recorded(folder, whole=(1,)):
     return recording
 
 
+def kept_in(folder):
+    return files_in(folder / FOLDER)
+
+
 def batch():
     rng = np.random.default_rng(0)
     return rng.integers(0, 20, (4, 8)), rng.integers(0, 5, 4)
@@ -54,7 +59,7 @@ def batch():
 def test_every_array_is_the_one_that_its_call_wrote_or_read(tmp_path):
     recorded(tmp_path).write(now=True)
     record = read_record(tmp_path / FILE)
-    (path,) = found_in(tmp_path).values()
+    (path,) = kept_in(tmp_path).values()
     other = Model("ops-102k", batch=4, seed=3, **TINY)
     seen = 0
     for number, (call, arrays) in enumerate(other.trace(*batch())):
@@ -73,14 +78,14 @@ def test_a_run_keeps_the_steps_that_were_named_and_a_resumed_one_too(tmp_path):
     whole = session(tmp_path / "whole", record_tensors="5, 2")
     finish(whole)
     finish(session(tmp_path / "cut", record_tensors="2,5"), stop=5)
-    kept = found_in(tmp_path / "cut")
+    kept = kept_in(tmp_path / "cut")
     assert [*kept] == [2, 5]
     kept[5].write_bytes(b"of a step that is made again")
     for path in (tmp_path / "cut" / "checkpoints").glob("step-00000005*"):
         disk.remove_folder(path)
     finish(resume(tmp_path / "cut", {}, {}))
     assert read_record(tmp_path / "whole" / FILE).steps.tolist() == [1, 2, 3, 5, 6]
-    for step, path in found_in(tmp_path / "whole").items():
+    for step, path in kept_in(tmp_path / "whole").items():
         ours, theirs = read_safetensors(path), read_safetensors(kept[step])
         assert ours.keys() == theirs.keys()
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
@@ -92,9 +97,9 @@ def test_what_did_not_reach_the_disk_is_kept_and_nothing_is_half_there(tmp_path,
         broken.setattr(disk, "perform", full_at(os.fsync))
         with pytest.raises(UnwritableError, match=r"cannot .*step-00000001.safetensors: No space left|cannot keep"):
             recording.write(now=True)
-    assert found_in(tmp_path) == {}
+    assert kept_in(tmp_path) == {}
     recording.write(now=True)
-    assert [*found_in(tmp_path)] == [1]
+    assert [*kept_in(tmp_path)] == [1]
 
 
 def test_what_names_no_steps_or_too_much_is_refused_in_a_sentence(tmp_path, monkeypatch):
@@ -119,7 +124,7 @@ def test_what_names_no_steps_or_too_much_is_refused_in_a_sentence(tmp_path, monk
 def test_a_thinned_record_keeps_the_rows_of_these_steps(tmp_path):
     model = Model("ops-102k", batch=4, seed=3, **TINY)
     recording = Recording(tmp_path, model, 1, whole=[4], most=130_000)
-    for step in range(1, 3 * recording._capacity):
+    for step in range(1, 120):
         if recording.due(step, last=False):
             walk, made = model.walk_step(*batch(), lr=1e-3)
             recording.see(step, 1e-3, walk, made)
@@ -130,12 +135,12 @@ def test_a_thinned_record_keeps_the_rows_of_these_steps(tmp_path):
 
 def test_files_of_another_list_of_calls_are_refused(tmp_path):
     recorded(tmp_path).write(now=True)
-    (path,) = found_in(tmp_path).values()
+    (path,) = kept_in(tmp_path).values()
     other = Model("ops-102k", batch=4, layers=1, channels=8, heads=2, backend="reference")
-    from tapeless.train.records import header_of
+    from tapeless.train.history.record import header_of
 
     with pytest.raises(TapelessError, match="belongs to another list of calls"):
         kept_arguments(path, header_of(other.program), 3)
     (tmp_path / "tensors" / "step-1.safetensors").touch()
     (tmp_path / "tensors" / "notes.txt").touch()
-    assert found_in(tmp_path) == {1: path}
+    assert kept_in(tmp_path) == {1: path}

@@ -35,7 +35,7 @@ def batch_of(folder: Path, step: int) -> dict[str, Any]:
         raise TapelessError("before the first update nothing was learned from.")
     tokens, targets = _drawn(pupil, batch, accumulate, step)
     model = Model(pupil.model.preset, batch=len(tokens), time=LENGTH, backend="reference", optimizer=None)
-    for name, values in pupil.kept.weights(index).items():
+    for name, values in pupil.kept.weights[pupil.steps[index]].items():
         model.write(name, values)
     scores = final_scores(model, tokens).real
     answers = targets if targets.ndim == 1 else targets[:, -1]

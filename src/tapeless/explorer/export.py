@@ -21,8 +21,8 @@ from tapeless.errors import TapelessError
 from tapeless.explorer.guard import TOKEN, App, Message
 from tapeless.explorer.server import make_app, pages
 from tapeless.files.disk import write_whole
+from tapeless.train.history.record import FILE as RECORD
 from tapeless.train.metrics import FILE as METRICS
-from tapeless.train.records import FILE as RECORD
 from tapeless.train.run import CONFIGURATION
 
 MOST_ROWS = 3_000_000  # bytes of a run's record

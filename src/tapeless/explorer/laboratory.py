@@ -32,10 +32,12 @@ UPDATES = 8
 
 
 def landscape(folder: str) -> dict[str, Any]:
-    """The mean loss over a plane through the path of a run's weights: along it from the first moment to the last, and
+    """The mean loss over a plane through the path of a run's weights: along it from the first snapshot to the last, and
     across it in the direction in which the path bends the most."""
     pupil = Pupil.of(Path(folder))
-    rows = pupil.kept.rows[:, 2:].astype(np.float64)
+    names = [*pupil.model.params]
+    kept = pupil.kept.weights.values()
+    rows = np.stack([np.concatenate([each[name].ravel() for name in names]) for each in kept]).astype(np.float64)
     start, along = rows[0], rows[-1] - rows[0]
     length = float(np.linalg.norm(along)) or 1.0
     along = along / length
@@ -67,10 +69,9 @@ def landscape(folder: str) -> dict[str, Any]:
 
 def _loss(model: Model, pupil: Pupil, weights: Array, batch: Expressions) -> float:
     at = 0
-    for name, shape in pupil.kept.shapes.items():
-        size = int(np.prod(shape))
-        model.write(name, weights[at : at + size].reshape(shape))
-        at += size
+    for name, each in pupil.model.params.items():
+        model.write(name, weights[at : at + each.size].reshape(each.shape))
+        at += each.size
     return float(min(model.loss(batch.tokens, targets_for(model.config, batch.answers)), 1e30))
 
 

@@ -1,4 +1,4 @@
-"""The model of a run that learned the operations task, as it was at each of its moments, and what it answered then."""
+"""The model of a run that learned the operations task, at each of its snapshots, and what it answered then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.explorer.memory import MOST_LAYERS
 from tapeless.explorer.snippet import text_story
-from tapeless.explorer.source import check_no_link
+from tapeless.explorer.source import check_no_link, snapshots
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Preset
@@ -27,8 +27,7 @@ from tapeless.tasks.operations import (
     split,
     targets_for,
 )
-from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.moments import Kept, read_moments
+from tapeless.train.history.snapshots import Kept
 from tapeless.train.run import CONFIGURATION, open_run
 
 QUESTIONS = ("Max(1,6,2)", "Min(7,3,9)", "Last(4,0,8)", "Second(2,5,9)", "First(9,1,4)", "Max(3,8,5)", "Min(6,9,2)")
@@ -57,42 +56,41 @@ class Pupil:
     def of(cls, folder: Path) -> Pupil:
         """The model of a run. A run folder is not believed: no array is made before its sizes are those of the file."""
         check_no_link(folder / CONFIGURATION)
-        check_no_link(folder / MOMENTS)
         run = open_run(folder)
         request, preset = run.request(), run.preset()
         if request.settings.data != "operations":
             raise TapelessError(f"{folder.name} did not learn the operations task, so it is asked nothing.")
-        if not (folder / MOMENTS).exists():
+        kept = snapshots(folder)
+        if not kept.steps and not kept.lost:
             raise TapelessError(f"{folder.name} has kept none of its weights on the way: train it anew.")
         check_fits(preset.architecture)
         if preset.architecture.layers > MOST_LAYERS:
             raise TapelessError(f"a model of {preset.architecture.layers} layers is too deep to be asked here.")
         if preset.architecture.positions == "sinusoidal":
             preset = preset.override(context=LENGTH)  # a table that is made, however long the run says it is
-        kept = read_moments(folder / MOMENTS)
         weights = {each.name: each.shape for each in transformer.evaluation(preset, 1, LENGTH).weights}
-        if not kept.steps or weights != kept.shapes:
-            raise TapelessError(f"the moments of {folder.name} are not those of its model.")
-        if not (np.abs(kept.rows) < LARGEST).all():  # False for NaN too
-            raise TapelessError(f"the moments of {folder.name} hold weights that nothing can be computed with.")
+        shapes = [{name: each.shape for name, each in arrays.items()} for arrays in kept.weights.values()]
+        if not shapes or any(each != weights for each in shapes):
+            raise TapelessError(f"the snapshots of {folder.name} are not those of its model.")
+        arrays = (array for each in kept.weights.values() for array in each.values())
+        if not all((np.abs(array) < LARGEST).all() for array in arrays):  # False for NaN too
+            raise TapelessError(f"the snapshots of {folder.name} hold weights that nothing can be computed with.")
         return cls(folder.name, preset, kept, request.settings.seed, request.settings.lr or 1e-3)
 
     @classmethod
     def untrained(cls) -> Pupil:
         """The teaching model as it is made: for who has trained nothing yet."""
         fresh = Model("ops-102k", batch=1, backend="reference", precision="float32", optimizer=None)
-        shapes = {name: tuple(array.shape) for name, array in fresh.params.items()}
-        row = np.concatenate([np.zeros(2), *(array.ravel() for array in fresh.params.values())]).astype(np.float32)
-        return cls("ops-102k, untrained", preset("ops-102k"), Kept(b"", shapes, row[None]))
+        return cls("ops-102k, untrained", preset("ops-102k"), Kept({0: fresh.weights()}))
 
     @property
     def steps(self) -> list[int]:
         return self.kept.steps
 
     def at(self, index: int, precision: str = "float64") -> Model:
-        """The model at one of its moments."""
+        """The model at one of its snapshots."""
         model = self.twin(precision)
-        for name, values in self.kept.weights(index).items():
+        for name, values in self.kept.weights[self.steps[index]].items():
             model.write(name, values)
         return model
 

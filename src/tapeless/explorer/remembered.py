@@ -1,19 +1,16 @@
-"""The model of a run with the weights of any step that is kept: of its moments, its checkpoints, or its seed."""
+"""The model of a run with the weights of any step that is kept: of its snapshots, its checkpoints, or its seed."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from tapeless.errors import TapelessError
-from tapeless.explorer.source import check_no_link
+from tapeless.explorer.source import snapshots
 from tapeless.explorer.tracing import Traced, check_size_of
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.train import checkpoint
-from tapeless.train.moments import FILE as MOMENTS
-from tapeless.train.moments import Kept, read_moments
 from tapeless.train.run import Run, read_weights
 from tapeless.train.upcoming import kept_steps, standing_at
 
@@ -28,12 +25,11 @@ class Remembered:
         self._first: dict[str, Array] | None = None  # weights of before the first step
 
     def steps(self, run: Run) -> list[int]:
-        return sorted({*kept_steps(run), *self._moments(run)})
+        return sorted({*kept_steps(run), *snapshots(self.folder).steps})
 
-    def lost(self, run: Run) -> int:
-        """Moments that are damaged."""
-        kept = self._read(run)
-        return kept.lost if kept else 0
+    def lost(self) -> int:
+        """Snapshots that are damaged."""
+        return snapshots(self.folder).lost
 
     def of(self, run: Run, time: int, batch: int = 1) -> Model:
         """A model of so many sequences of so many tokens; what it holds is written before it is used."""
@@ -46,9 +42,9 @@ class Remembered:
 
     def at(self, run: Run, step: int, time: int, batch: int = 1) -> Model:
         model = self.of(run, time, batch)
-        moments = self._moments(run)
-        if step in moments:
-            self._write(model, moments[step])
+        kept = snapshots(self.folder).weights
+        if step in kept:
+            self._write(model, kept[step])
             return model
         found = checkpoint.at(run.checkpoints, step)
         if found is not None:
@@ -60,18 +56,6 @@ class Remembered:
             self._first = Traced(run, standing_at(run, 0)).update.before
         self._write(model, self._first)
         return model
-
-    def _moments(self, run: Run) -> dict[int, dict[str, Array]]:
-        """The weights that the run has kept beside its checkpoints, by step."""
-        kept = self._read(run)
-        return {step: kept.weights(index) for index, step in enumerate(kept.steps)} if kept else {}
-
-    def _read(self, run: Run) -> Kept | None:
-        path = run.folder / MOMENTS
-        if not os.path.lexists(path):
-            return None
-        check_no_link(path)
-        return read_moments(path)
 
     def _write(self, model: Model, weights: dict[str, Array]) -> None:
         if {name: array.shape for name, array in weights.items()} != {n: a.shape for n, a in model.params.items()}:

@@ -11,7 +11,7 @@ from tapeless.explorer.apart import Apart
 from tapeless.explorer.lesson import exercises, lesson
 from tapeless.explorer.pupil import Pupil
 from tapeless.explorer.source import signature
-from tapeless.train.moments import FILE as MOMENTS
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 
 MOST_MOMENTS = 1000  # and planted bugs
 
@@ -34,7 +34,7 @@ class School:
             folder, pupil = self._chosen()
         if folder is None or len(pupil.steps) < 3:
             raise TapelessError("there is no path to look at yet: train the teaching model with `tapeless train`.")
-        return self._apart.ask("landscape", str(folder.resolve()), signature(folder / MOMENTS))
+        return self._apart.ask("landscape", str(folder.resolve()), signature(folder / SNAPSHOTS))
 
     def pathologies(self) -> dict[str, Any]:
         return self._apart.ask("pathologies")
@@ -43,7 +43,7 @@ class School:
         return self._apart.ask("planted", str(number))
 
     def _chosen(self) -> tuple[Path | None, Pupil]:
-        state = tuple(signature(folder / MOMENTS) for folder in self._folders)
+        state = tuple(signature(folder / SNAPSHOTS) for folder in self._folders)
         if self._pupil is None or self._pupil[0] != state:
             self._pupil = state, *self._first()
         return self._pupil[1:]

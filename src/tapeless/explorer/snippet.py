@@ -61,7 +61,7 @@ def text_story(folder: Path, asked: str = "") -> dict[str, Any]:
         "answer": None if answer is None else word(answer),
         "held_out": not asked,
         "cut": cut,
-        "lost": kept.lost(run),
+        "lost": kept.lost(),
         "moments": [
             {
                 "step": step,

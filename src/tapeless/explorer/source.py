@@ -26,11 +26,24 @@ from tapeless.ops.contract import Array
 from tapeless.train import metrics
 from tapeless.train.course import Course, Line
 from tapeless.train.doctor import Diagnosis, diagnose, read_setup
-from tapeless.train.records import FILE as RECORD
-from tapeless.train.records import LEAD, PHASES, Header, Record, flow, min_max, read_record, together, weight_gradients
+from tapeless.train.history.files import files_in
+from tapeless.train.history.record import FILE as RECORD
+from tapeless.train.history.record import (
+    LEAD,
+    PHASES,
+    Header,
+    Record,
+    flow,
+    min_max,
+    read_record,
+    together,
+    weight_gradients,
+)
+from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
+from tapeless.train.history.snapshots import Kept, read_snapshots
+from tapeless.train.history.tensors import FOLDER as TENSORS
+from tapeless.train.history.tensors import kept_arguments
 from tapeless.train.run import CONFIGURATION, open_run
-from tapeless.train.tensors import FOLDER as TENSORS
-from tapeless.train.tensors import found_in, kept_arguments
 
 CURVES = ("step", "loss", "lr", "gradient_norm", "update_ratio", "tokens_per_second")
 EVALUATED = ("step", "loss", "accuracy", "train_loss", "train_accuracy", "best")
@@ -106,11 +119,7 @@ class RunSource:
 
     def tensors(self) -> dict[int, Path]:
         """The steps whose tensors are kept whole."""
-        check_no_link(self.folder / TENSORS)
-        found = found_in(self.folder)
-        for path in found.values():
-            check_no_link(path)
-        return found
+        return _unlinked(self.folder / TENSORS)
 
     def doctor(self) -> dict[str, Any]:
         """The doctor's diagnosis and findings."""
@@ -155,6 +164,21 @@ class RunSource:
                     self._generation += 1
                 self._record = now, thinned(read_record(path), self._most)
             return self._generation, self._record[1]
+
+
+def snapshots(folder: Path) -> Kept:
+    """The weights that a run has kept at some of its steps."""
+    _unlinked(folder / SNAPSHOTS)
+    return read_snapshots(folder)
+
+
+def _unlinked(folder: Path) -> dict[int, Path]:
+    """The files of a folder by step; refused if one is a link."""
+    check_no_link(folder)
+    found = files_in(folder)
+    for path in found.values():
+        check_no_link(path)
+    return found
 
 
 def thinned(record: Record, most: int | None) -> Record:

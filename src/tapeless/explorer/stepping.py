@@ -20,7 +20,7 @@ from tapeless.explorer.tracing import MOST_FLOPS, Traced
 from tapeless.model import Model
 from tapeless.program.call import Call
 from tapeless.tracing.stream import PHASES, branches
-from tapeless.train.records import header_of
+from tapeless.train.history.record import header_of
 
 TIMES = 5
 

@@ -51,8 +51,6 @@ class Epochs(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where `state` was taken; refused before anything is changed."""
-        if "position" not in state and "step" not in self._identity:  # as text kept it once
-            state = {"position": state.get("step"), **state}
         for name, here in self._identity.items():
             if name in state and state[name] != here:
                 raise TapelessError(
@@ -63,10 +61,6 @@ class Epochs(ABC):
             value = state.get(name)
             if type(value) is not int or value < 0 or (most is not None and value > most):
                 raise TapelessError(f"the position in the data is damaged: {name} is {repr(value)[:40]}.")
-        if set(state) == {"epoch", "position"}:  # all that the operations task kept once
-            raise TapelessError(
-                "the position is one in data that an earlier version shuffled and split otherwise: start a new run."
-            )
         for name in self._identity:
             if name not in state:
                 raise TapelessError(f"the position in the data is damaged: {name} is missing.")

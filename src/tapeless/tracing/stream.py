@@ -1,6 +1,6 @@
 """The residual stream as a highway: how large each branch is that joins it, and whether it reinforces it or cancels it.
 
-What joins where, and what is measured of it, is `train.branches`; here a step of any model is walked for it.
+What joins where, and what is measured of it, is `train.history.measuring`; here a step of any model is walked for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
-from tapeless.train.branches import MEASURED, Joining, added, compare, joinings
+from tapeless.train.history.measuring import MEASURED, Joining, added, compare, joinings
 
 PHASES = ("zero", "forward", "recompute", "backward")
 

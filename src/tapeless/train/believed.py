@@ -39,13 +39,13 @@ def _text(value: Any) -> bool:
 
 def _spikes(value: Any) -> bool:
     """Of the losses that were seen last, and of what they are held against."""
-    return value is None or (
+    return (
         isinstance(value, dict)
         and isinstance(value.get("recent"), list)
         and all(map(_finite, value["recent"]))
-        and (value.get("start") is None or _finite(value["start"]))
-        and _count(value.get("calm"))
         and "start" in value
+        and (value["start"] is None or _finite(value["start"]))
+        and _count(value.get("calm"))
     )
 
 
@@ -63,12 +63,6 @@ STATE: dict[str, Callable[[Any], bool]] = {
     "spikes": _spikes,
     "norms": lambda value: isinstance(value, list) and all(map(_finite_numbers, value)),
 }
-LATER: dict[str, Any] = {
-    "draws": 0,
-    "base": None,
-    "spikes": None,
-    "norms": [],
-}  # what earlier versions did not keep, and what it was then
 LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     "step": {
         **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), is_number),

@@ -18,11 +18,11 @@ from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.base import read_base
-from tapeless.train.believed import LATER, check_state
+from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
+from tapeless.train.history.recording import Recording
 from tapeless.train.metrics import ENDS, Phases, dead_units, gradient_norms, update_ratios
-from tapeless.train.recording import Recording
 from tapeless.train.settings import Settings
 
 ROWS = 500  # positions that units are watched over
@@ -248,7 +248,7 @@ class Trainer:
     def _is_awaited(self, number: int) -> bool:
         """Whether somebody looks at the model after this update; after an evaluation, it may be the last."""
         looked = self.logs(number) or self.evaluates(number) or self.saves(number)
-        return looked or bool(self.recording and self.recording.moments.due(number))
+        return looked or bool(self.recording and self.recording.snapshots.due(number))
 
     def _take_in(self, update: Drawn) -> Step | None:
         """What came of its batches, and of the update if they are all."""
@@ -274,7 +274,7 @@ class Trainer:
         self.step += 1
         self.made = made
         if self.recording:
-            self.recording.moments.take(self.step, last=self.step == self.steps)
+            self.recording.snapshots.take(self.step, last=self.step == self.steps)
         return Step(self.step, update.loss, update.lr, made.norm)
 
     def _draw(self) -> None:
@@ -358,7 +358,8 @@ class Trainer:
             "first_spread": self.first_spread,
             "spikes": self.spikes.state(),
             "norms": [*self.norms],
-        } | ({} if self.base is None else {"base": self.base})
+            "base": self.base,
+        }
 
     def tensors(self) -> dict[str, dict[str, Array]]:
         found = {"weights": self._weights(), "optimizer": self._optimizer()}
@@ -374,12 +375,12 @@ class Trainer:
         return {name: self.model.read(gradient_name(name)) for name in self.model.grads}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        state = {**LATER, **checkpoint.state}
+        state = checkpoint.state
         check_state(state, self.settings.accumulate, str(checkpoint.path))
-        if state.get("base") != self.base:  # what is frozen stays what it is once it is there
+        if state["base"] != self.base:  # what is frozen stays what it is once it is there
             for name, array in read_base(checkpoint).items():
                 self.model.write(name, array)
-            self.base = state.get("base")
+            self.base = state["base"]
         for stem, values in (("weights", self._weights()), ("optimizer", self._optimizer())):
             if values:
                 checkpoint.read(stem, values, self.model.write)
@@ -388,8 +389,7 @@ class Trainer:
         self.model.draws = state["draws"]
         self.best, self.without_better = state["best"], state["without_better"]
         self.added, self.first_spread = state["added"], state["first_spread"]
-        if state["spikes"] is not None:
-            self.spikes.restore(state["spikes"])
+        self.spikes.restore(state["spikes"])
         self.norms.clear()
         self.norms.extend(state["norms"])
         if self.added:

@@ -20,10 +20,10 @@ from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.base import all_weights, as_held, write_base
 from tapeless.train.chance import chance
+from tapeless.train.history.recording import Recording
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
 from tapeless.train.metrics import Recorder
-from tapeless.train.recording import Recording
 from tapeless.train.run import NumberedFolder, Run
 from tapeless.train.settings import Request, Settings
 
@@ -102,7 +102,7 @@ class Session:
         if trainer.step == 0 and not trainer.added:
             self.recorder.note("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
             if trainer.recording:
-                trainer.recording.moments.take(0)
+                trainer.recording.snapshots.take(0)
         events = train(trainer)
         reason: str | None = None
         while (event := self._next(events)) is not ENDED:
@@ -171,7 +171,7 @@ class Session:
         except TapelessError as error:
             unrecorded = error
         with trainer.phases("save"):
-            about: dict[str, Any] = {"run": _identity(self.request, self.model.preset, trainer.task)}
+            about: dict[str, Any] = {"run": identity(self.request, self.model.preset, trainer.task)}
             about |= {"unrecorded": str(unrecorded)} if unrecorded else {}
             path = checkpoint.save(
                 self.run.checkpoints,
@@ -358,7 +358,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
             raise TapelessError(f"{folder / run.CONFIGURATION} no longer says what {name} is: put it back as it was.")
     task, _ = kind.open(_asked(request, preset, kind, opened, None, None))
     if found is not None:
-        _check_same(found, folder, _identity(request, preset, task))
+        _check_same(found, folder, identity(request, preset, task))
     trainer = Trainer(make_model(request, preset, kind), task, request.settings)
     if found is not None:
         trainer.restore(found)
@@ -394,7 +394,7 @@ def open_task(opened: Run, kind: TaskKind) -> Task:
     return kind.open(_asked(opened.request(), opened.preset(), kind, opened, None, None))[0]
 
 
-def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
+def identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
     """What makes a run the run it is, for its checkpoints: its configuration lies beside them, where it can be edited.
     Its data may move, and must stay what they were."""
     found = {name: getattr(request.settings, name) for name in FIXED if name != "data"}
@@ -405,10 +405,10 @@ def _identity(request: Request, preset: Preset, task: Task) -> dict[str, Any]:
 
 def _check_same(found: checkpoint.Checkpoint, folder: Path, identity: Mapping[str, Any]) -> None:
     recorded = found.state.get("run")
-    if not isinstance(recorded, dict):  # weights that were imported
-        return
+    if not isinstance(recorded, dict) or recorded.keys() != identity.keys():
+        raise TapelessError(f"the state in {found.path} is damaged: it does not say what run it is of; take another.")
     for name, value in identity.items():
-        if recorded.get(name, value) != value:
+        if recorded[name] != value:
             found_out = "what data names has the SHA-256" if name == "data" else f"{name} is"
             said = f"no {name} is given" if value is None else f"{found_out} {value!r}"
             trained = f"without {name}" if recorded[name] is None else f"with {recorded[name]!r}"

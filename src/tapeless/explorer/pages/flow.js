@@ -99,7 +99,7 @@ export function render({ model, el }) {
 
   const step = () => (values ? values[0] + values[1] * 2 ** 24 : 0);
 
-  // What joins the stream at this step, as it was recorded; null of a row that an earlier version wrote.
+  // What joins the stream at this step, as it was recorded; null if nothing was.
   function joined() {
     const { results, branches } = run.record, first = LEAD + STATISTICS.length * results.length;
     const found = branches.map((each, index) => ({ ...each, ...Object.fromEntries(JOINING.map((name, part) => [name, values[first + JOINING.length * index + part]])) }));

@@ -48,7 +48,7 @@ export function replay({ model, heat }) {
     wrong.textContent = story && found.error ? found.error : "";
     if (story && found.error) return; // what was asked before stays
     story = found.error || (found.lost && found.moments.length < 3) ? null : found; // of two moments there is no story
-    why.textContent = found.error ?? (found.lost ? `moments.f32 is damaged: the last ${whole(found.lost)} of its moments cannot be read, and are left out.` : "");
+    why.textContent = found.error ?? (found.lost ? `Damaged snapshots cannot be read, and are left out: ${whole(found.lost)}.` : "");
     const flow = await run.heat("flow", 1024), steps = [...flow.steps];
     moments = story ? story.moments : stills(steps).map((step) => ({ step }));
     const nearest = moments.map(({ step }) => steps.reduce((best, each, index) => (Math.abs(each - step) < Math.abs(steps[best] - step) ? index : best), 0));

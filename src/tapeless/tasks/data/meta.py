@@ -72,7 +72,7 @@ def read_meta(folder: Path) -> Meta:
         )
     fields = Fields(path, "", content)
     skipped = fields.of("skipped", dict)
-    examples = fields.of("examples", dict) if "examples" in content else {}  # earlier versions kept none
+    examples = fields.of("examples", dict)
     vocab = fields.count("vocab", least=1)
     if vocab > LARGEST_VOCAB:
         raise fields.wrong("vocab", f"at most {LARGEST_VOCAB:,}")

@@ -1,4 +1,4 @@
-"""What a run says of its model is the truth."""
+"""A run's configuration: what no version wrote is refused, and what a run says of its model is the truth."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ TINY = {"layers": 1, "channels": 4, "heads": 2, "hidden": 4}
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("format = 1", "format = 3", "format 3"),
+        ("format = 1", "format = 2", "format 2"),
         ("format = 1", 'format = "1"', "format '1'"),
+        ("format = 1\n", "", "unknown preset"),
         ("layers = 1\n", "", "layers is missing"),
         ("[model]", "[loss]\nclass_weights = 3\n[model]", "loss must be a table"),
-        ("[model]", "[loss]\nclass_weights = [1.0]\n[model]", "class_weights must be 11 numbers"),
+        ("[model]", "[loss]\nclass_weights = [1.0]\n[model]", "class_weights must be 257 numbers"),
     ],
 )
 def test_what_no_version_wrote_is_refused(tmp_path: Path, before: str, after: str, says: str) -> None:
-    run = Run(tmp_path / "run")
-    run.folder.mkdir()
-    preset = Preset.of("somebody's", vocab=11, context=5, **TINY)
-    write_configuration(run, Request(preset.name, {}, Settings(tokenizer="none")), preset)
-    text = (run.folder / "config.toml").read_text()
-    assert before in text
-    (run.folder / "config.toml").write_text(text.replace(before, after))
+    preset = Preset.of("somebody's", vocab=257, context=8, **TINY)
+    write_configuration(Run(tmp_path), Request("somebody's", {}, Settings(tokenizer="bytes")), preset)
+    path = tmp_path / "config.toml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
     with pytest.raises(TapelessError, match=says) as refused:
-        open_run(run.folder)
+        open_run(tmp_path)
     assert str(refused.value).endswith(".")
 
 

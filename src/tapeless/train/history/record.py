@@ -1,9 +1,10 @@
-"""What a run keeps of its steps, call by call: how large every result was, where it was zero, where it was not finite.
+"""The record of a run: for some of its steps, call by call, how large every result was, where it was zero, where it was
+not finite, and how large each branch of the residual stream was.
 
-A file of fixed-width float32 rows behind one line of JSON, padded so that the rows can be mapped into memory. The line
-says what the columns are and holds the listing of calls they belong to, with their source: a run is read years after
-the program has changed. Rows are only ever added. A reader ignores a row that is not whole, or not later than the one
-before it; a writer cuts it off.
+A file of JSON lines. The first says what the numbers of a line are and holds the listing of calls they belong to, with
+their source: a run is read years after the program has changed. Every other line is a step. Lines are only ever added.
+A reader ignores a line that is not whole, or not later than the one before it, and all that follow; a writer cuts them
+off.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.plain import open_plain, parse_json
+from tapeless.files.plain import parse_json, read_plain
 from tapeless.ops.contract import Array
 from tapeless.program.builder import HOME
 from tapeless.program.call import Program
 from tapeless.program.listing import describe
-from tapeless.train.branches import DIRECTIONS, MEASURED, Joining, joinings
+from tapeless.train.history.measuring import DIRECTIONS, MEASURED, Joining, joinings
 
-FILE = "records.f32"
-FORMAT = 2  # since 2 a row ends with the branches of the residual stream
-ALIGNMENT = 64  # bytes; where the rows begin
+FILE = "record.jsonl"
+FORMAT = 1
 LARGEST_HEADER = 8_000_000
+LATEST = 1 << 53  # no training makes more steps
 LARGEST = 256_000_000  # bytes that are read; a writer keeps to far fewer
-HIGH = 1 << 24  # float32 counts exactly up to here, so a step has two columns
+HIGH = 1 << 24  # float32 counts exactly up to here, so a step has two columns of a row
 LEAD = ("step", "step high", "loss", "lr", "gradient norm")
 STATISTICS = ("size", "zeros", "largest", "not finite")
 PHASES = ("forward", "recompute", "backward")
@@ -50,9 +51,14 @@ class Header:
     branches: tuple[Joining, ...] = ()  # of each group of three columns behind those: what joins the stream, and where
 
     @property
+    def values(self) -> int:
+        """Numbers of a line besides its LEAD."""
+        return len(STATISTICS) * len(self.results) + len(MEASURED) * len(self.branches)
+
+    @property
     def width(self) -> int:
         """Columns of a row."""
-        return self.first_branch + len(MEASURED) * len(self.branches)
+        return len(LEAD) + self.values
 
     @property
     def first_branch(self) -> int:
@@ -74,8 +80,6 @@ class Header:
             "listing": self.listing,
             "every": self.every,
             "chosen": self.chosen,
-            "width": self.width,
-            "lead": LEAD,
             "statistics": STATISTICS,
             "results": self.results,
             "calls": self.calls,
@@ -83,8 +87,7 @@ class Header:
             "measured": MEASURED,
             "branches": [asdict(each) for each in self.branches],
         }
-        line = json.dumps(said, ensure_ascii=False).encode()
-        return line + b" " * (-(len(line) + 1) % ALIGNMENT) + b"\n"
+        return json.dumps(said, ensure_ascii=False).encode() + b"\n"
 
 
 def header_of(program: Program) -> Header:
@@ -119,53 +122,74 @@ def _statement(place: str) -> str:
     return "\n".join(each[indent:] for each in taken)
 
 
+def encoded(step: int, loss: float, lr: float, gradient_norm: float, values: Array) -> bytes:
+    """The line of a step. `values`: STATISTICS of each result, then what is MEASURED of each branch; of each number as
+    many digits as a float32 has."""
+    numbers = ",".join([f"{value:.7g}" if isfinite(value) else "null" for value in values.tolist()])
+    lead = {"loss": loss, "lr": lr, "gradient_norm": gradient_norm}
+    said = {"step": step, **{name: value if isfinite(value) else None for name, value in lead.items()}}
+    return f'{json.dumps(said)[:-1]}, "values": [{numbers}]}}\n'.encode()
+
+
 @dataclass(frozen=True)
 class Record:
     """What a file holds: rows of `header.width` columns, each later than the one before."""
 
     header: Header
     rows: Array
-    start: int  # bytes before the first row
 
     @property
     def steps(self) -> Array:
-        return steps_of(self.rows)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows.nbytes
-
-
-def steps_of(rows: Array) -> Array:
-    found: Array = rows[:, 0].astype(np.float64) + HIGH * rows[:, 1].astype(np.float64)
-    return found
+        found: Array = self.rows[:, 0].astype(np.float64) + HIGH * self.rows[:, 1].astype(np.float64)
+        return found
 
 
 def read_record(path: Path) -> Record:
     """All of a record. Read, not mapped: a file that is cut while it is mapped ends the process that looks at it."""
+    header, found = _read(path)
+    return Record(header, np.array([row for _, row in found], np.float32).reshape(-1, header.width))
+
+
+def read_lines(path: Path) -> tuple[Header, dict[int, bytes]]:
+    """The lines of a record as they are, by step."""
+    header, found = _read(path)
+    return header, {int(row[0] + HIGH * row[1]): line for line, row in found}
+
+
+def _read(path: Path) -> tuple[Header, list[tuple[bytes, Array]]]:
+    """The lines with their rows, up to the first that is not whole, or not later than the one before it."""
     try:
-        with open_plain(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > LARGEST:
-                raise TapelessError(f"{path} has {size:,} bytes, more than any record of a run: remove it.")
-            content = file.read(size)
+        content = read_plain(path, LARGEST)
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    line, newline, _ = content[:LARGEST_HEADER].partition(b"\n")
-    if not newline:
-        raise TapelessError(f"{path} ends before its first row: nothing was recorded yet, or it is damaged.")
-    header = _believed(line, path)
-    return Record(header, whole_rows(content, len(line) + 1, header.width), len(line) + 1)
+    end = content.find(b"\n", 0, LARGEST_HEADER)
+    if end < 0:
+        raise TapelessError(f"{path} ends before its first step: nothing was recorded yet, or it is damaged.")
+    header = _believed(content[:end], path)
+    found: list[tuple[bytes, Array]] = []
+    last, start = 0, end + 1
+    while (end := content.find(b"\n", start)) >= 0:
+        line, start = content[start : end + 1], end + 1
+        row = _row(line, header.width, last)
+        if row is None:
+            break
+        found.append((line, row))
+        last = int(row[0] + HIGH * row[1])
+    return header, found
 
 
-def whole_rows(content: bytes, start: int, width: int, first: int = 1) -> Array:
-    """The rows that are whole, up to the first that is not later than the one before it. `first`: the least step."""
-    count = (len(content) - start) // (4 * width)
-    rows = np.frombuffer(content, "<f4", count * width, start).reshape(count, width)
-    steps = steps_of(rows)
-    sound = np.isfinite(steps) & (steps >= first) & (steps == np.floor(steps))
-    sound[1:] &= steps[1:] > steps[:-1]
-    return rows if sound.all() else rows[: int(sound.argmin())]
+def _row(line: bytes, width: int, last: int) -> Array | None:
+    """The numbers of a line, LEAD first; None if it is no line of a record, or of a step that is not after `last`."""
+    try:
+        said = json.loads(line)
+        step = said["step"]
+        if not _is_count(step, last + 1):
+            return None
+        row = np.array([said["loss"], said["lr"], said["gradient_norm"], *said["values"]], np.float64)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    row = np.concatenate([[step % HIGH, step // HIGH], row]) if row.ndim == 1 else row
+    return row if row.shape == (width,) else None
 
 
 def _believed(line: bytes, path: Path) -> Header:
@@ -179,21 +203,19 @@ def _believed(line: bytes, path: Path) -> Header:
     if not _is_header(said):
         raise TapelessError(f"the first line of {path} is not the head of a record: remove the file.")
     results = tuple((call, index) for call, index in said["results"])
-    branches = tuple(Joining(each["call"], each["direction"], each["name"]) for each in said.get("branches", ()))
-    return Header(tuple(said["calls"]), results, said["sources"], said["every"], said.get("chosen", 0), branches)
+    branches = tuple(Joining(each["call"], each["direction"], each["name"]) for each in said["branches"])
+    return Header(tuple(said["calls"]), results, said["sources"], said["every"], said["chosen"], branches)
 
 
 def _is_header(said: Any) -> bool:
-    if not isinstance(said, dict) or said.get("format") not in (1, FORMAT):
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
         return False
-    if said["format"] == 1:  # an earlier version knew no branches
-        said = {**said, "branches": [], "measured": list(MEASURED)}
     calls, results, sources = said.get("calls"), said.get("results"), said.get("sources")
     return (
-        said.get("lead") == list(LEAD)
-        and said.get("statistics") == list(STATISTICS)
+        said.get("statistics") == list(STATISTICS)
+        and said.get("measured") == list(MEASURED)
         and _is_count(said.get("every"), 1)
-        and _is_count(said.get("chosen", 0), 0)
+        and _is_count(said.get("chosen"), 0)
         and isinstance(sources, dict)
         and all(isinstance(text, str) for text in sources.values())
         and isinstance(calls, list)
@@ -202,7 +224,6 @@ def _is_header(said: Any) -> bool:
         and all(isinstance(each, list) and len(each) == 2 for each in results)
         and all(_is_count(call, 0, len(calls)) for call, _ in results)
         and all(_is_count(index, 0, len(calls[call]["results"])) for call, index in results)
-        and said.get("measured") == list(MEASURED)
         and isinstance(said.get("branches"), list)
         and all(_is_branch(each, len(calls)) for each in said["branches"])
     )
@@ -248,7 +269,7 @@ def _has(found: Any, fields: Mapping[str, type]) -> bool:
     return isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in fields.items())
 
 
-def _is_count(value: Any, least: int, below: int = 1 << 53) -> bool:
+def _is_count(value: Any, least: int, below: int = LATEST) -> bool:
     return type(value) is int and least <= value < below
 
 

@@ -1,44 +1,38 @@
-"""Whole tensors of chosen steps, as safetensors: every array that a call of the step wrote, and what calls read that
-no call wrote, weights and inputs.
+"""Whole tensors of chosen steps: every array that a call of the step wrote, and what calls read that no call wrote,
+weights and inputs.
 
-A file a step, `tensors/step-00000100.safetensors`, there whole or not at all. A result is called by its call's number
-and its argument, `57.dx`, as one buffer has several results in a step; all else by its own name. bfloat16 is kept as
-float32, which holds the same numbers.
+A result is called by its call's number and its argument, `57.dx`, as one buffer has several results in a step; all else
+by its own name. bfloat16 is kept as float32, which holds the same numbers.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import UnwritableError, make_folder, perform, rename
-from tapeless.files.safetensors import read_safetensors, write_safetensors
+from tapeless.files.safetensors import read_safetensors
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import PREPARED, Call, View
 from tapeless.shown import size
-from tapeless.train.records import PHASES, Header
+from tapeless.train.history.files import StepFiles
+from tapeless.train.history.record import PHASES, Header
 
 FOLDER = "tensors"
 MOST_BYTES = 1 << 30  # of a run's
-NAME = re.compile(r"step-(\d{8,16})\.safetensors", re.ASCII)
 
 
 class Tensors:
-    """Of a training that goes on in this process."""
+    """The tensors of a training that goes on in this process."""
 
     def __init__(self, folder: Path, model: Model, header: Header, steps: Sequence[int]) -> None:
-        self.folder, self.steps = folder / FOLDER, frozenset(steps)
-        self._model, self._header = model, header
+        self.steps, self.files = frozenset(steps), StepFiles(folder / FOLDER, "the tensors")
+        self._model, self._listing = model, header.listing
         self._wanted = _wanted(model) if steps else {}
-        self._waiting: dict[int, dict[str, Array]] = {}  # by step, what is not on the disk yet
         self._check_size(len(steps))
 
     def _check_size(self, count: int) -> None:
@@ -54,41 +48,17 @@ class Tensors:
             )
 
     def taken(self, step: int, walk: Iterator[Call]) -> Iterator[Call]:
-        """The same walk; right after a call ran, what it wrote is kept, and what it read that nobody wrote."""
+        """The same walk; right after a call ran, what it wrote is kept, and what it read that no call wrote."""
         found: dict[str, Array] = {}
         for call in walk:
             for name, view in self._wanted.get(id(call), ()):
                 found[name] = np.array(self._model.engine.read(view))
             yield call
-        self._waiting[step] = found
-
-    def write(self) -> None:
-        """Where it does not reach the disk it is kept, and can be tried again."""
-        for step in sorted(self._waiting):
-            path = self.folder / f"step-{step:08}.safetensors"
-            beside = path.with_name(path.name + ".part")
-            try:
-                make_folder(self.folder)
-                write_safetensors(beside, self._waiting[step], metadata={"listing": self._header.listing})
-                rename(beside, path)
-            except OSError as error:
-                with suppress(OSError):
-                    perform(os.unlink, beside)
-                raise UnwritableError(
-                    f"cannot keep the tensors of step {step:,} in {path}: {error.strerror}."
-                ) from None
-            del self._waiting[step]
-
-    def cut_after(self, step: int) -> None:
-        """What lies beyond a step is made again, or was not meant to be."""
-        beyond = [path for each, path in found_in(self.folder.parent).items() if each > step]
-        for path in (*beyond, *self.folder.glob("*.part")):  # the last is what a kill left half-written
-            with suppress(OSError):
-                perform(os.unlink, path)
+        self.files.add(step, found, {"listing": self._listing})
 
 
 def _wanted(model: Model) -> dict[int, list[tuple[str, View]]]:
-    """Of each call, by identity, what is kept once it ran: each under its name."""
+    """For each call, by identity, what is kept once it ran: each under its name."""
     found: dict[int, list[tuple[str, View]]] = {}
     known: set[str] = set()
     for number, call in enumerate(model.program.calls):
@@ -107,15 +77,6 @@ def _item(model: Model, view: View) -> int:
     return np.dtype("float32" if dtype == "bfloat16" else dtype).itemsize
 
 
-def found_in(run: Path) -> dict[int, Path]:
-    """The files of a run folder by step, in order."""
-    try:
-        names = sorted(path.name for path in (run / FOLDER).iterdir())
-    except OSError:
-        return {}
-    return {int(match[1]): run / FOLDER / match[0] for match in map(NAME.fullmatch, names) if match}
-
-
 @dataclass(frozen=True)
 class KeptArgument:
     """An argument of a call as it was at a step that was kept."""
@@ -127,7 +88,7 @@ class KeptArgument:
 
 
 def kept_arguments(path: Path, header: Header, number: int) -> list[KeptArgument]:
-    """Of one call of a record: what it wrote, and of what it read all that is kept."""
+    """What one call of a record wrote, and all that is kept of what it read."""
     stored = read_safetensors(path)
     if stored.metadata.get("listing") != header.listing:
         raise TapelessError(f"{path.name} belongs to another list of calls than the record.")
@@ -146,8 +107,8 @@ def kept_arguments(path: Path, header: Header, number: int) -> list[KeptArgument
 
 
 def _last_written(header: Header, number: int, buffer: str) -> str:
-    """The name under which a buffer is kept as a call reads it: what the call before it left of it. Of one of which
-    since then a part was written, nothing is kept that is the same."""
+    """The name under which a buffer is kept as a call reads it: what the call before it left of it. If a part of it was
+    written since then, nothing is kept that is the same."""
     whole = buffer.partition("[")[0]
     for earlier in range(number - 1, -1, -1):
         if header.calls[earlier]["phase"] not in PHASES:

@@ -1,4 +1,5 @@
-"""Where branches join the residual stream in a list of calls, and how large each is beside what is there.
+"""What is measured of a recorded step right after each call: how large its results are, and how large each branch is
+that joins the residual stream, beside what is there.
 
 Forward a branch is what a block adds to the stream; backward, what it adds to the stream's gradient. The cosine between
 the branch and what was there before it says which way it goes: 1 the same way, 0 across, −1 against it.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +57,7 @@ def compare(out: Array, highway: Array, branch: Array) -> None:
     out[:] = sizes[1], sizes[0], float(np.mean(one * other)) / together if together > 0 else 0.0
 
 
-def measuring(model: Model, joined: tuple[Joining, ...], rows: Array) -> Iterator[tuple[int, list[Native]]]:
+def branch_measuring(model: Model, joined: tuple[Joining, ...], rows: Array) -> Iterator[tuple[int, list[Native]]]:
     """What measures every branch into its row: after which call, and what runs then. The stream's gradient is copied
     before each +=, after the call that comes before it."""
     calls = model.program.calls
@@ -104,3 +106,29 @@ def _direct(model: Model, view: View) -> Array | None:
         return None
     values: Array = model.engine.view(view)
     return values.reshape(-1) if values.flags.c_contiguous else None
+
+
+def result_measuring(model: Model, call: Call, index: int, out: Array) -> list[Native]:
+    """What measures one result of a call into four numbers."""
+    target = call.writes[index].view
+    if model.backend != "cpu" or model.precision.dtype(target.buffer.role) != "float32":
+        return [lambda: measure(out, model.engine.read(target))]
+    from tapeless.kernels.cpu import bind_statistics
+
+    values: Any = model.engine.view(target)
+    if values.flags.c_contiguous:
+        return [bind_statistics(out, values.reshape(-1))]
+    copied = np.empty(values.shape, np.float32)
+    return [lambda: np.copyto(copied, values), bind_statistics(out, copied.reshape(-1))]
+
+
+def measure(out: Array, values: Array) -> None:
+    """The same as the kernel, of any type."""
+    finite = np.isfinite(values)
+    wrong = values.size - int(np.count_nonzero(finite))
+    sound = np.abs(values[finite] if wrong else values).astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        out[0] = np.sqrt(np.mean(np.square(sound))) if sound.size else 0.0
+        out[1] = np.count_nonzero(values == 0) / max(1, values.size)
+        out[2] = sound.max(initial=0.0)
+    out[3] = wrong

@@ -1,4 +1,5 @@
-"""Recording while a run trains: recorded steps walk the list call by call, all others take the fast path.
+"""Keeping the history of a training that goes on: recorded steps walk the list call by call, all others take the fast
+path.
 
 How many are recorded follows from what they cost: together at most 1.5 % of the time. That is measured once, over the
 first steps, and then kept: every so many-th is recorded from there on, by the same process or another that resumes the
@@ -15,7 +16,6 @@ from dataclasses import replace
 from math import ceil, log2
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,22 @@ from tapeless.kernels.native import Native
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
-from tapeless.train.branches import MEASURED, measuring
-from tapeless.train.moments import Moments
-from tapeless.train.records import FILE, HIGH, LEAD, STATISTICS, Header, header_of, read_record, steps_of
-from tapeless.train.rows import Rows
-from tapeless.train.tensors import Tensors
+from tapeless.train.history.files import Lines
+from tapeless.train.history.measuring import MEASURED, branch_measuring, result_measuring
+from tapeless.train.history.record import FILE, STATISTICS, Header, encoded, header_of, read_lines
+from tapeless.train.history.snapshots import Snapshots
+from tapeless.train.history.tensors import Tensors
 
 COST = 0.015  # of the time; what is not counted (writing, caches that the next step finds cold) comes on top
 TRIED = (1, 2, 4, 8, 16)  # steps that are recorded to see what that costs
 LEAST_OFTEN = 1 << 20
-MOST_BYTES = 10_000_000  # of a run's record; its moments may have as many
+MOST_BYTES = 10_000_000  # of a run's record; its snapshots may have as many
+GROWTH = 16  # bytes by which the head may become longer
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
 
 
 class Recording:
-    """Of a training that goes on in this process."""
+    """The history of a training that goes on in this process."""
 
     def __init__(
         self,
@@ -54,13 +55,13 @@ class Recording:
         """`every`: record every so many steps; None: as many as cost 1.5 % of the time. `whole`: steps whose tensors
         are kept."""
         self._clock, self._asked = clock, every
-        self._rows = Rows(folder / FILE, "cannot record step {step} in {path}")
-        self.moments = Moments(folder, model)
+        self._lines = Lines(folder / FILE)
+        self.snapshots = Snapshots(folder, model)
         self.header = header_of(model.program)
         self.tensors = Tensors(folder, model, self.header, whole)
-        self._row = np.zeros(self.header.width, np.float32)
-        self._watched = _bind(model, self.header, self._row)
-        self._capacity = max(2, (most - len(self.header.encoded())) // self._row.nbytes)
+        self._values = np.zeros(self.header.values, np.float32)
+        self._watched = _bind(model, self.header, self._values)
+        self._room = most - len(self.header.encoded()) - GROWTH  # bytes for all lines of steps
         self._written_at = clock()
         self._plain: list[float] = []  # seconds of steps that were not recorded, and of those that were tried
         self._tried: list[tuple[float, float]] = []  # with those of them that went into measuring
@@ -77,7 +78,7 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        return self._rows.path
+        return self._lines.path
 
     @property
     def _every(self) -> int:
@@ -105,16 +106,16 @@ class Recording:
                 for native in natives:
                     native()
                 self._measuring += clock() - begun
-        with np.errstate(over="ignore"):
-            self._row[: len(LEAD)] = step % HIGH, step // HIGH, made.loss, lr, made.norm
-        self._rows.add(step, self._row.copy())
-        self._thin(step)
+        begun = clock()
+        self._add(step, encoded(step, made.loss, lr, made.norm, self._values))
+        self._measuring += clock() - begun
 
-    def _thin(self, step: int) -> None:
-        """Half as many are recorded from here on, and of those that were every second goes, where the file is full."""
-        while len(self._rows.steps) > self._capacity and 0 < self._every <= step:
+    def _add(self, step: int, line: bytes) -> None:
+        """Where the file is full, half as many are recorded from here on, and of those that were every second goes."""
+        self._lines.add(step, line)
+        while self._lines.size > self._room and 0 < self._every <= step:
             self.header = replace(self.header, every=2 * self.header.every)
-            self._rows.thin(self._stays)
+            self._lines.thin(self._stays)
 
     def took(self, seconds: float) -> None:
         """How long the step at hand took, recorded or not."""
@@ -143,37 +144,32 @@ class Recording:
         if not now and self._clock() - self._written_at < PAUSE:
             return
         self._written_at = self._clock()
-        self.moments.write()
-        self.tensors.write()
-        self._rows.write(self.header.encoded())
+        self.snapshots.files.write()
+        self.tensors.files.write()
+        self._lines.write(self.header.encoded())
         if now:
-            self.moments.sync()
-            self._rows.sync()
+            self._lines.sync()
 
     def cut_after(self, step: int) -> list[str]:
-        """Go on with the record that is there, without what lies beyond a step. One of another list of calls, or one
-        that cannot be read, is laid aside; that is said."""
-        self.moments.cut_after(step)
-        self.tensors.cut_after(step)
+        """Go on with the history that is there, without what lies beyond a step. A record of another list of calls, or
+        one that cannot be read, is laid aside; that is said."""
+        self.snapshots.files.cut_after(step)
+        self.tensors.files.cut_after(step)
         self._begin(step)
         if not self.path.exists():
             return []
         try:
-            found = read_record(self.path)
+            header, found = read_lines(self.path)
         except TapelessError as error:
             return self._laid_aside(str(error))
-        if found.header.listing != self.header.listing or found.header.branches not in ((), self.header.branches):
+        if (header.listing, header.branches) != (self.header.listing, self.header.branches):
             return self._laid_aside(f"{self.path} belongs to another list of calls.")
-        rows = found.rows[steps_of(found.rows) <= step]
-        if not found.header.branches:  # an earlier version measured none
-            unmeasured = np.full((len(rows), self.header.width - found.header.width), np.nan, np.float32)
-            rows = np.concatenate([rows, unmeasured], axis=1)
-        steps = [int(each) for each in steps_of(rows).tolist()]
-        first = steps[0] - 1 if steps else step
-        if self._asked is not None or found.header.chosen or step < first + TRIED[-1]:
+        lines = {each: line for each, line in found.items() if each <= step}
+        first = min(lines) - 1 if lines else step
+        if self._asked is not None or header.chosen or step < first + TRIED[-1]:
             self._begin(first)
-        self.header = replace(self.header, every=found.header.every, chosen=found.header.chosen)
-        self._rows.go_on(self.header.encoded(), steps, rows)
+        self.header = replace(self.header, every=header.every, chosen=header.chosen)
+        self._lines.go_on(self.header.encoded(), lines)
         return []
 
     def _laid_aside(self, why: str) -> list[str]:
@@ -188,39 +184,14 @@ class Recording:
         return [why]
 
 
-def _bind(model: Model, header: Header, row: Array) -> dict[int, list[Native]]:
-    """Of each call, by identity, what measures its results and the branches that it adds, each into its columns."""
+def _bind(model: Model, header: Header, values: Array) -> dict[int, list[Native]]:
+    """For each call, by identity, what measures its results and the branches that it adds, each into its numbers."""
     calls = model.program.calls
     watched: dict[int, list[Native]] = {}
-    results = row[len(LEAD) : header.first_branch].reshape(-1, len(STATISTICS))
+    split = len(STATISTICS) * len(header.results)
+    results, branches = values[:split].reshape(-1, len(STATISTICS)), values[split:].reshape(-1, len(MEASURED))
     for (number, index), out in zip(header.results, results, strict=True):
-        watched.setdefault(id(calls[number]), []).extend(_measure(model, calls[number], index, out))
-    branches = row[header.first_branch :].reshape(-1, len(MEASURED))
-    for number, natives in measuring(model, header.branches, branches):
+        watched.setdefault(id(calls[number]), []).extend(result_measuring(model, calls[number], index, out))
+    for number, natives in branch_measuring(model, header.branches, branches):
         watched.setdefault(id(calls[number]), []).extend(natives)
     return watched
-
-
-def _measure(model: Model, call: Call, index: int, out: Array) -> list[Native]:
-    target = call.writes[index].view
-    if model.backend != "cpu" or model.precision.dtype(target.buffer.role) != "float32":
-        return [lambda: measure(out, model.engine.read(target))]
-    from tapeless.kernels.cpu import bind_statistics
-
-    values: Any = model.engine.view(target)
-    if values.flags.c_contiguous:
-        return [bind_statistics(out, values.reshape(-1))]
-    copied = np.empty(values.shape, np.float32)
-    return [lambda: np.copyto(copied, values), bind_statistics(out, copied.reshape(-1))]
-
-
-def measure(out: Array, values: Array) -> None:
-    """The same as the kernel, of any type."""
-    finite = np.isfinite(values)
-    wrong = values.size - int(np.count_nonzero(finite))
-    sound = np.abs(values[finite] if wrong else values).astype(np.float64)
-    with np.errstate(over="ignore", under="ignore"):
-        out[0] = np.sqrt(np.mean(np.square(sound))) if sound.size else 0.0
-        out[1] = np.count_nonzero(values == 0) / max(1, values.size)
-        out[2] = sound.max(initial=0.0)
-    out[3] = wrong

@@ -1,6 +1,5 @@
 """Branches of the residual stream on recorded steps: what a walk of the same step measures."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,9 @@ import pytest
 from tapeless import Model
 from tapeless.kernels.cpu import bind_beside
 from tapeless.tracing.stream import branches
-from tapeless.train.branches import MEASURED, added, compare, joinings
-from tapeless.train.recording import Recording
-from tapeless.train.records import FILE, read_record
+from tapeless.train.history.measuring import MEASURED, added, compare, joinings
+from tapeless.train.history.record import FILE, read_record
+from tapeless.train.history.recording import Recording
 
 TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 
@@ -68,35 +67,3 @@ def test_every_addition_to_the_streams_gradient_is_a_branch():
     assert [each.name for each in found if each.direction == "forward"] == [
         f"blocks.{block}.{part}" for block in (0, 1) for part in ("attn.proj", "mlp.down")
     ]
-
-
-def test_an_earlier_record_is_read_and_gone_on_with(tmp_path):
-    """Of the rows that an earlier version wrote no branch is known; those that follow have them."""
-    model = Model("ops-102k", batch=4, seed=3, **TINY)
-    tokens, targets = np.arange(32).reshape(4, 8) % 20, np.arange(4)
-    recording = Recording(tmp_path, model, 1)
-
-    def record(recording, step):
-        walk, made = model.walk_step(tokens, targets, lr=1e-3)
-        recording.see(step, 1e-3, walk, made)
-        recording.write(now=True)
-
-    for step in (1, 2):
-        record(recording, step)
-    whole = read_record(tmp_path / FILE)
-    said = json.loads(whole.header.encoded())
-    earlier = {name: value for name, value in said.items() if name not in ("branches", "measured")} | {"format": 1}
-    rows = np.ascontiguousarray(whole.rows[:, : whole.header.first_branch])
-    (tmp_path / FILE).write_bytes(json.dumps(earlier).encode() + b"\n" + rows.tobytes())
-    found = read_record(tmp_path / FILE)
-    assert found.header.branches == ()
-    assert found.header.listing == whole.header.listing
-    assert np.array_equal(found.rows, rows)
-    again = Recording(tmp_path, model, 1)
-    assert again.cut_after(2) == []
-    record(again, 3)
-    found = read_record(tmp_path / FILE)
-    assert found.steps.tolist() == [1, 2, 3]
-    assert np.array_equal(found.rows[:2, : whole.header.first_branch], rows)
-    assert np.isnan(found.rows[:2, whole.header.first_branch :]).all()
-    assert np.isfinite(found.rows[2]).all()
