@@ -16,13 +16,14 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, TypeVar
 
-from tapeless.backends.folded import Fold, bind, folds
+from tapeless.backends.folded import bind_fused, linear_of
 from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.uninterrupted import imported
 from tapeless.kernels.native import Native, Scratch
-from tapeless.program.arena import Together
+from tapeless.lowering.relu import RELU_IN_LINEAR
+from tapeless.lowering.rules import NO_RULES, Rules
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
@@ -47,6 +48,8 @@ class Cpu(Host):
         return ("float32", "bfloat16") if imported("tapeless.kernels.cpu.products_bfloat16").THERE else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
+        if len(call.parts) > 1:
+            return self.scratch(linear_of(call.parts), precision)
         needed = self._function(call, "_scratch")
         if needed is None:
             return ()
@@ -56,6 +59,8 @@ class Cpu(Host):
         return found
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        if len(call.parts) > 1:
+            return bind_fused(call.parts, arguments, options.get("scratch", ()))
         binder = self._function(call)
         if binder is None:
             raise TapelessError(
@@ -76,27 +81,18 @@ class Cpu(Host):
         made: T = imported("tapeless.kernels.cpu.sharing").all_compiled(bind)
         return made
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
-        if precision.activation != "float32" or blas.products() != "own":
-            return ()
-        asked = [(fold, self.scratch(fold.calls[fold.linear], precision)) for fold in folds(calls)]
-        return [Together(fold.first, fold.last, scratch) for fold, scratch in asked]
-
-    def bind_together(
-        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
-    ) -> list[Native]:
-        return bind(Fold(0, tuple(calls)), arrays, scratch)
+    def rules(self, precision: Precision) -> Rules:
+        """Our own GEMMs take ReLU in; MKL's, and those of bfloat16, do not."""
+        own = precision.activation == "float32" and blas.products() == "own"
+        return Rules(fusions=(RELU_IN_LINEAR,)) if own else NO_RULES
 
     def _function(self, call: Call, suffix: str = "") -> Any:
         blas.threads()  # the thread pools are settled before the first kernel compiles
         return getattr(imported(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
 
-    def begin(self) -> list[Native]:
-        return [partial(blas.be_ready, blas.threads())]
-
     def capture(self, natives: list[Native]) -> list[Native]:
-        return [imported("tapeless.kernels.cpu.listed").Listed(natives)]
+        ready = partial(blas.be_ready, blas.threads())
+        return [ready, *([imported("tapeless.kernels.cpu.listed").Listed(natives)] if natives else [])]
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int:
         """Of BLAS and Numba together."""
