@@ -130,7 +130,8 @@ class Engine(Arena):
         return self._natives[key]
 
     def _bind(self, span: Range, call: Call) -> list[Native]:
-        scratch = [self.backend.view(self.memory, each) for each in self.plan.scratch[span]]
+        asked = self.plan.scratch.get(span, ())  # a call that is left out has none
+        scratch = [self.backend.view(self.memory, each) for each in asked]
         return bind_parts(call, [self.arguments(part) for part in call.parts], self.backend, scratch)
 
     @cached_property
@@ -180,34 +181,46 @@ class Engine(Arena):
     def _materialised(self, span: Range, call: Call) -> Iterator[Call]:
         """A fused call, part by part: it runs and what it leaves is kept, then its parts run one by one from where it
         began. As soon as a part is through, what it leaves is replaced by what the fused call has left there."""
-        written: dict[Buffer, int] = {}
-        for number, part in enumerate(call.parts):
-            written |= {view.buffer: number for argument in part.writes for view in argument.view.parts}
-        before = {buffer: self._piece(buffer) for buffer in written}
+        last = _last_writers(call)
+        before = self.held(call)
         for native in self._bound(span, call):
             native()
-        left = {each: self._piece(each) for each in written if each not in call.intermediates}
-        for buffer, values in before.items():
-            self._put(buffer, values)
+        left = {each: values for each, values in self.held(call).items() if each not in call.intermediates}
+        self.put_back(before)
         for number, part in enumerate(call.parts):
             at = span[0] + number
             for native in self._bound((at, at), part):
                 native()
-            for buffer, values in left.items():
-                if written[buffer] == number:
-                    self._put(buffer, values)
+            self.put_back({buffer: values for buffer, values in left.items() if last[buffer] == number})
             yield self.program.calls[at]
 
-    def _piece(self, buffer: Buffer) -> Any:
-        """A copy of what a buffer holds."""
-        placed = self.plan.placements[buffer.name]
-        copy = self.backend.allocate(placed.bytes)
-        copy[...] = self.memory[placed.offset : placed.offset + placed.bytes]
-        return copy
+    def run_alone(self, call: Call) -> None:
+        """One call of the list that runs, as it runs there."""
+        span = next(span for span, each in _numbered(self.lowered()) if each is call)
+        for native in self._bound(span, call):
+            native()
 
-    def _put(self, buffer: Buffer, values: Any) -> None:
-        placed = self.plan.placements[buffer.name]
-        self.memory[placed.offset : placed.offset + placed.bytes] = values
+    def held(self, call: Call) -> dict[Buffer, Any]:
+        """A copy of what the buffers hold that a call, or a part of it, writes."""
+        found = {}
+        for buffer in _last_writers(call):
+            placed = self.plan.placements[buffer.name]
+            found[buffer] = self.backend.allocate(placed.bytes)
+            found[buffer][...] = self.memory[placed.offset : placed.offset + placed.bytes]
+        return found
+
+    def put_back(self, held: dict[Buffer, Any]) -> None:
+        for buffer, values in held.items():
+            placed = self.plan.placements[buffer.name]
+            self.memory[placed.offset : placed.offset + placed.bytes] = values
+
+
+def _last_writers(call: Call) -> dict[Buffer, int]:
+    """Every buffer that it writes, and by which of its parts last."""
+    found: dict[Buffer, int] = {}
+    for number, part in enumerate(call.parts):
+        found |= {view.buffer: number for argument in part.writes for view in argument.view.parts}
+    return found
 
 
 def _numbered(lowered: LoweredProgram) -> Iterator[tuple[Range, Call]]:

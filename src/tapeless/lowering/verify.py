@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tapeless.errors import ProgramError
 from tapeless.lowering.omitted import without
 from tapeless.lowering.writes import first_writes
-from tapeless.program.call import Buffer, Call, Program
+from tapeless.program.call import Argument, Buffer, Call, Program
 from tapeless.program.lowered import FusedCall, LoweredProgram, arguments_of, is_read
 from tapeless.program.verify import verify
 
@@ -111,8 +111,8 @@ def _check_fused(lowered: LoweredProgram, index: int, call: FusedCall) -> None:
     for buffer in call.intermediates:
         if buffer.kind != "workspace":
             raise ProgramError(f"lowering: {call.at} leaves {buffer.name} unwritten, which is {buffer.kind}.")
-        first = next(_touching(call.parts, buffer), None)
-        if first is None or first[1] != "write" or not first[2]:
+        first = next((argument for _, argument in _touching(call.parts, buffer)), None)
+        if first is None or first.mode != "write" or not first.view.whole:
             raise ProgramError(f"lowering: {call.at} leaves {buffer.name} unwritten, which it reads from outside.")
         if is_read(lowered.original.calls, lowered.spans[index][1] + 1, buffer):
             raise ProgramError(f"lowering: {call.at} leaves {buffer.name} unwritten, and a later call reads it.")
@@ -131,15 +131,16 @@ def why_not_over(
     if above == below or not mine or not other or above.shape != below.shape:
         return "is not like it"
     if {above.kind, below.kind} != {"workspace"}:
-        return "is kept, or is read from outside"
-    if mine[0][1] != "write" or not mine[0][2] or other[-1][0] > mine[0][0]:
+        return "is kept"
+    first = [argument for number, argument in mine if number == mine[0][0]]
+    whole = sum(each.view.stop - each.view.start for each in first) == above.shape[-1]
+    if any(each.mode != "write" for each in first) or not whole or other[-1][0] > mine[0][0]:
         return "is still read"
     return "a later call reads" if is_read(calls, span[1] + 1, below) else None
 
 
-def _touching(parts: Sequence[Call], buffer: Buffer) -> Iterator[tuple[int, str, bool]]:
-    """By which part, how, and whether all of it."""
+def _touching(parts: Sequence[Call], buffer: Buffer) -> Iterator[tuple[int, Argument]]:
+    """By which part, and how: what it reads before what it writes."""
     for number, part in enumerate(parts):
         touched = [each for each in part.arguments if each.view.buffer == buffer]
-        for each in sorted(touched, key=lambda argument: argument.mode == "write"):
-            yield number, each.mode, each.view.whole
+        yield from ((number, each) for each in sorted(touched, key=lambda argument: argument.mode == "write"))

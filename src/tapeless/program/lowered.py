@@ -45,9 +45,9 @@ class FusedCall(Call):
         shapes, roles = dict[str, str](), dict[str, str]()
         for number, part in enumerate(self.made_of):
             for name in part.signature.arguments:
-                shapes[_named(number, name)] = " ".join(part.spec.letters(name))
+                shapes[named(number, name)] = " ".join(part.spec.letters(name))
                 if name in part.spec.roles:
-                    roles[_named(number, name)] = part.spec.roles[name]
+                    roles[named(number, name)] = part.spec.roles[name]
         return Spec(self.op, shapes, self.signature, roles=roles)
 
     @property
@@ -56,11 +56,11 @@ class FusedCall(Call):
         for number, part in enumerate(self.made_of):
             formulas = part.signature.writes
             for name in part.signature.arguments:
-                if self.has(_named(number, name)):
+                if self.has(named(number, name)):
                     if name in formulas:
-                        writes[_named(number, name)] = formulas[name]
+                        writes[named(number, name)] = formulas[name]
                     else:
-                        reads.append(_named(number, name))
+                        reads.append(named(number, name))
         return Signature(writes, tuple(reads))
 
     @cached_property
@@ -100,7 +100,7 @@ def arguments_of(parts: Sequence[Call], between: Sequence[Buffer]) -> tuple[Argu
     for number, part in enumerate(parts):
         for argument in part.arguments:
             if argument.view.buffer not in inside and not _covered(argument, found):
-                found.append(replace(argument, name=_named(number, argument.name)))
+                found.append(replace(argument, name=named(number, argument.name)))
     return tuple(found)
 
 
@@ -114,7 +114,8 @@ def _contains(one: View, other: View) -> bool:
     return one.buffer == other.buffer and one.start <= other.start and other.stop <= one.stop
 
 
-def _named(number: int, name: str) -> str:
+def named(number: int, name: str) -> str:
+    """What an argument of a part is called as one of the fused call."""
     return f"{number}.{name}"
 
 
