@@ -11,6 +11,7 @@ import numpy as np
 from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.inputs import as_array, check_seed, spelled
+from tapeless.lowering import lower
 from tapeless.models.config import Architecture, check_size
 from tapeless.models.decoding import CHUNK, check_decodable, decoding, reading
 from tapeless.ops.contract import Array
@@ -99,7 +100,7 @@ class Decoder:
         self.chunk = min(CHUNK, self.context)
         backend = model.engine.backend
         plans = [
-            make_plan(program, model.precision, backend.scratch, backend.together, lent=True)
+            make_plan(lower(program, backend.rules(model.precision)), model.precision, backend.scratch, lent=True)
             for program in (reading(preset, self.chunk), decoding(preset))
         ]
         # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in

@@ -30,6 +30,7 @@ from tapeless.inputs import (
     spelled,
     unpacked,
 )
+from tapeless.lowering import lower
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.parts import dropout
@@ -103,7 +104,7 @@ class Model(Shown):
         weighted = self.class_weights is not None
         wanted = Wanted(self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted)
         self.plan, evaluation = wanted.plans_that_fit()
-        self.program = self.plan.program
+        self.program = self.plan.program.original
         self.engine = Engine(self.plan, kind)
         self._evaluation = Engine(evaluation, kind, memory=self.engine.memory, full=self.engine)
         self._readout: tuple[Shape, Engine] | None = None
@@ -122,7 +123,7 @@ class Model(Shown):
                 weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
         self._uses = 0  # of its memory, by whatever runs there
-        self._lean = self.program.lent_gradients is not None
+        self._lean = self.program.lean
         self._overwritten = False  # whether something lies where gradients that are lent would
         self._in_use = RLock()
         self._initialise(seed)
@@ -386,7 +387,8 @@ class Model(Shown):
         places = documents(self.config, segments, (batch, time))
         if self._readout is None or self._readout[0] != (batch, time):
             program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
-            plan = make_plan(program, self.precision, backend.scratch, backend.together, lent=True)
+            lowered = lower(program, backend.rules(self.precision))
+            plan = make_plan(lowered, self.precision, backend.scratch, lent=True)
             self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         for name, values in {inputs_name(self.config): array, **places}.items():
@@ -427,9 +429,10 @@ class Model(Shown):
         wanted = checked_targets(self.config, targets, self.batch, self.time, empty=count is not None)
         counted = checked_count(count, self.weigh(wanted))
         self._uses += 1
-        self.engine.silent = self._evaluation.silent = frozenset(
-            name for name, values in places.items() if name == "starts" and not values.any()
-        )
+        # Where all documents begin at 0, nobody needs to read that.
+        said = frozenset(name for name, values in places.items() if name == "starts" and not values.any())
+        omits = self.engine.backend.rules(self.precision).omits
+        self.engine.omitted = self._evaluation.omitted = said if omits else frozenset()
         for name, values in {inputs_name(self.config): array, **places, "targets": wanted, "count": counted}.items():
             self.write(name, values)
 

@@ -134,31 +134,6 @@ def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_d
     assert done.stdout == "0 wrong\n"
 
 
-def test_what_is_zeroed_first_is_written_and_not_added_to():
-    from tapeless.backends.engine import written_first
-    from tapeless.models import transformer
-    from tapeless.models.presets import preset
-    from tapeless.program.call import gradient_name
-
-    filled = {"layers": 1, "channels": 16, "heads": 2, "vocab": 16, "context": 4}
-    calls = transformer.training(preset("gpt2-4x256").override(**filled), 1, 4, None).calls
-    everything = range(len(calls))
-    found = written_first(calls, everything)
-    assert found[0] is None  # zeroing
-    assert written_first(calls, everything[1:]) == list(calls)  # gradients that are there already are added to
-    modes: dict[str, list[str]] = {}
-    for call in filter(None, found):
-        for argument in call.writes:
-            if argument.view.buffer.kind == "gradient":
-                modes.setdefault(argument.view.name, []).append(argument.mode)
-    assert modes.pop(gradient_name("tokens.weight")) == ["write", "add"]  # the classifier, then the embedding
-    assert set(map(tuple, modes.values())) == {("write",)}
-    # Two products write to parts of one gradient, or members leave gaps between them: zeroing stays.
-    for changes in ({"readout": "last"}, {"hidden": 20}):
-        calls = transformer.training(preset("gpt2-4x256").override(**filled | changes), 1, 4, None).calls
-        assert written_first(calls, range(len(calls)))[0] is calls[0]
-
-
 def test_planning_needs_no_gpu():
     """The bytes that a GPU machine will ask for; its calls are bound to tensors without memory."""
     from tapeless.backends.backend import planner_named
@@ -170,7 +145,7 @@ def test_planning_needs_no_gpu():
     made = preset("gpt2-4x256").override(layers=2)
     wanted = Wanted(made, 2, 64, Optimizer("adamw"), PRECISIONS["bfloat16"], planner_named("cuda"))
     plan, _ = wanted.plans()
-    titles = [" ".join(call.title for call in plan.program.calls[a : b + 1]) for a, b in plan.together]
+    titles = [" ".join(part.title for part in call.parts) for call in plan.program.calls]
     assert titles.count("residual.forward layernorm.forward") == 4
     assert plan.peak_bytes > 14 * plan.parameters  # working weights, gradients, master copy, two moments
     # A block's gradients lie over the activations that are read for the last time while they are written.

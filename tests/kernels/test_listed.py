@@ -54,7 +54,7 @@ def assert_same_bits(precision, **fields):
     (calls,) = [each for runs in one.engine._captured.values() for each in runs if isinstance(each, CallList)]
     assert len(calls._runs) < len(calls._natives) / 10
     # Where calls are bound together, what lies between them in the workspace is not written.
-    end = one.plan.workspace_offset if one.plan.together else one.plan.peak_bytes
+    end = one.plan.workspace_offset if one.plan.program.calls != one.program.calls else one.plan.peak_bytes
     assert np.array_equal(one.engine.memory[:end], walked.engine.memory[:end])
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tapeless.backends.backend import backend_named
 from tapeless.backends.engine import Arena, Engine
 from tapeless.check.configurations import small
+from tapeless.lowering import lower
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import CHOICES, Architecture, Optimizer, Preset
@@ -339,7 +340,7 @@ def test_few_are_placed_as_many_are(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_hardly_more_is_taken_than_is_ever_in_use(recompute: bool) -> None:
     """Gradients that lie where activations were leave holes of odd sizes: one order alone wastes 2 % of this."""
     config = PRESETS["smollm2-135m"].override(lean=True, recompute=recompute)
-    plan = make_plan(transformer.training(config, 1, 1024, Optimizer("adamw")), PRECISIONS["float32"])
+    plan = make_plan(lower(transformer.training(config, 1, 1024, Optimizer("adamw"))), PRECISIONS["float32"])
     assert_sound(plan)
     taken, used = (size - plan.workspace_offset for size in (plan.peak_bytes, max(plan.live_bytes)))
     assert used <= taken <= 1.003 * used
@@ -547,7 +548,7 @@ def models(draw: st.DrawFn) -> tuple[Preset, int, int]:
 def test_any_model_is_sound_in_memory(drawn: tuple[Preset, int, int], dtype: str) -> None:
     config, batch, time = drawn
     program = transformer.training(config, batch, time, Optimizer(config.optimizer))
-    plan = make_plan(program, PRECISIONS[dtype])
+    plan = make_plan(lower(program), PRECISIONS[dtype])
     assert_sound(plan)
     assert_sound(make_plan(transformer.evaluation(config, batch, time), PRECISIONS[dtype], beside=plan))
     assert_poison_does_not_matter(config, batch, time, dtype)

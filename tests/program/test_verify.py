@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tapeless.errors import ProgramError, TapelessError
+from tapeless.lowering import lower
+from tapeless.lowering.verify import flattened
 from tapeless.models import transformer
 from tapeless.models.config import CHOICES, Optimizer, Preset
 from tapeless.models.presets import PRESETS
@@ -188,7 +190,7 @@ def test_a_table_that_nobody_trains_may_be_added_by_an_op_without_a_backward() -
 
 
 def test_where_nobody_zeroes_gradients_the_first_writes_them() -> None:
-    program = small(lean=True)
+    program = flattened(lower(small(lean=True)))
     verify(program)
     assert not program.phase("zero")
     (norm,) = [call for call in calls_of(program, "layernorm.backward") if call["dweight"].name == "norm.dweight"]

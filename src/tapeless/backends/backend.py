@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 from tapeless.backends import gpu
 from tapeless.errors import NotYetError, TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
+from tapeless.lowering.rules import Rules
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Placement, Together, place_scratch
+from tapeless.program.arena import Placement, place_scratch
 from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
 
@@ -32,11 +33,6 @@ class Backend(Protocol):
     @property
     def widens(self) -> bool:
         """Whether it multiplies wider numbers by frozen weights that are bfloat16, as they are."""
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether a list, where nothing looks in between, rather writes gradients than zeroes them and adds, and leaves
-        inputs unread that say nothing."""
 
     @property
     def runs_ahead(self) -> bool:
@@ -74,25 +70,19 @@ class Backend(Protocol):
         """What the kernel of a call needs besides its arguments, said before anything is allocated."""
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
-        """The native calls that compute it, each with everything decided. `options`: which outputs it adds to
+        """The native calls that compute it, each with everything decided. `arguments`: its arrays and scalars in the
+        order of its signature; of a fused call, for each part its arrays by name. `options`: which outputs it adds to
         (`add`), and the arrays it has asked for (`scratch`)."""
 
     def bind_all(self, bind: Callable[[], T]) -> T:
         """What `bind` returns, which calls `bind` above for a whole list: kernels may be compiled side by side."""
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        """Which consecutive calls of a list are bound as one where nothing looks in between, and with what scratch."""
-
-    def bind_together(
-        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
-    ) -> list[Native]:
-        """The native calls that compute what these compute one after the other. `arrays`: of each, by argument."""
-
-    def begin(self) -> list[Native]:
-        """What comes before the first call of a list, each time it runs."""
+    def rules(self, precision: Precision) -> Rules:
+        """What it asks of lowering: the groups of calls that it binds as one."""
 
     def capture(self, natives: list[Native]) -> list[Native]:
-        """Calls that always run in this order and with nothing in between, as they are run fastest."""
+        """Calls that always run in this order and with nothing in between, as they are run fastest, and before them
+        what must come before any."""
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
         """On how many threads calls run that are bound from now on: as many as before, or `count`, and where there are
@@ -149,18 +139,31 @@ def bind_call(
 ) -> list[Native]:
     """Resolve a call once: its kernel, its arrays, its scalars. Running it then looks nothing up. A call that is bound
     by itself has scratch of its own, for the precision that its arrays have."""
+    return bind_parts(call, [arrays], backend, scratch)
+
+
+def bind_parts(
+    call: Call, arrays: Sequence[dict[str, Any]], backend: Backend, scratch: Sequence[Any] | None = None
+) -> list[Native]:
+    """The same of a call that may be fused, with the arrays of each of its parts."""
     if scratch is None:
-        narrow = {each.view.buffer.role for each in call.arguments if "bfloat16" in str(arrays[each.name].dtype)}
-        precision = PRECISIONS["bfloat16"] if narrow - {"frozen"} else precision_for(backend, None)
-        precision = precision.freezing("bfloat16" if narrow else None)
-        placements, size = place_scratch(call, backend.scratch(call, precision))
+        placements, size = place_scratch(call, backend.scratch(call, _precision_of(call, arrays, backend)))
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]
-    arguments: list[Any] = [arrays.get(name) for name in call.signature.arguments]
-    arguments += call.numbers
+    options: dict[str, Any] = {"scratch": scratch} if scratch else {}
+    if len(call.parts) > 1:
+        return backend.bind(call, list(arrays), options)
+    arguments: list[Any] = [arrays[0].get(name) for name in call.signature.arguments]
     added = frozenset(argument.name for argument in call.writes if argument.mode == "add")
-    options = {"add": added} if added else {}
-    return backend.bind(call, arguments, options | ({"scratch": scratch} if scratch else {}))
+    return backend.bind(call, arguments + call.numbers, ({"add": added} if added else {}) | options)
+
+
+def _precision_of(call: Call, arrays: Sequence[dict[str, Any]], backend: Backend) -> Precision:
+    pairs = zip(call.parts, arrays, strict=True)
+    held = [(each.view.buffer.role, given[each.name]) for part, given in pairs for each in part.arguments]
+    narrow = {role for role, array in held if "bfloat16" in str(array.dtype)}
+    precision = PRECISIONS["bfloat16"] if narrow - {"frozen"} else precision_for(backend, None)
+    return precision.freezing("bfloat16" if narrow else None)
 
 
 def run_call(call: Call, arrays: dict[str, Any], backend: Backend) -> None:

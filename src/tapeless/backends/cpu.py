@@ -16,12 +16,13 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, TypeVar
 
-from tapeless.backends.folded import Fold, bind, folds
+from tapeless.backends.folded import bind_fused, linear_of
 from tapeless.backends.host import Host
 from tapeless.errors import TapelessError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native, Scratch
-from tapeless.program.arena import Together
+from tapeless.lowering.relu import RELU_IN_LINEAR
+from tapeless.lowering.rules import NO_RULES, Rules
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
@@ -46,6 +47,8 @@ class Cpu(Host):
         return ("float32", "bfloat16") if cpu_kernels.has_bfloat16() else ("float32",)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
+        if len(call.parts) > 1:
+            return self.scratch(linear_of(call.parts), precision)
         needed = self._function(call, "_scratch")
         if needed is None:
             return ()
@@ -55,6 +58,8 @@ class Cpu(Host):
         return found
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        if len(call.parts) > 1:
+            return bind_fused(call.parts, arguments, options.get("scratch", ()))
         binder = self._function(call)
         if binder is None:
             raise TapelessError(
@@ -72,27 +77,18 @@ class Cpu(Host):
     def bind_all(self, bind: Callable[[], T]) -> T:
         return cpu_kernels.compile_all(bind)
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        """Our own products fold ReLU in; MKL's, and those of bfloat16, do not."""
-        if precision.activation != "float32" or cpu_kernels.gemm_library() != "own":
-            return ()
-        asked = [(fold, self.scratch(fold.calls[fold.linear], precision)) for fold in folds(calls)]
-        return [Together(fold.first, fold.last, scratch) for fold, scratch in asked]
-
-    def bind_together(
-        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
-    ) -> list[Native]:
-        return bind(Fold(0, tuple(calls)), arrays, scratch)
+    def rules(self, precision: Precision) -> Rules:
+        """Our own GEMMs take ReLU in; MKL's, and those of bfloat16, do not."""
+        own = precision.activation == "float32" and cpu_kernels.gemm_library() == "own"
+        return Rules(fusions=(RELU_IN_LINEAR,)) if own else NO_RULES
 
     def _function(self, call: Call, suffix: str = "") -> Any:
         cpu_kernels.threads()  # the thread pools are settled before the first kernel compiles
         return getattr(cpu_kernels.load(f"tapeless.ops.{call.op}.cpu"), call.direction + suffix, None)
 
-    def begin(self) -> list[Native]:
-        return [partial(cpu_kernels.start_threads, cpu_kernels.threads())]
-
     def capture(self, natives: list[Native]) -> list[Native]:
-        return [cpu_kernels.run_list(natives)]
+        ready = partial(cpu_kernels.start_threads, cpu_kernels.threads())
+        return [ready, *([cpu_kernels.run_list(natives)] if natives else [])]
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> int:
         """Of BLAS and Numba together."""

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tapeless.backends.backend import bind_call
-from tapeless.backends.fused import bind, groups, over
+from tapeless.backends.backend import bind_parts
+from tapeless.backends.fused import bind
 from tapeless.backends.host import to_be_narrowed
 from tapeless.backends.memory import LIBRARIES
 from tapeless.errors import TapelessError
@@ -25,8 +25,10 @@ from tapeless.kernels.cuda.products import exact
 from tapeless.kernels.cuda.scratch import handed, recorded
 from tapeless.kernels.cuda.vocabulary import row_width
 from tapeless.kernels.native import Native, Scratch
+from tapeless.lowering.gpu import FUSIONS, group_of
+from tapeless.lowering.rules import Rules
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Placement, Together
+from tapeless.program.arena import Placement
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision
 
@@ -41,7 +43,6 @@ class Device:
     default_precision = "float32"
     precisions = ("float32", "bfloat16")
     widens = False  # cuBLAS multiplies matrices of one type
-    rewrites = True  # zeroing, and reading zeros back, took one part in fifty of a step of a large model
 
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
@@ -117,10 +118,13 @@ class Device:
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:
-            bind_call(call, _without_memory(call, precision), self, scratch=())
+            bind_parts(call, [_without_memory(part, precision) for part in call.parts], self, scratch=())
         return asked
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
+        if len(call.parts) > 1:
+            with handed(options.get("scratch", ())):
+                return [partial(_run_exactly, bind(group_of(call.parts), arguments))]
         module = f"tapeless.ops.{call.op}.cuda"
         binder = getattr(import_module(module), call.direction, None) if find_spec(module) else None
         if binder is None:
@@ -135,26 +139,11 @@ class Device:
     def bind_all(self, bind: Callable[[], T]) -> T:
         return bind()
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        found = []
-        for group in groups(calls):
-            with recorded() as asked:
-                bind(group, [_without_memory(call, precision) for call in group.calls])
-            found.append(Together(group.first, group.last, asked, over(group)))
-        return found
-
-    def bind_together(
-        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
-    ) -> list[Native]:
-        (group,) = groups(calls)
-        with handed(scratch):
-            return [partial(_run_exactly, bind(group, arrays))]
-
-    def begin(self) -> list[Native]:
-        return []
+    def rules(self, precision: Precision) -> Rules:
+        return Rules(FUSIONS, omits=True)
 
     def capture(self, natives: list[Native]) -> list[Native]:
-        return natives if self.device == "cpu" else [Captured(natives)]
+        return natives if self.device == "cpu" or not natives else [Captured(natives)]
 
     def threads(self, count: int | None = None, *, lower: bool = False) -> None:
         return None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
-from tapeless.backends.backend import Backend, bind_call
+from tapeless.backends.backend import Backend, bind_parts
 from tapeless.errors import ProgramError
 from tapeless.kernels.native import Native
+from tapeless.lowering import lowered_for
 from tapeless.ops.contract import Array
-from tapeless.program.arena import LENT, Placement, Plan, gaps
+from tapeless.program.arena import LENT, Plan, Range, gaps, verify_fits
 from tapeless.program.call import Argument, Buffer, Call, Program, View, member_offsets
+from tapeless.program.lowered import LoweredProgram
 
 Target = str | Buffer | View
 
@@ -28,12 +30,12 @@ class Arena:
         lender: Arena | None = None,
         full: Arena | None = None,
     ) -> None:
-        self.plan, self.program, self.backend = plan, plan.program, backend
+        self.plan, self.program, self.backend = plan, plan.program.original, backend
         # Arenas whose programs never run at the same time may have their memory in common.
         self.memory = backend.allocate(plan.peak_bytes) if memory is None else memory
         self._lender = lender  # whose weights and constants this arena uses instead of its own
         self._full = full or lender or self  # that holds the master copies, if there are any
-        self.masters = _masters(plan.program)
+        self.masters = _masters(self.program)
 
     def view(self, target: Target) -> Any:
         """A buffer, by itself or by name, or some of its columns, as the backend's kernels see them."""
@@ -84,7 +86,9 @@ class Arena:
 
 
 class Engine(Arena):
-    """A program, its plan, an arena and the bound calls on one backend."""
+    """A program, its plan, an arena and the bound calls on one backend.
+
+    What runs is the program as it is lowered for the phases that are asked for, and what is walked is just that."""
 
     def __init__(
         self,
@@ -96,108 +100,131 @@ class Engine(Arena):
         full: Arena | None = None,
     ) -> None:
         super().__init__(plan, backend, memory=memory, lender=lender, full=full)
-        self._begin = backend.begin()
-        self.bound: list[tuple[Call, list[Native]]] = backend.bind_all(
-            lambda: [(call, self._bound(number, call)) for number, call in enumerate(self.program.calls)]
-        )
-        # Where lists run as they are, groups are bound now, too: a model keeps threads and products it is made with.
-        self._together: dict[int, list[Native]] = {}
-        if not backend.rewrites:
-            for (first, last), scratch in plan.together.items():
-                self._together[first] = self._bound_together(self.program.calls[first : last + 1], scratch)
+        self.omitted: frozenset[str] = frozenset()  # inputs that are not given this time
+        self._lists: dict[tuple[tuple[str, ...], frozenset[str]], LoweredProgram] = {}
         self._captured: dict[tuple[tuple[str, ...], frozenset[str]], list[Native]] = {}
-        self.silent: frozenset[str] = frozenset()  # inputs that say nothing this time: all documents begin at 0, say
+        # A model keeps threads and GEMMs it is made with: what it usually runs is bound now.
+        usual = [each for phases in self._usual() for each in _numbered(self.lowered(*phases))]
+        self._natives: dict[tuple[Range, Call], list[Native]] = backend.bind_all(
+            lambda: {each: self._bind(*each) for each in dict.fromkeys(usual)}
+        )
 
-    def _bound(self, number: int, call: Call) -> list[Native]:
-        scratch = [self.backend.view(self.memory, each) for each in self.plan.scratch[number]]
-        return bind_call(call, self.arguments(call), self.backend, scratch)
+    def _usual(self) -> list[tuple[str, ...]]:
+        """All phases, and those of a batch whose gradients are added to others'."""
+        phases = dict.fromkeys(call.phase for call in self.program.calls)
+        adds = "zero" in phases and not self.program.lean
+        return [(), tuple(phase for phase in phases if phase != "zero")] if adds else [()]
 
-    def _bound_together(self, calls: Sequence[Call], scratch: Sequence[Placement]) -> list[Native]:
-        given = [self.backend.view(self.memory, each) for each in scratch]
-        return self.backend.bind_together(calls, [self.arguments(call) for call in calls], given)
+    def lowered(self, *phases: str) -> LoweredProgram:
+        """The list that runs for these phases, or for all, with the inputs that are given."""
+        key = phases, self.omitted
+        if key not in self._lists:
+            self._lists[key] = lowered_for(self.plan.program, phases, self.omitted)
+            verify_fits(self.plan, self._lists[key])
+        return self._lists[key]
+
+    def _bound(self, span: Range, call: Call) -> list[Native]:
+        key = span, call
+        if key not in self._natives:
+            self._natives[key] = self._bind(span, call)
+        return self._natives[key]
+
+    def _bind(self, span: Range, call: Call) -> list[Native]:
+        asked = self.plan.scratch.get(span, ())  # a call that is left out has none
+        scratch = [self.backend.view(self.memory, each) for each in asked]
+        return bind_parts(call, [self.arguments(part) for part in call.parts], self.backend, scratch)
+
+    @cached_property
+    def bound(self) -> list[tuple[Call, list[Native]]]:
+        """Every call of the program with what computes it by itself."""
+        parts = self.lowered().parts
+        calls = enumerate(self.program.calls)
+        return [(call, self._bound((number, number), parts.get(number, call))) for number, call in calls]
 
     def run(self, *phases: str) -> None:
-        """All calls of these phases, or of the whole program, with nothing between them: here those that the backend
-        binds as one are one, and where it rewrites lists, what is zeroed first is written and not added to, and inputs
-        that say nothing are not read."""
-        silent = self.silent if self.backend.rewrites else frozenset()
-        for native in self._captured.get((phases, silent)) or self._capture(phases, silent):
+        """All calls of these phases, or of the whole program, as they are lowered, with nothing between them."""
+        for native in self._captured.get((phases, self.omitted)) or self._capture(phases):
             native()
 
-    def _capture(self, phases: tuple[str, ...], silent: frozenset[str]) -> list[Native]:
-        natives: list[Native] = []
-        listed: Sequence[Call | None] = self.program.calls
-        if self.backend.rewrites:
-            chosen = [number for number, call in enumerate(self.program.calls) if _is_in(call, phases)]
-            listed = [call and _without(call, silent) for call in written_first(self.program.calls, chosen)]
-        groups = {first: (last, scratch) for (first, last), scratch in self.plan.together.items()}
-        number = 0
-        while number < len(self.bound):
-            last, scratch = groups.get(number, (number, ()))
-            calls = [call for call in listed[number : last + 1] if call and _is_in(call, phases)]
-            if last > number and len(calls) > last - number:
-                ready = self._together.get(number)
-                natives += self._bound_together(calls, scratch) if ready is None else ready
-                number = last + 1
-                continue
-            call, (own, bound) = listed[number], self.bound[number]
-            if call and _is_in(call, phases):
-                natives += bound if call is own else self._bound(number, call)
-            number += 1
-        captured = self._captured[phases, silent] = [*self._begin, *self.backend.capture(natives)]
+    def _capture(self, phases: tuple[str, ...]) -> list[Native]:
+        natives = [native for span, call in _numbered(self.lowered(*phases)) for native in self._bound(span, call)]
+        captured = self._captured[phases, self.omitted] = self.backend.capture(natives)
         return captured
 
     def walk(self, *phases: str) -> Iterator[Call]:
-        """The same calls one by one; each is yielded right after it ran, its values readable in the arena."""
-        for native in self._begin:
+        """What `run` runs, call by call: each call of the program is yielded right after it ran, its values readable in
+        the arena. Of fused calls every part is yielded, and zeroing where gradients are written first: what these leave
+        out is computed besides, for whoever looks; what they leave is what they leave in `run`."""
+        for native in self.backend.capture([]):
             native()
-        for call, bound in self.bound:
-            if _is_in(call, phases):
-                for native in bound:
+        lowered, done = self.lowered(*phases), 0
+        for (first, last), call in _numbered(lowered):
+            yield from self._left_out(done, first, phases)
+            done = last + 1
+            if len(call.parts) > 1:
+                yield from self._materialised((first, last), call)
+                continue
+            for native in self._bound((first, last), call):
+                native()
+            yield self.program.calls[first]
+        yield from self._left_out(done, len(self.program.calls), phases)
+
+    def _left_out(self, first: int, end: int, phases: tuple[str, ...]) -> Iterator[Call]:
+        """Calls of these phases that the lowered list does without."""
+        for number in range(first, end):
+            call = self.program.calls[number]
+            if not phases or call.phase in phases:
+                for native in self._bound((number, number), call):
                     native()
                 yield call
 
+    def _materialised(self, span: Range, call: Call) -> Iterator[Call]:
+        """A fused call, part by part: it runs and what it leaves is kept, then its parts run one by one from where it
+        began. As soon as a part is through, what it leaves is replaced by what the fused call has left there."""
+        last = _last_writers(call)
+        before = self.held(call)
+        for native in self._bound(span, call):
+            native()
+        left = {each: values for each, values in self.held(call).items() if each not in call.intermediates}
+        self.put_back(before)
+        for number, part in enumerate(call.parts):
+            at = span[0] + number
+            for native in self._bound((at, at), part):
+                native()
+            self.put_back({buffer: values for buffer, values in left.items() if last[buffer] == number})
+            yield self.program.calls[at]
 
-def written_first(calls: Sequence[Call], chosen: Sequence[int]) -> list[Call | None]:
-    """The list as it may run where these of its calls do: what adds first to a gradient that they zero writes it
-    instead. Where that is so of all gradients, zeroing them is left out (None)."""
-    found: list[Call | None] = list(calls)
-    waiting: set[str] = set()
-    zeroing: int | None = None
-    for number in chosen:
-        call = calls[number]
-        if call.op == "zero":
-            region = call["y"].buffer
-            # Between members that do not fill their places lies what only zeroing reaches.
-            filled = sum(member.elements for member in region.members) == region.elements
-            zeroing, waiting = number if filled else None, {member.name for member in region.members}
-            continue
-        arguments = []
-        for argument in call.arguments:
-            name = argument.view.buffer.name
-            if name in waiting:
-                waiting.remove(name)
-                if argument.mode == "add" and argument.view.whole:
-                    argument = replace(argument, mode="write")
-                else:
-                    zeroing = None
-            arguments.append(argument)
-        if tuple(arguments) != call.arguments:
-            found[number] = replace(call, arguments=tuple(arguments))
-    if zeroing is not None and not waiting:
-        found[zeroing] = None
+    def run_alone(self, call: Call) -> None:
+        """One call of the list that runs, as it runs there."""
+        span = next(span for span, each in _numbered(self.lowered()) if each is call)
+        for native in self._bound(span, call):
+            native()
+
+    def held(self, call: Call) -> dict[Buffer, Any]:
+        """A copy of what the buffers hold that a call, or a part of it, writes."""
+        found = {}
+        for buffer in _last_writers(call):
+            placed = self.plan.placements[buffer.name]
+            found[buffer] = self.backend.allocate(placed.bytes)
+            found[buffer][...] = self.memory[placed.offset : placed.offset + placed.bytes]
+        return found
+
+    def put_back(self, held: dict[Buffer, Any]) -> None:
+        for buffer, values in held.items():
+            placed = self.plan.placements[buffer.name]
+            self.memory[placed.offset : placed.offset + placed.bytes] = values
+
+
+def _last_writers(call: Call) -> dict[Buffer, int]:
+    """Every buffer that it writes, and by which of its parts last."""
+    found: dict[Buffer, int] = {}
+    for number, part in enumerate(call.parts):
+        found |= {view.buffer: number for argument in part.writes for view in argument.view.parts}
     return found
 
 
-def _without(call: Call, silent: frozenset[str]) -> Call:
-    """The call without what it may do without of these inputs."""
-    optional = call.signature.optional
-    kept = [each for each in call.arguments if each.name not in optional or each.view.buffer.name not in silent]
-    return call if len(kept) == len(call.arguments) else replace(call, arguments=tuple(kept))
-
-
-def _is_in(call: Call, phases: tuple[str, ...]) -> bool:
-    return not phases or call.phase in phases
+def _numbered(lowered: LoweredProgram) -> Iterator[tuple[Range, Call]]:
+    return zip(lowered.spans, lowered.calls, strict=True)
 
 
 def _masters(program: Program) -> dict[str, View]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
+from tapeless.lowering.rules import NO_RULES, Rules
 from tapeless.ops.contract import Array
-from tapeless.program.arena import ALIGNMENT, Placement, Together
+from tapeless.program.arena import ALIGNMENT, Placement
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision, numpy_type
 
@@ -39,7 +40,6 @@ def to_be_narrowed(values: Array) -> Array:
 
 class Host:
     widens = True
-    rewrites = False
     runs_ahead = False
 
     def room(self) -> int | None:
@@ -88,16 +88,8 @@ class Host:
     def bind_all(self, bind: Callable[[], T]) -> T:
         return bind()
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        return ()
-
-    def bind_together(
-        self, calls: Sequence[Call], arrays: Sequence[dict[str, Any]], scratch: Sequence[Any]
-    ) -> list[Native]:
-        raise NotImplementedError
-
-    def begin(self) -> list[Native]:
-        return []
+    def rules(self, precision: Precision) -> Rules:
+        return NO_RULES
 
     def capture(self, natives: list[Native]) -> list[Native]:
         return natives

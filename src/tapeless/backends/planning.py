@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tapeless.backends.backend import Backend
 from tapeless.backends.memory import largest_batch
 from tapeless.errors import TapelessError
+from tapeless.lowering import lower
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset
 from tapeless.program.arena import Plan, least_bytes, make_plans
@@ -37,9 +38,11 @@ class Wanted:
 
     def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """Of the training step and of the evaluation that shares its memory."""
-        training = self._training(verified)
+        rules = self.backend.rules(self.precision)
+        training = lower(self._training(verified), rules, verified=verified)
         evaluation = transformer.evaluation(self._laid_out, self.batch, self.time, weighted=self.weighted)
-        return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
+        lowered = lower(evaluation, rules, verified=verified)
+        return make_plans(training, lowered, self.precision, self.backend.scratch)
 
     @property
     def _laid_out(self) -> Preset:
@@ -65,7 +68,8 @@ class Wanted:
 
         def least(batch: int) -> int:
             program = replace(self, batch=batch)._training(verified=False)
-            return least_bytes(program, self.precision, self.backend.scratch, self.backend.together) + beside
+            lowered = lower(program, self.backend.rules(self.precision), verified=False)
+            return least_bytes(lowered, self.precision, self.backend.scratch) + beside
 
         return largest_batch(needs, room, least)
 

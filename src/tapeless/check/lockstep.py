@@ -20,6 +20,7 @@ from tapeless.check.tolerances import LOCKSTEP, LOCKSTEP_INHERENT
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call
+from tapeless.program.lowered import FusedCall, named
 from tapeless.shown import Told
 
 MOVES, MANY = 8, 20_000  # draws of inputs that are off by a rounding; numbers from which two draws will do
@@ -69,11 +70,17 @@ def pair(configuration: Configuration, backend: str, precision: str | None = Non
 
 
 def lockstep(model: Model, reference: Model, inputs: Any, targets: Any, lr: float = 1e-3) -> Iterator[Difference]:
-    """Every result of one whole step of `model`, beside the reference. The first not ok is where it broke."""
+    """Every result of one whole step of `model`, beside the reference. The first not ok is where it broke. A fused call
+    is compared as it runs, and then each of its parts by itself."""
     for each in (model, reference):
         each.feed(inputs, targets)
         each.prepare_update(lr, clip=1.0)
+    fused = {first: call for (first, _), call in model.engine.lowered().groups.items()}
     for number, call in enumerate(model.program.calls):
+        if number in fused:
+            before = model.engine.held(fused[number])
+            yield from compare_fused(fused[number], model, reference, number)
+            model.engine.put_back(before)
         found, true = model.engine.arguments(call), reference.engine.arguments(call)
         yield from compare(call, found, true, model.engine.backend, number)
 
@@ -100,6 +107,47 @@ def compare(
                 array.astype(np.float64) for array in (backend.read(found[name]), true[name], *(m[name] for m in moved))
             )
             yield _difference(number, call, name, mine, exact, others, dtype)
+
+
+def compare_fused(fused: FusedCall, model: Model, reference: Model, number: int) -> Iterator[Difference]:
+    """Run a fused call on the model's backend as it runs in a step, and its parts on the reference, which gets the
+    numbers that are read from outside."""
+    backend = model.engine.backend
+    found, true = (
+        {
+            named(part, name): array
+            for part, call in enumerate(fused.parts)
+            for name, array in engine.arguments(call).items()
+        }
+        for engine in (model.engine, reference.engine)
+    )
+    read = {argument.name: np.array(backend.read(found[argument.name])) for argument in fused.reads}
+    narrow = any(
+        array.dtype.kind == "V" and fused[name].buffer.role != "frozen"
+        for name, array in true.items()
+        if fused.has(name)
+    )
+    dtype = "bfloat16" if narrow else backend.default_precision
+    rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
+    rng = np.random.default_rng(number)
+    draws = MOVES if sum(array.size for array in true.values()) < MANY else 2
+    results = []
+    before = reference.engine.held(fused)
+    for move in (*(rounding,) * draws, 0.0):
+        reference.engine.put_back(before)
+        for name, values in read.items():
+            moved = fused.spec.is_number(name) and move
+            true[name][...] = values * (1 + move * rng.choice((-1.0, 1.0), values.shape)) if moved else values
+        for call in fused.parts:
+            run_call(call, reference.engine.arguments(call), REFERENCE)
+        results.append({each.name: true[each.name].astype(np.float64) for each in fused.writes})
+    model.engine.run_alone(fused)
+    length = 1 if narrow else sum(reduction_length(call, each.name) for call in fused.parts for each in call.writes)
+    *others, exact = results
+    for argument in fused.writes:
+        name, mine = argument.name, backend.read(found[argument.name]).astype(np.float64)
+        error, tolerance, where = farthest(mine, exact[name], [each[name] for each in others], dtype, length)
+        yield Difference(number, fused, name, error, tolerance, where, float(mine[where]), float(exact[name][where]))
 
 
 def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random.Generator) -> dict[str, Array]:

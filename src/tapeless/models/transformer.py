@@ -243,7 +243,7 @@ def training(
     weighted: bool = False,
     verified: bool = True,
 ) -> Program:
-    """zero, unless it is lean, forward, backward, clip, update. Without an optimizer it ends with the gradients.
+    """zero, forward, backward, clip, update. Without an optimizer it ends with the gradients.
     `master`: what the update steps is a copy of the weights in a wider type. `weighted`: the loss weighs classes.
     `verified`: not, where nothing but its size is asked for."""
     lean = preset.layout.lean and optimizer is not None  # else the gradients are what is asked for
@@ -251,9 +251,8 @@ def training(
     n = declare(p, preset, batch, time, weighted=weighted, learning=True)
     check_trained(preset, p.weights)
     gradients = p.region("gradient", "gradients")
-    if not lean:
-        with p.phase("zero"):
-            p.zero.forward(y=write(gradients))
+    with p.phase("zero"):
+        p.zero.forward(y=write(gradients))
     with p.phase("forward"):
         x, inputs = stack_forward(p, n.blocks, front_forward(p, n))
         state = head_forward(p, n, x)

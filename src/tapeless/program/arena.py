@@ -28,15 +28,6 @@ FEW = 300  # ranges: see _Few
 Range = tuple[int, int]  # first and last call, both included
 
 
-class Together(NamedTuple):
-    """Calls that follow one another, which a backend may bind as one, and what that needs besides their arguments."""
-
-    first: int
-    last: int
-    scratch: Sequence[Scratch]
-    over: tuple[tuple[Buffer, Buffer], ...] = ()  # what may be written over what is read, number by number
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where a buffer lies, and during which calls it holds something."""
@@ -69,8 +60,9 @@ class Plan(Shown):
     program: Program
     precision: Precision
     placements: dict[str, Placement]
-    scratch: tuple[tuple[Placement, ...], ...]  # by call: the arrays that its kernel has asked for
-    together: dict[Range, tuple[Placement, ...]]  # calls bound as one where nothing looks in between, and their arrays
+    # By the calls of the original that it carries out: the arrays that a call's kernel has asked for, and that those of
+    # the parts of a fused call have, one by one.
+    scratch: dict[Range, tuple[Placement, ...]]
     over: dict[str, str]  # what lies where something lay that is read for the last time while it is written
     workspace_offset: int
     peak_bytes: int
@@ -151,14 +143,9 @@ LENT = ("weight", "frozen", "constant")  # what a second arena takes from the fi
 
 
 Asked = Callable[[Call, Precision], Sequence[Scratch]]
-Grouped = Callable[[Sequence[Call], Precision], Sequence[Together]]
 
 
 def no_scratch(call: Call, precision: Precision) -> Sequence[Scratch]:
-    return ()
-
-
-def none_together(calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
     return ()
 
 
@@ -166,16 +153,15 @@ def make_plan(
     program: Program,
     precision: Precision,
     scratch: Asked = no_scratch,
-    together: Grouped = none_together,
     *,
     share: bool = True,
     beside: Plan | None = None,
     lent: bool = False,
 ) -> Plan:
-    """Give every buffer its bytes, and every kernel the scratch that the backend says it needs. What calls that are
-    bound `together` touch lives through all of them, in whichever order they then do their work.
+    """Give every buffer its bytes, and every kernel the scratch that the backend says it needs. What the parts of a
+    fused call touch lives through all of it, in whichever order it does their work.
 
-    What a group writes `over` something lies there, where that is not read any more afterwards.
+    What a fused call writes `over` something lies there.
 
     Gradients that are lent (`Program.lent_gradients`) lie at the beginning of the workspace, together as ever, and what
     is through before the first of them is written lies there too.
@@ -184,29 +170,25 @@ def make_plan(
     program into the arena of a first: what persists is where it was, the workspace is used again. `lent` leaves out
     weights and constants: an arena that holds them already lends them.
     """
-    found = _gathered(program, precision, scratch, together, share=share, beside=beside, lent=lent)
+    found = _gathered(program, precision, scratch, share=share, beside=beside, lent=lent)
     placements, over = dict(found.placements), found.over
     offsets, top = _packed(found) if share else _in_a_row(found.movable, found.top)
     for each in (*found.workspace, *found.blocks):
         placements[each.buffer.name] = replace(each, offset=offsets[over.get(each.buffer.name, each.buffer.name)])
-    at = {block.ranges[0]: placements[block.buffer.name].offset for block in found.blocks}
-    given = [
-        (live, tuple(replace(each, offset=at[live] + each.offset, ranges=(live,)) for each in arrays))
-        for live, arrays, _ in found.asked
-    ]
-    singly = tuple(arrays for _, arrays in given[: len(program.calls)])
+    at = {block.ranges[0][0]: placements[block.buffer.name].offset for block in found.blocks}
+    given = {
+        span: tuple(replace(each, offset=at[index] + each.offset, ranges=((index, index),)) for each in arrays)
+        for span, index, arrays, _ in found.asked
+    }
     peak = max(top, beside.peak_bytes if beside else 0)
-    together_given = dict(given[len(program.calls) :])
-    plan = Plan(program, precision, placements, singly, together_given, over, found.base, peak)
+    plan = Plan(program, precision, placements, given, over, found.base, peak)
     verify_plan(plan)
     return plan
 
 
-def least_bytes(
-    program: Program, precision: Precision, scratch: Asked = no_scratch, together: Grouped = none_together
-) -> int:
+def least_bytes(program: Program, precision: Precision, scratch: Asked = no_scratch) -> int:
     """What no plan takes less than: all that persists, and the workspace of the call that uses most of it."""
-    return _gathered(program, precision, scratch, together).least
+    return _gathered(program, precision, scratch).least
 
 
 class _Gathered(NamedTuple):
@@ -215,7 +197,7 @@ class _Gathered(NamedTuple):
     placements: dict[str, Placement]
     workspace: list[Placement]
     blocks: list[Placement]  # of the kernels' scratch, one a call
-    asked: list[tuple[Range, list[Placement], int]]
+    asked: list[tuple[Range, int, list[Placement], int]]  # carrying out which calls, as which, what, how many bytes
     fixed: list[Placement]
     movable: list[Placement]  # the workspace and the blocks, less what lies over something
     over: dict[str, str]
@@ -231,14 +213,12 @@ def _gathered(
     program: Program,
     precision: Precision,
     scratch: Asked,
-    together: Grouped,
     *,
     share: bool = True,
     beside: Plan | None = None,
     lent: bool = False,
 ) -> _Gathered:
-    groups = together(program.calls, precision)
-    ranges, whole = _through(groups, _live_ranges(program)), (0, len(program.calls) - 1)
+    ranges, whole = _live_ranges(program), (0, len(program.calls) - 1)
     placements: dict[str, Placement] = {}
 
     def place(buffer: Buffer, kind: str, offset: int, live: tuple[Range, ...]) -> int:
@@ -281,15 +261,17 @@ def _gathered(
         for buffer in program.buffers
         if buffer.kind == "workspace"
     ]
-    alone = [((n, n), scratch(call, precision)) for n, call in enumerate(program.calls)]
     asked = [
-        (live, *place_scratch(program.calls[live[0]], arrays))
-        for live, arrays in (*alone, *(((each.first, each.last), each.scratch) for each in groups))
+        (span, index, *place_scratch(call, scratch(call, precision)))
+        for index, (outer, whole_call) in enumerate(zip(program.spans, program.calls, strict=True))
+        for span, call in {outer: whole_call, **_by_part(outer, whole_call)}.items()
     ]
-    blocks = [_scratch_block(program.calls[live[0]], live, size) for live, _, size in asked if size]
+    sizes = [max(size for _, at, _, size in asked if at == index) for index in range(len(program.calls))]
+    blocks = [_scratch_block(program, index, size) for index, size in enumerate(sizes) if size]
     fixed = [placements[member.name] for member in gradients.members] if gradients else []
-    fixed += [replace(each, ranges=(whole,)) for each in gaps(beside.placements if beside else placements)]
-    over = _over(groups, {each.buffer.name: each for each in workspace}) if share else {}
+    behind = (each for each in gaps(beside.placements if beside else placements) if each.first_call)
+    fixed += [replace(each, ranges=(whole,)) for each in behind]
+    over = _over(program, {each.buffer.name: each for each in workspace}) if share else {}
     above = {below: each for each in workspace if (below := over.get(each.buffer.name))}
     movable = []
     for each in (*workspace, *blocks):
@@ -300,11 +282,11 @@ def _gathered(
 
 
 def gaps(placements: dict[str, Placement]) -> list[Placement]:
-    """What lies between gradients that are lent and do not fill their places: zeros, which the update reads and nobody
-    may write."""
+    """What lies between gradients that do not fill their places: zeros, from the beginning on, which the update reads
+    and nobody may write."""
     found = []
     for region in placements.values():
-        if region.buffer.kind == "gradient" and region.buffer.members and region.first_call:
+        if region.buffer.kind == "gradient" and region.buffer.members:
             starts, end = member_offsets(region.buffer.members)
             step = region.bytes // end
             for member, start, stop in zip(region.buffer.members, starts, (*starts[1:], end), strict=True):
@@ -316,12 +298,10 @@ def gaps(placements: dict[str, Placement]) -> list[Placement]:
     return found
 
 
-def make_plans(
-    first: Program, other: Program, precision: Precision, scratch: Asked, together: Grouped = none_together
-) -> tuple[Plan, Plan]:
+def make_plans(first: Program, other: Program, precision: Precision, scratch: Asked) -> tuple[Plan, Plan]:
     """Two programs for one arena, which is as large as the larger of them asks for."""
-    plan = make_plan(first, precision, scratch, together)
-    beside = make_plan(other, precision, scratch, together, beside=plan)
+    plan = make_plan(first, precision, scratch)
+    beside = make_plan(other, precision, scratch, beside=plan)
     return replace(plan, peak_bytes=beside.peak_bytes), beside
 
 
@@ -336,10 +316,15 @@ def place_scratch(call: Call, asked: Sequence[Scratch]) -> tuple[list[Placement]
     return placements, end
 
 
-def _scratch_block(call: Call, live: Range, size: int) -> Placement:
-    calls = f"call {live[0]}" if live[0] == live[1] else f"calls {live[0]} to {live[1]}"
-    buffer = Buffer(f"{call.writes[0].view.name}, {call.title}, {calls}", "workspace", (size,))
-    return Placement(buffer, KERNEL_SCRATCH, "uint8", 0, size, (live,))
+def _by_part(outer: Range, call: Call) -> dict[Range, Call]:
+    """The parts of a fused call, which are run one by one where somebody looks at what it leaves unwritten."""
+    return {(number, number): part for number, part in enumerate(call.parts, outer[0])} if len(call.parts) > 1 else {}
+
+
+def _scratch_block(program: Program, index: int, size: int) -> Placement:
+    call = program.calls[index]
+    buffer = Buffer(f"{call.writes[0].view.name}, {call.title}, call {index}", "workspace", (size,))
+    return Placement(buffer, KERNEL_SCRATCH, "uint8", 0, size, ((index, index),))
 
 
 def verify_plan(plan: Plan) -> None:
@@ -359,6 +344,24 @@ def verify_plan(plan: Plan) -> None:
                     f"{low.buffer.name} and {high.buffer.name} overlap at byte {high.offset:,} while both are "
                     f"live, during call {clash}, {call.title} at {call.source}."
                 )
+
+
+def verify_fits(plan: Plan, program: Program) -> None:
+    """No two buffers overlap where another list, of the same calls or some of them, runs over the same placements."""
+    ranges, whole = _live_ranges(program), (0, max(len(program.calls) - 1, 0))
+    placements = {}
+    for name, each in plan.placements.items():
+        if each.kind == KERNEL_SCRATCH:
+            continue
+        if each.buffer.kind != "workspace" and each.offset < plan.workspace_offset:
+            placements[name] = replace(each, ranges=(whole,))
+        elif name in ranges:
+            held = ranges[name] if each.buffer.kind == "workspace" else ((ranges[name][0][0], whole[1]),)
+            placements[name] = replace(each, ranges=held)
+    for index, span in enumerate(program.spans):
+        for number, each in enumerate(plan.scratch[span]):
+            placements[f"{index}: scratch {number}"] = replace(each, ranges=((index, index),))
+    verify_plan(replace(plan, program=program, placements=placements))
 
 
 def _is_over(plan: Plan, above: Placement, below: Placement) -> bool:
@@ -382,31 +385,25 @@ def _aligned(size: int) -> int:
 def _live_ranges(program: Program) -> dict[str, tuple[Range, ...]]:
     """When each workspace buffer holds a value that is still needed: from a whole write to the last use."""
     ranges: dict[str, list[Range]] = {}
-    for index, call in enumerate(program.calls):
-        fresh: dict[str, int] = {}  # columns this call writes anew
-        for argument in call.writes:
-            name, view = argument.view.buffer.name, argument.view
-            fresh[name] = fresh.get(name, 0) + (view.stop - view.start if argument.mode == "write" else 0)
-        read = {argument.view.buffer.name for argument in call.reads}
-        for name in fresh.keys() | read:
-            buffer = next(a.view.buffer for a in call.arguments if a.view.buffer.name == name)
-            spans = ranges.setdefault(name, [])
-            if not spans or (name not in read and fresh.get(name) == buffer.shape[-1]):
-                spans.append((index, index))
-            else:
-                spans[-1] = (spans[-1][0], index)
-    return {name: tuple(spans) for name, spans in ranges.items()}
+    for index, whole in enumerate(program.calls):
+        for call in whole.parts:
+            _extend(ranges, index, call)
+    return {name: _joined(spans) for name, spans in ranges.items()}
 
 
-def _through(groups: Sequence[Together], ranges: dict[str, tuple[Range, ...]]) -> dict[str, tuple[Range, ...]]:
-    """Ranges that begin or end among calls that are bound as one reach from the first of them to the last."""
-    inside = {n: (each.first, each.last) for each in groups for n in range(each.first, each.last + 1)}
-    return {
-        name: _joined(
-            (inside.get(first, (first, first))[0], inside.get(last, (last, last))[1]) for first, last in spans
-        )
-        for name, spans in ranges.items()
-    }
+def _extend(ranges: dict[str, list[Range]], index: int, call: Call) -> None:
+    fresh: dict[str, int] = {}  # columns this call writes anew
+    for argument in call.writes:
+        name, view = argument.view.buffer.name, argument.view
+        fresh[name] = fresh.get(name, 0) + (view.stop - view.start if argument.mode == "write" else 0)
+    read = {argument.view.buffer.name for argument in call.reads}
+    for name in fresh.keys() | read:
+        buffer = next(a.view.buffer for a in call.arguments if a.view.buffer.name == name)
+        spans = ranges.setdefault(name, [])
+        if not spans or (name not in read and fresh.get(name) == buffer.shape[-1]):
+            spans.append((index, index))
+        else:
+            spans[-1] = (spans[-1][0], index)
 
 
 def _joined(spans: Iterable[Range]) -> tuple[Range, ...]:
@@ -419,16 +416,15 @@ def _joined(spans: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(joined)
 
 
-def _over(groups: Sequence[Together], workspace: dict[str, Placement]) -> dict[str, str]:
-    """Of what groups may write over what they read: what begins in the group where the other ends."""
+def _over(program: Program, workspace: dict[str, Placement]) -> dict[str, str]:
+    """Of what fused calls may write over what they read: what begins there, where the other ends."""
     found = {}
-    for group in groups:
-        for above, below in group.over:
+    for index, call in enumerate(program.calls):
+        for above, below in call.over:
             mine, other = workspace.get(above.name), workspace.get(below.name)
-            if mine and other and (mine.bytes, mine.dtype) == (other.bytes, other.dtype):
-                begins = [first for first, _ in mine.ranges] == [group.first]
-                if begins and other.last_call == group.last:
-                    found[above.name] = below.name
+            alike = mine and other and (mine.bytes, mine.dtype) == (other.bytes, other.dtype)
+            if mine and other and alike and [first for first, _ in mine.ranges] == [index] == [other.last_call]:
+                found[above.name] = below.name
     return found
 
 

@@ -39,14 +39,12 @@ class Builder:
     """Collects buffers and calls, checks each call as it is made, and freezes the list."""
 
     def __init__(self, trained: Callable[[Weight], bool] = lambda weight: True, *, lean: bool = False) -> None:
-        """`trained`: whether a weight is; else it is frozen. `lean`: what adds to a gradient first writes it instead,
-        so that nobody has to zero it."""
+        """`trained`: whether a weight is; else it is frozen. `lean`: gradients may lie where activations were."""
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
         self._phase = PHASES[1]
         self._section = ""
         self._trained, self._lean = trained, lean
-        self._written: dict[str, list[View]] = {}  # of gradients
         self._active: dict[str, set[tuple[int, int]]] = {}  # the columns of buffers that depend on a trained weight
 
     def buffer(self, kind: str, name: str, shape: Shape, role: str | None = None, *, meaning: str = "") -> Buffer:
@@ -153,7 +151,7 @@ class Builder:
             if name in signature.writes:
                 if not isinstance(value, Output):
                     raise ProgramError(f"{where}: {name} is an output; say write(…), add(…) or update(…).")
-                arguments.append(Argument(name, value.view, self._mode(value)))
+                arguments.append(Argument(name, value.view, value.mode))
             elif isinstance(value, Buffer | View):
                 arguments.append(Argument(name, as_view(value), "read"))
             else:
@@ -169,14 +167,6 @@ class Builder:
             for view in (argument.view for argument in call.writes):
                 self._active.setdefault(view.buffer.name, set()).add((view.start, view.stop))
 
-    def _mode(self, output: Output) -> str:
-        if not self._lean or output.view.buffer.kind != "gradient":
-            return output.mode
-        before = self._written.setdefault(output.view.buffer.name, [])
-        first = not output.view.meets(before)
-        before.append(output.view)
-        return "write" if first and output.mode == "add" else output.mode
-
     def verified(self) -> Program:
         """The list, proven sound, with what the proof found out."""
         program = self.build()
@@ -186,7 +176,7 @@ class Builder:
         """Buffers that no call uses are dropped (an evaluation has no gradients), but not weights."""
         used = {part for call in self._calls for a in call.arguments for part in (a.view.buffer, *a.view.buffer.parts)}
         kept = (buffer for buffer in self._buffers.values() if isinstance(buffer, Weight) or buffer in used)
-        return Program(tuple(self._calls), tuple(kept))
+        return Program(tuple(self._calls), tuple(kept), lean=self._lean)
 
 
 class _OpCaller:

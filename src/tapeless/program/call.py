@@ -1,4 +1,4 @@
-"""The nouns: buffer, view, call, program. All frozen; nothing rewrites a list once it is built."""
+"""The nouns: buffer, view, call, program. All frozen: no list changes once it is built, lowering makes another."""
 
 from __future__ import annotations
 
@@ -239,6 +239,21 @@ class Call:
         return f"{self.title} at {self.source}" + (f", from {user}" if user else "")
 
     @property
+    def parts(self) -> tuple[Call, ...]:
+        """The calls that it is made of: itself, unless it is a fused one."""
+        return (self,)
+
+    @property
+    def intermediates(self) -> tuple[Buffer, ...]:
+        """What it may leave unwritten between its parts."""
+        return ()
+
+    @property
+    def over(self) -> tuple[tuple[Buffer, Buffer], ...]:
+        """What it may write over what it reads for the last time, number by number."""
+        return ()
+
+    @property
     def reads(self) -> tuple[Argument, ...]:
         """Adding and updating read as well."""
         return tuple(argument for argument in self.arguments if argument.mode != "write")
@@ -285,6 +300,18 @@ class Program:
     # For each call the forward call it belongs to, by index: of a backward the one that it differentiates, of a
     # recomputation the one that it repeats. The verifier knows.
     partners: tuple[int | None, ...] = ()
+    # Whether gradients may lie where activations were, so that those of several batches cannot be added up.
+    lean: bool = False
+
+    @property
+    def original(self) -> Program:
+        """The program as its author wrote it, of a lowered one; else itself."""
+        return self
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """For each call, the first and the last call of the original that it carries out."""
+        return tuple((number, number) for number in range(len(self.calls)))
 
     def __repr__(self) -> str:
         phases = Counter(call.phase for call in self.calls)

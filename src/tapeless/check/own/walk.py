@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf, isfinite
@@ -19,9 +19,8 @@ from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native
 from tapeless.model import Model
 from tapeless.ops.contract import NONE, Array
-from tapeless.program.arena import ALIGNMENT, Together
+from tapeless.program.arena import ALIGNMENT
 from tapeless.program.call import Call
-from tapeless.program.precision import Precision
 from tapeless.shown import Told
 
 OwnKernel = Callable[..., Any]
@@ -80,12 +79,12 @@ class Swapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)
 
-    def together(self, calls: Sequence[Call], precision: Precision) -> Sequence[Together]:
-        return ()  # every call has its own kernel
-
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
-        if not self._swap.has(call):
+        if not any(self._swap.has(part) for part in call.parts):
             return self._ours.bind(call, arguments, options)
+        if len(call.parts) > 1:  # every call has its own kernel
+            pairs = zip(call.parts, arguments, strict=True)
+            return [native for part, arrays in pairs for native in bind_call(part, arrays, self)]
         return [partial(_run_yours, self._swap.kernels[call.direction], call, arguments, options.get("add", NONE))]
 
 
