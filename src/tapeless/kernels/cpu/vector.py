@@ -20,11 +20,11 @@ WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # of functions 
 HELPER = {"forceinline": True, **WITHIN}
 
 
-def whole_registers(told: str | None, host: dict[str, bool]) -> str | None:
-    """The features to compile for, where Numba was not told of any. LLVM uses half of a vector register on Intel's
+def whole_registers(configured: str | None, host: dict[str, bool]) -> str | None:
+    """The features to compile for, if Numba is not configured for any. LLVM uses half of a vector register on Intel's
     processors, because the first that had 512 bits were slowed by them; those that multiply bfloat16 are not."""
-    if told is not None or not host.get("avx512bf16"):
-        return told
+    if configured is not None or not host.get("avx512bf16"):
+        return configured
     return ",".join([*(f"{'+' if there else '-'}{name}" for name, there in sorted(host.items())), "-prefer-256-bit"])
 
 
@@ -61,6 +61,8 @@ def fused(typing, a, b, c):
 
 @intrinsic
 def float_of_bits(typing, bits):
+    """The float with these bits."""
+
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())
 
@@ -114,6 +116,7 @@ def exp(x):
 
 @inlined
 def largest(row):
+    """The largest of a row (N); NaN if one is NaN."""
     most = row[0]
     for i in range(row.size):
         most = larger(most, row[i])
