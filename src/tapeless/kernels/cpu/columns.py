@@ -10,8 +10,8 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import (
     FLOAT,
     INDEX,
@@ -20,7 +20,6 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     declare,
     element_pointer,
     i64,
-    literals,
     load_vector,
     repeat,
 )
@@ -106,32 +105,25 @@ class Vectors:
         return builder.icmp_signed(">=", ir.Constant(self.whole, list(range(self.lanes))), first)
 
 
-@intrinsic(prefer_literal=True)
-def softmax_columns(typing, lanes, rows, scores, before, logs):
+@instruction(types.void(intp, uintp, intp, uintp), literals=1)
+def softmax_columns(builder, lanes, rows, scores, before, logs):
     """scores (rows lanes) = their softmax, column by column, in place; logs (lanes) = their log-sum-exps. A column sees
     the rows up to its own number + `before`; at least the first."""
-    lanes = lanes.literal_value
+    scores, logs = builder.inttoptr(scores, POINTER), builder.inttoptr(logs, POINTER)
+    vectors = Vectors(builder, lanes)
 
-    def generate(context, builder, signature, arguments):
-        rows, scores, before, logs = arguments[1:]
-        scores, logs = builder.inttoptr(scores, POINTER), builder.inttoptr(logs, POINTER)
-        vectors = Vectors(builder, lanes)
+    def place(row: Any) -> Any:
+        return element_pointer(builder, scores, builder.mul(row, i64(lanes)))
 
-        def place(row: Any) -> Any:
-            return element_pointer(builder, scores, builder.mul(row, i64(lanes)))
+    most, total = _exponentials(vectors, rows, place, before)
+    inverse = builder.fdiv(vectors.number(1.0), total)
 
-        most, total = _exponentials(vectors, rows, place, before)
-        inverse = builder.fdiv(vectors.number(1.0), total)
+    def scaled(row: Any, kept: list[Any]) -> list[Any]:
+        builder.store(builder.fmul(load_vector(builder, place(row), vectors.kind), inverse), place(row), align=4)
+        return []
 
-        def scaled(row: Any, kept: list[Any]) -> list[Any]:
-            builder.store(builder.fmul(load_vector(builder, place(row), vectors.kind), inverse), place(row), align=4)
-            return []
-
-        repeat(builder, rows, [], scaled)
-        builder.store(builder.fadd(most, vectors.log(total)), logs, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes), intp, uintp, intp, uintp), generate
+    repeat(builder, rows, [], scaled)
+    builder.store(builder.fadd(most, vectors.log(total)), logs, align=4)
 
 
 def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], before: Any) -> tuple[Any, Any]:
@@ -156,41 +148,34 @@ def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], befo
     return most, total
 
 
-@intrinsic(prefer_literal=True)
-def softmax_columns_backward(typing, lanes, rows, scores, slopes, before):
+@instruction(types.void(intp, uintp, uintp, intp), literals=1)
+def softmax_columns_backward(builder, lanes, rows, scores, slopes, before):
     """scores (rows lanes) = their softmax; slopes (rows lanes), the gradients of that softmax, = those of the scores.
     If one row has all of a column's weight, that gradient is exactly 0."""
-    lanes = lanes.literal_value
+    scores, slopes = builder.inttoptr(scores, POINTER), builder.inttoptr(slopes, POINTER)
+    vectors = Vectors(builder, lanes)
+    nothing = vectors.number(0.0)
 
-    def generate(context, builder, signature, arguments):
-        rows, scores, slopes, before = arguments[1:]
-        scores, slopes = builder.inttoptr(scores, POINTER), builder.inttoptr(slopes, POINTER)
-        vectors = Vectors(builder, lanes)
-        nothing = vectors.number(0.0)
+    def place(row: Any, of: Any = scores) -> Any:
+        return element_pointer(builder, of, builder.mul(row, i64(lanes)))
 
-        def place(row: Any, of: Any = scores) -> Any:
-            return element_pointer(builder, of, builder.mul(row, i64(lanes)))
+    _, total = _exponentials(vectors, rows, place, before)
 
-        _, total = _exponentials(vectors, rows, place, before)
+    def pulled(row: Any, kept: list[Any]) -> list[Any]:
+        weight = load_vector(builder, place(row), vectors.kind)
+        slope = load_vector(builder, place(row, slopes), vectors.kind)
+        term = builder.select(vectors.seen(row, before), builder.fmul(weight, slope), nothing)
+        return [builder.fadd(kept[0], term)]
 
-        def pulled(row: Any, kept: list[Any]) -> list[Any]:
-            weight = load_vector(builder, place(row), vectors.kind)
-            slope = load_vector(builder, place(row, slopes), vectors.kind)
-            term = builder.select(vectors.seen(row, before), builder.fmul(weight, slope), nothing)
-            return [builder.fadd(kept[0], term)]
+    (pull,) = repeat(builder, rows, [nothing], pulled)
+    pull, inverse = builder.fdiv(pull, total), builder.fdiv(vectors.number(1.0), total)
 
-        (pull,) = repeat(builder, rows, [nothing], pulled)
-        pull, inverse = builder.fdiv(pull, total), builder.fdiv(vectors.number(1.0), total)
+    def finished(row: Any, kept: list[Any]) -> list[Any]:
+        weight = builder.fmul(load_vector(builder, place(row), vectors.kind), inverse)
+        slope = load_vector(builder, place(row, slopes), vectors.kind)
+        slope = builder.fmul(weight, builder.fsub(slope, pull))
+        builder.store(weight, place(row), align=4)
+        builder.store(builder.select(vectors.seen(row, before), slope, nothing), place(row, slopes), align=4)
+        return []
 
-        def finished(row: Any, kept: list[Any]) -> list[Any]:
-            weight = builder.fmul(load_vector(builder, place(row), vectors.kind), inverse)
-            slope = load_vector(builder, place(row, slopes), vectors.kind)
-            slope = builder.fmul(weight, builder.fsub(slope, pull))
-            builder.store(weight, place(row), align=4)
-            builder.store(builder.select(vectors.seen(row, before), slope, nothing), place(row, slopes), align=4)
-            return []
-
-        repeat(builder, rows, [], finished)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes), intp, uintp, uintp, intp), generate
+    repeat(builder, rows, [], finished)

@@ -14,6 +14,7 @@ from numba import intp, types, uintp
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import POINTER, WORD, i64
 from tapeless.kernels.cpu.vector import inlined
 
@@ -89,13 +90,10 @@ def plans(
     return made
 
 
-@intrinsic
-def _word_at(typing, place, index):
-    def generate(context, builder, signature, arguments):
-        place = builder.inttoptr(arguments[0], POINTER)
-        return builder.load(builder.gep(place, [arguments[1]], source_etype=WORD), typ=WORD)
-
-    return intp(types.uintp, intp), generate
+@instruction(intp(types.uintp, intp))
+def _word_at(builder, place, index):
+    place = builder.inttoptr(place, POINTER)
+    return builder.load(builder.gep(place, [index], source_etype=WORD), typ=WORD)
 
 
 @inlined

@@ -14,9 +14,9 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
 from tapeless.kernels.cpu.bfloat16 import emit_rounded, emit_upcast
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import (
     INDEX,
     POINTER,
@@ -24,7 +24,6 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     broadcast,
     declare,
     i64,
-    literals,
     repeat,
     transposed_square,
 )
@@ -74,11 +73,10 @@ def _floats(builder: Any, place: Any, part: int) -> Any:
     return builder.load(_byte(builder, place, i64(part * SIDE * 4)), typ=FLOATS, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def pack_tile(typing, floats, interleaved, transposing, to, source, apart, last):
+@instruction(types.void(uintp, uintp, intp, intp), literals=3)
+def pack_tile(builder, floats, interleaved, transposing, to, source, apart, last):
     """to (16 words 16) from rows of bfloat16, or of `floats` that are rounded, which lie `apart` bytes. If a word's
     numbers are side by side (not `interleaved`), a row behind `last` is read as that one."""
-    floats, interleaved, transposing = floats.literal_value, interleaved.literal_value, transposing.literal_value
 
     def side_by_side(builder, place):
         if not floats:
@@ -94,172 +92,138 @@ def pack_tile(typing, floats, interleaved, transposing, to, source, apart, last)
         second = two[1] or ir.Constant(two[0].type, ir.Undefined)
         return builder.shuffle_vector(two[0], second, ir.Constant(LANES, order))
 
-    def generate(context, builder, signature, arguments):
-        to, source, apart, last = arguments[3:]
-        to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
-        rows = []
-        for i in range(SIDE):
-            if interleaved:
-                places = [_byte(builder, source, builder.mul(i64(2 * i + j), apart)) for j in range(2)]
-                rows.append(builder.bitcast(one_below_the_other(builder, places), WORDS))
-            else:
-                number = builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
-                row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
-                rows.append(builder.bitcast(row, WORDS))
-        for i, row in enumerate(transposed_square(builder, rows) if transposing else rows):
-            builder.store(row, _byte(builder, to, i64(i * SIDE * 4)), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(floats, interleaved, transposing), uintp, uintp, intp, intp), generate
+    to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
+    rows = []
+    for i in range(SIDE):
+        if interleaved:
+            places = [_byte(builder, source, builder.mul(i64(2 * i + j), apart)) for j in range(2)]
+            rows.append(builder.bitcast(one_below_the_other(builder, places), WORDS))
+        else:
+            number = builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+            row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
+            rows.append(builder.bitcast(row, WORDS))
+    for i, row in enumerate(transposed_square(builder, rows) if transposing else rows):
+        builder.store(row, _byte(builder, to, i64(i * SIDE * 4)), align=4)
 
 
-@intrinsic
-def amx_begin(typing):
+@instruction(types.void())
+def amx_begin(builder):
     """Configure all eight of AMX's registers to hold 16 rows of 64 bytes."""
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            memory = builder.alloca(ir.ArrayType(BYTE, 64))
-            memory.align = 64
-        layout = [0] * 64
-        layout[0] = 1
-        for number in range(8):
-            layout[16 + 2 * number], layout[48 + number] = 64, SIDE
-        builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), memory)
-        builder.call(declare(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [memory])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    with builder.goto_entry_block():
+        memory = builder.alloca(ir.ArrayType(BYTE, 64))
+        memory.align = 64
+    layout = [0] * 64
+    layout[0] = 1
+    for number in range(8):
+        layout[16 + 2 * number], layout[48 + number] = 64, SIDE
+    builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), memory)
+    builder.call(declare(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [memory])
 
 
-@intrinsic
-def amx_end(typing):
+@instruction(types.void())
+def amx_end(builder):
     """Give AMX's registers back."""
-
-    def generate(context, builder, signature, arguments):
-        builder.call(declare(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    builder.call(declare(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
 
 
-@intrinsic
-def amx_tiles(typing, k, upper, lower, left, right, to, first):
+@instruction(types.void(intp, uintp, uintp, uintp, uintp, uintp, intp))
+def amx_tiles(builder, k, upper, lower, left, right, to, first):
     """AMX: to (32 32) += (upper; lower) @ (left, right), each k tiles; = if these are the `first`."""
-
-    def generate(context, builder, signature, arguments):
-        k, *panels, to, first = arguments
-        panels = [builder.inttoptr(each, POINTER) for each in panels]
-        to = builder.inttoptr(to, POINTER)
-        nothing = ir.VoidType()
-        zero = declare(builder, "llvm.x86.tilezero", nothing, [BYTE])
-        load = declare(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
-        multiply = declare(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
-        store = declare(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
-        register = [ir.Constant(BYTE, number) for number in range(8)]
-        places = [_byte(builder, to, i64(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)]
-        with builder.if_else(builder.icmp_signed("!=", first, i64(0))) as (begins, continues):
-            with begins:
-                for number in range(4):
-                    builder.call(zero, [register[number]])
-            with continues:
-                for number in range(4):
-                    builder.call(load, [register[number], places[number], i64(SIDE * 8)])
-
-        def along(at, kept):
-            offset = builder.mul(at, i64(BYTES))
-            for number, panel in enumerate(panels):
-                builder.call(load, [register[4 + number], _byte(builder, panel, offset), i64(SIDE * 4)])
+    panels = [builder.inttoptr(each, POINTER) for each in (upper, lower, left, right)]
+    to = builder.inttoptr(to, POINTER)
+    nothing = ir.VoidType()
+    zero = declare(builder, "llvm.x86.tilezero", nothing, [BYTE])
+    load = declare(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
+    multiply = declare(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
+    store = declare(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
+    register = [ir.Constant(BYTE, number) for number in range(8)]
+    places = [_byte(builder, to, i64(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)]
+    with builder.if_else(builder.icmp_signed("!=", first, i64(0))) as (begins, continues):
+        with begins:
             for number in range(4):
-                builder.call(multiply, [register[number], register[4 + number // 2], register[6 + number % 2]])
-            return []
+                builder.call(zero, [register[number]])
+        with continues:
+            for number in range(4):
+                builder.call(load, [register[number], places[number], i64(SIDE * 8)])
 
-        repeat(builder, k, [], along)
+    def along(at, kept):
+        offset = builder.mul(at, i64(BYTES))
+        for number, panel in enumerate(panels):
+            builder.call(load, [register[4 + number], _byte(builder, panel, offset), i64(SIDE * 4)])
         for number in range(4):
-            builder.call(store, [register[number], places[number], i64(SIDE * 8)])
-        return context.get_dummy_value()
+            builder.call(multiply, [register[number], register[4 + number // 2], register[6 + number % 2]])
+        return []
 
-    return types.void(intp, uintp, uintp, uintp, uintp, uintp, intp), generate
+    repeat(builder, k, [], along)
+    for number in range(4):
+        builder.call(store, [register[number], places[number], i64(SIDE * 8)])
 
 
-@intrinsic
-def avx512_half_tile(typing, k, a, left, right, to, first):
+@instruction(types.void(intp, uintp, uintp, uintp, uintp, intp))
+def avx512_half_tile(builder, k, a, left, right, to, first):
     """avx512_bf16: to (8 32) += a (8 rows of a tile) @ (left, right), each k tiles; = if these are the `first`."""
+    a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
+    multiply = declare(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
+    places = [_byte(builder, to, i64(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
+    begins, before = builder.icmp_signed("!=", first, i64(0)), builder.block
+    with builder.if_then(builder.not_(begins)):
+        waiting, within = [builder.load(place, typ=FLOATS, align=4) for place in places], builder.block
+    old = [builder.phi(FLOATS) for _ in places]
+    for each, value in zip(old, waiting, strict=True):
+        each.add_incoming(ir.Constant(FLOATS, None), before)
+        each.add_incoming(value, within)
 
-    def generate(context, builder, signature, arguments):
-        k, a, left, right, to, first = arguments
-        a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
-        multiply = declare(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
-        places = [_byte(builder, to, i64(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
-        begins, before = builder.icmp_signed("!=", first, i64(0)), builder.block
-        with builder.if_then(builder.not_(begins)):
-            waiting, within = [builder.load(place, typ=FLOATS, align=4) for place in places], builder.block
-        old = [builder.phi(FLOATS) for _ in places]
-        for each, value in zip(old, waiting, strict=True):
-            each.add_incoming(ir.Constant(FLOATS, None), before)
-            each.add_incoming(value, within)
+    def along(at, sums):
+        offset, values = builder.mul(at, i64(BYTES)), list(sums)
+        for word in range(SIDE):
+            places = [_byte(builder, each, builder.add(offset, i64(word * SIDE * 4))) for each in (left, right)]
+            b = [builder.bitcast(builder.load(each, typ=WORDS, align=4), PAIRS) for each in places]
+            for i in range(AT_ONCE):
+                place = _byte(builder, a, builder.add(offset, i64((i * SIDE + word) * 4)))
+                pair = broadcast(builder, builder.load(place, typ=INDEX, align=4), WORDS)
+                for j in range(2):
+                    terms = [values[2 * i + j], builder.bitcast(pair, PAIRS), b[j]]
+                    values[2 * i + j] = builder.call(multiply, terms)
+        return values
 
-        def along(at, sums):
-            offset, values = builder.mul(at, i64(BYTES)), list(sums)
-            for word in range(SIDE):
-                places = [_byte(builder, each, builder.add(offset, i64(word * SIDE * 4))) for each in (left, right)]
-                b = [builder.bitcast(builder.load(each, typ=WORDS, align=4), PAIRS) for each in places]
-                for i in range(AT_ONCE):
-                    place = _byte(builder, a, builder.add(offset, i64((i * SIDE + word) * 4)))
-                    pair = broadcast(builder, builder.load(place, typ=INDEX, align=4), WORDS)
-                    for j in range(2):
-                        terms = [values[2 * i + j], builder.bitcast(pair, PAIRS), b[j]]
-                        values[2 * i + j] = builder.call(multiply, terms)
-            return values
-
-        values = repeat(builder, k, old, along)
-        for place, value in zip(places, values, strict=True):
-            builder.store(value, place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(intp, uintp, uintp, uintp, uintp, intp), generate
+    values = repeat(builder, k, old, along)
+    for place, value in zip(places, values, strict=True):
+        builder.store(value, place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def store_rows(typing, rounded, add, tile, rows, columns, factor, bias, place, apart):
+@instruction(types.void(uintp, intp, intp, types.float32, uintp, uintp, intp), literals=2)
+def store_rows(builder, rounded, add, tile, rows, columns, factor, bias, place, apart):
     """place (rows columns) = factor · tile (rows 32) + bias (columns), of bfloat16, if it has an address; `rounded` to
     bfloat16 or not, written or added. Rows lie `apart` bytes."""
-    rounded, add = rounded.literal_value, add.literal_value
+    tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
+    factor = broadcast(builder, factor, FLOATS)
+    columns = broadcast(builder, builder.trunc(columns, INDEX), LANES)
+    there = builder.icmp_signed("<", ir.Constant(LANES, list(range(2 * SIDE))), columns)
+    halves = [_half(builder, there, j) for j in range(2)]
+    shifts = [_loaded_where(builder, bias, j, halves[j]) for j in range(2)]
 
-    def generate(context, builder, signature, arguments):
-        tile, rows, columns, factor, bias, place, apart = arguments[2:]
-        tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
-        factor = broadcast(builder, factor, FLOATS)
-        columns = broadcast(builder, builder.trunc(columns, INDEX), LANES)
-        there = builder.icmp_signed("<", ir.Constant(LANES, list(range(2 * SIDE))), columns)
-        halves = [_half(builder, there, j) for j in range(2)]
-        shifts = [_loaded_where(builder, bias, j, halves[j]) for j in range(2)]
-
-        def row(at, kept):
-            source = _byte(builder, tile, builder.mul(at, i64(2 * SIDE * 4)))
-            to = _byte(builder, place, builder.mul(at, apart))
-            values = []
-            for j in range(2):
-                value = builder.load(_byte(builder, source, i64(j * SIDE * 4)), typ=FLOATS, align=4)
-                values.append(builder.fadd(builder.fmul(value, factor), shifts[j]))
-            if rounded:
-                if add:
-                    parts = [_byte(builder, to, i64(j * SIDE * 2)) for j in range(2)]
-                    old = [_masked_load(builder, part, HALVES, halves[j]) for j, part in enumerate(parts)]
-                    values = [builder.fadd(emit_upcast(builder, old[j]), values[j]) for j in range(2)]
-                _masked_store(builder, to, rounded_pair(builder, *values), there)
-                return []
-            for j, value in enumerate(values):
-                part = _byte(builder, to, i64(j * SIDE * 4))
-                if add:
-                    value = builder.fadd(_masked_load(builder, part, FLOATS, halves[j]), value)
-                _masked_store(builder, part, value, halves[j])
+    def row(at, kept):
+        source = _byte(builder, tile, builder.mul(at, i64(2 * SIDE * 4)))
+        to = _byte(builder, place, builder.mul(at, apart))
+        values = []
+        for j in range(2):
+            value = builder.load(_byte(builder, source, i64(j * SIDE * 4)), typ=FLOATS, align=4)
+            values.append(builder.fadd(builder.fmul(value, factor), shifts[j]))
+        if rounded:
+            if add:
+                parts = [_byte(builder, to, i64(j * SIDE * 2)) for j in range(2)]
+                old = [_masked_load(builder, part, HALVES, halves[j]) for j, part in enumerate(parts)]
+                values = [builder.fadd(emit_upcast(builder, old[j]), values[j]) for j in range(2)]
+            _masked_store(builder, to, rounded_pair(builder, *values), there)
             return []
+        for j, value in enumerate(values):
+            part = _byte(builder, to, i64(j * SIDE * 4))
+            if add:
+                value = builder.fadd(_masked_load(builder, part, FLOATS, halves[j]), value)
+            _masked_store(builder, part, value, halves[j])
+        return []
 
-        repeat(builder, rows, [], row)
-        return context.get_dummy_value()
-
-    return types.void(*literals(rounded, add), uintp, intp, intp, types.float32, uintp, uintp, intp), generate
+    repeat(builder, rows, [], row)
 
 
 def rounded_pair(builder: Any, low: Any, high: Any) -> Any:
@@ -298,36 +262,25 @@ def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
     return found
 
 
-@intrinsic
-def load_bits(typing, floats, place, index):
+@instruction(intp(intp, uintp, intp))
+def load_bits(builder, floats, place, index):
     """The bits of a bfloat16, or of a float32 that is rounded to one."""
-
-    def generate(context, builder, signature, arguments):
-        floats, place, index = arguments
-        place = builder.inttoptr(place, POINTER)
-        with builder.if_else(builder.icmp_signed("!=", floats, i64(0))) as (rounds, keeps):
-            with rounds:
-                value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
-                rounded, first = emit_rounded(builder, value), builder.block
-            with keeps:
-                kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
-                second = builder.block
-        found = builder.phi(HALF)
-        found.add_incoming(rounded, first)
-        found.add_incoming(kept, second)
-        return builder.zext(found, WORD)
-
-    return intp(intp, uintp, intp), generate
+    place = builder.inttoptr(place, POINTER)
+    with builder.if_else(builder.icmp_signed("!=", floats, i64(0))) as (rounds, keeps):
+        with rounds:
+            value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
+            rounded, first = emit_rounded(builder, value), builder.block
+        with keeps:
+            kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
+            second = builder.block
+    found = builder.phi(HALF)
+    found.add_incoming(rounded, first)
+    found.add_incoming(kept, second)
+    return builder.zext(found, WORD)
 
 
-@intrinsic
-def store_word(typing, place, index, value):
+@instruction(types.void(uintp, intp, intp))
+def store_word(builder, place, index, value):
     """Store the 32-bit word with this index."""
-
-    def generate(context, builder, signature, arguments):
-        place, index, value = arguments
-        to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)
-        builder.store(builder.trunc(value, INDEX), to, align=4)
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+    to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)
+    builder.store(builder.trunc(value, INDEX), to, align=4)

@@ -16,9 +16,9 @@ from typing import Any
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 from numba import float32, intp, types, uintp
-from numba.extending import intrinsic
 
 from tapeless.kernels.cpu.bfloat16 import HALF, emit_upcast
+from tapeless.kernels.cpu.instructions import instruction
 
 FLOAT, POINTER, WORD, INDEX, BYTE = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 LINE = 64  # bytes that memory comes in
@@ -104,106 +104,74 @@ def _store_scaled(builder: Any, places: list[Any], sums: list[Any], alpha: Any, 
                 builder.store(builder.fmul(factor, value), place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def gemm_tile(typing, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
+@instruction(types.void(intp, uintp, uintp, uintp, intp, float32, intp), literals=4)
+def gemm_tile(builder, lanes, rows, vectors, step, k, a, b, c, apart, alpha, add):
     """c (rows vectors·lanes) = alpha · a @ b, plus c if `add`: packed a (k rows) and b (k step), rows of c `apart`."""
-    lanes, rows, vectors, step = (each.literal_value for each in (lanes, rows, vectors, step))
+    vector = ir.VectorType(FLOAT, lanes)
+    multiply_add = _multiply_add(builder, vector)
+    a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
 
-    def generate(context, builder, signature, arguments):
-        k, a, b, c, apart, alpha, add = arguments[4:]
-        vector = ir.VectorType(FLOAT, lanes)
-        multiply_add = _multiply_add(builder, vector)
-        a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
-
-        def along(at, sums):
-            first_a, first_b = builder.mul(at, i64(rows)), builder.mul(at, i64(step))
-            row_of_b = [
-                load_vector(builder, element_pointer(builder, b, builder.add(first_b, i64(lanes * j))), vector)
-                for j in range(vectors)
-            ]
-            made = []
-            for i in range(rows):
-                number = builder.load(element_pointer(builder, a, builder.add(first_a, i64(i))), typ=FLOAT, align=4)
-                number = broadcast(builder, number, vector)
-                made += [
-                    builder.call(multiply_add, [number, row_of_b[j], sums[i * vectors + j]]) for j in range(vectors)
-                ]
-            return made
-
-        sums = repeat(builder, k, [ir.Constant(vector, None)] * (rows * vectors), along)
-        places = [
-            element_pointer(builder, c, builder.add(builder.mul(apart, i64(i)), i64(lanes * j)))
-            for i in range(rows)
+    def along(at, sums):
+        first_a, first_b = builder.mul(at, i64(rows)), builder.mul(at, i64(step))
+        row_of_b = [
+            load_vector(builder, element_pointer(builder, b, builder.add(first_b, i64(lanes * j))), vector)
             for j in range(vectors)
         ]
-        _store_scaled(builder, places, sums, alpha, add)
-        return context.get_dummy_value()
+        made = []
+        for i in range(rows):
+            number = builder.load(element_pointer(builder, a, builder.add(first_a, i64(i))), typ=FLOAT, align=4)
+            number = broadcast(builder, number, vector)
+            made += [builder.call(multiply_add, [number, row_of_b[j], sums[i * vectors + j]]) for j in range(vectors)]
+        return made
 
-    return types.void(*literals(lanes, rows, vectors, step), intp, uintp, uintp, uintp, intp, float32, intp), generate
+    sums = repeat(builder, k, [ir.Constant(vector, None)] * (rows * vectors), along)
+    places = [
+        element_pointer(builder, c, builder.add(builder.mul(apart, i64(i)), i64(lanes * j)))
+        for i in range(rows)
+        for j in range(vectors)
+    ]
+    _store_scaled(builder, places, sums, alpha, add)
 
 
-@intrinsic(prefer_literal=True)
-def prefetch_tile(typing, rows, lines, place, apart):
+@instruction(types.void(uintp, intp), literals=2)
+def prefetch_tile(builder, rows, lines, place, apart):
     """Prefetch the memory that a tile will be stored in, rows of so many cache `lines` that lie so many bytes `apart`:
     it is on its way while the tile is summed."""
-    rows, lines = rows.literal_value, lines.literal_value
-
-    def generate(context, builder, signature, arguments):
-        place, apart = builder.inttoptr(arguments[2], POINTER), arguments[3]
-        prefetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
-        to_write, to_stay, data = (ir.Constant(INDEX, number) for number in (1, 3, 1))
-        for i in range(rows):
-            for line in range(lines):
-                offset = builder.add(builder.mul(apart, i64(i)), i64(LINE * line))
-                builder.call(prefetch, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
-        return context.get_dummy_value()
-
-    return types.void(*literals(rows, lines), uintp, intp), generate
+    place, apart = builder.inttoptr(place, POINTER), apart
+    prefetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+    to_write, to_stay, data = (ir.Constant(INDEX, number) for number in (1, 3, 1))
+    for i in range(rows):
+        for line in range(lines):
+            offset = builder.add(builder.mul(apart, i64(i)), i64(LINE * line))
+            builder.call(prefetch, [builder.gep(place, [offset], source_etype=BYTE), to_write, to_stay, data])
 
 
-@intrinsic
-def prefetch_line(typing, place):
+@instruction(types.void(uintp))
+def prefetch_line(builder, place):
     """Prefetch a cache line that will be read, into the second cache: the first is full of what is read now."""
-
-    def generate(context, builder, signature, arguments):
-        prefetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
-        to_read, near, data = (ir.Constant(INDEX, number) for number in (0, 2, 1))
-        builder.call(prefetch, [builder.inttoptr(arguments[0], POINTER), to_read, near, data])
-        return context.get_dummy_value()
-
-    return types.void(uintp), generate
+    prefetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, INDEX, INDEX, INDEX])
+    to_read, near, data = (ir.Constant(INDEX, number) for number in (0, 2, 1))
+    builder.call(prefetch, [builder.inttoptr(place, POINTER), to_read, near, data])
 
 
-@intrinsic(prefer_literal=True)
-def gemm_strip(typing, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
+@instruction(types.void(intp, uintp, intp, intp, uintp, intp, uintp, intp, float32, intp), literals=2)
+def gemm_strip(builder, lanes, rows, k, a, a_row, a_column, b, b_row, c, c_row, alpha, add):
     """c (rows lanes) = alpha · a (rows k) @ b (k lanes), plus c if `add`, of unpacked a and b: for small GEMMs."""
-    lanes, rows = lanes.literal_value, rows.literal_value
+    vector = ir.VectorType(FLOAT, lanes)
+    multiply_add = _multiply_add(builder, vector)
+    a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
+    firsts = [element_pointer(builder, a, builder.mul(a_row, i64(i))) for i in range(rows)]
 
-    def generate(context, builder, signature, arguments):
-        k, a, a_row, a_column, b, b_row, c, c_row, alpha, add = arguments[2:]
-        vector = ir.VectorType(FLOAT, lanes)
-        multiply_add = _multiply_add(builder, vector)
-        a, b, c = (builder.inttoptr(each, POINTER) for each in (a, b, c))
-        firsts = [element_pointer(builder, a, builder.mul(a_row, i64(i))) for i in range(rows)]
+    def along(at, sums):
+        row_of_b, made = load_vector(builder, element_pointer(builder, b, builder.mul(at, b_row)), vector), []
+        for first, each in zip(firsts, sums, strict=True):
+            number = builder.load(element_pointer(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
+            made.append(builder.call(multiply_add, [broadcast(builder, number, vector), row_of_b, each]))
+        return made
 
-        def along(at, sums):
-            row_of_b, made = load_vector(builder, element_pointer(builder, b, builder.mul(at, b_row)), vector), []
-            for first, each in zip(firsts, sums, strict=True):
-                number = builder.load(element_pointer(builder, first, builder.mul(at, a_column)), typ=FLOAT, align=4)
-                made.append(builder.call(multiply_add, [broadcast(builder, number, vector), row_of_b, each]))
-            return made
-
-        sums = repeat(builder, k, [ir.Constant(vector, None)] * rows, along)
-        places = [element_pointer(builder, c, builder.mul(c_row, i64(i))) for i in range(rows)]
-        _store_scaled(builder, places, sums, alpha, add)
-        return context.get_dummy_value()
-
-    numbers = (intp, uintp, intp, intp, uintp, intp, uintp, intp, float32, intp)
-    return types.void(*literals(lanes, rows), *numbers), generate
-
-
-def literals(*numbers: int) -> list[Any]:
-    return [types.IntegerLiteral(number) for number in numbers]
+    sums = repeat(builder, k, [ir.Constant(vector, None)] * rows, along)
+    places = [element_pointer(builder, c, builder.mul(c_row, i64(i))) for i in range(rows)]
+    _store_scaled(builder, places, sums, alpha, add)
 
 
 def broadcast(builder: Any, number: Any, vector: Any) -> Any:
@@ -213,80 +181,55 @@ def broadcast(builder: Any, number: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, vector.count), None))
 
 
-def _side_by_side(builder: Any, lanes: int, vectors: int, arguments: Any) -> Iterator[tuple[Any, Any]]:
-    """The last two arguments are addresses: the places from the first on, and the vectors from the second."""
-    to, source = (builder.inttoptr(each, POINTER) for each in arguments[-2:])
+def _side_by_side(builder: Any, lanes: int, vectors: int, to: Any, source: Any) -> Iterator[tuple[Any, Any]]:
+    """The places from one address on, and the vectors from the other."""
+    to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
     for j in range(vectors):
         offset = i64(lanes * j)
         loaded = load_vector(builder, element_pointer(builder, source, offset), ir.VectorType(FLOAT, lanes))
         yield element_pointer(builder, to, offset), loaded
 
 
-@intrinsic(prefer_literal=True)
-def copy_vectors(typing, lanes, vectors, to, source):
+@instruction(types.void(uintp, uintp), literals=2)
+def copy_vectors(builder, lanes, vectors, to, source):
     """to (vectors·lanes) = source."""
-    lanes, vectors = lanes.literal_value, vectors.literal_value
-
-    def generate(context, builder, signature, arguments):
-        for place, loaded in _side_by_side(builder, lanes, vectors, arguments):
-            builder.store(loaded, place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes, vectors), uintp, uintp), generate
+    for place, loaded in _side_by_side(builder, lanes, vectors, to, source):
+        builder.store(loaded, place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def add_vectors(typing, lanes, vectors, to, source):
+@instruction(types.void(uintp, uintp), literals=2)
+def add_vectors(builder, lanes, vectors, to, source):
     """to (vectors·lanes) += source."""
-    lanes, vectors = lanes.literal_value, vectors.literal_value
-
-    def generate(context, builder, signature, arguments):
-        for place, loaded in _side_by_side(builder, lanes, vectors, arguments):
-            builder.store(builder.fadd(load_vector(builder, place, loaded.type), loaded), place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes, vectors), uintp, uintp), generate
+    for place, loaded in _side_by_side(builder, lanes, vectors, to, source):
+        builder.store(builder.fadd(load_vector(builder, place, loaded.type), loaded), place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def keep_positive(typing, lanes, vectors, to, mask):
+@instruction(types.void(uintp, uintp), literals=2)
+def keep_positive(builder, lanes, vectors, to, mask):
     """to (vectors·lanes) = 0 where the mask is ≤ 0. NaN in the mask is not, and what it lets through stays."""
-    lanes, vectors = lanes.literal_value, vectors.literal_value
-
-    def generate(context, builder, signature, arguments):
-        for place, above in _side_by_side(builder, lanes, vectors, arguments):
-            nothing = ir.Constant(above.type, [0.0] * lanes)
-            masked = builder.fcmp_ordered("<=", above, nothing)
-            builder.store(builder.select(masked, nothing, load_vector(builder, place, above.type)), place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes, vectors), uintp, uintp), generate
+    for place, above in _side_by_side(builder, lanes, vectors, to, mask):
+        nothing = ir.Constant(above.type, [0.0] * lanes)
+        masked = builder.fcmp_ordered("<=", above, nothing)
+        builder.store(builder.select(masked, nothing, load_vector(builder, place, above.type)), place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def transpose_block(typing, lanes, height, to, source, apart, last):
+@instruction(types.void(uintp, uintp, intp, intp), literals=2)
+def transpose_block(builder, lanes, height, to, source, apart, last):
     """to (lanes height) = the transpose of source (height lanes), whose rows lie `apart`. For a row behind `last` that
     one is read. What is stored reaches less than a vector beyond its end."""
-    lanes, height = lanes.literal_value, height.literal_value
-
-    def generate(context, builder, signature, arguments):
-        to, source, apart, last = arguments[2:]
-        vector = ir.VectorType(FLOAT, lanes)
-        to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
-        columns_of = []
-        for first in range(0, height, lanes):
-            rows = []
-            for i in range(first, first + lanes):
-                number = i64(min(i, height - 1))
-                number = builder.select(builder.icmp_signed("<", number, last), number, last)
-                rows.append(load_vector(builder, element_pointer(builder, source, builder.mul(number, apart)), vector))
-            columns_of.append(transposed_square(builder, rows))
-        for k in range(lanes):
-            for block, columns in enumerate(columns_of):
-                builder.store(columns[k], element_pointer(builder, to, i64(k * height + block * lanes)), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes, height), uintp, uintp, intp, intp), generate
+    vector = ir.VectorType(FLOAT, lanes)
+    to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
+    columns_of = []
+    for first in range(0, height, lanes):
+        rows = []
+        for i in range(first, first + lanes):
+            number = i64(min(i, height - 1))
+            number = builder.select(builder.icmp_signed("<", number, last), number, last)
+            rows.append(load_vector(builder, element_pointer(builder, source, builder.mul(number, apart)), vector))
+        columns_of.append(transposed_square(builder, rows))
+    for k in range(lanes):
+        for block, columns in enumerate(columns_of):
+            builder.store(columns[k], element_pointer(builder, to, i64(k * height + block * lanes)), align=4)
 
 
 def transposed_square(builder: Any, rows: list[Any]) -> list[Any]:
@@ -305,67 +248,38 @@ def transposed_square(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-@intrinsic
-def load_float(typing, place, index):
+@instruction(float32(uintp, intp))
+def load_float(builder, place, index):
     """The float with this index."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(
-            element_pointer(builder, builder.inttoptr(arguments[0], POINTER), arguments[1]), typ=FLOAT, align=4
-        )
-
-    return float32(uintp, intp), generate
+    return builder.load(element_pointer(builder, builder.inttoptr(place, POINTER), index), typ=FLOAT, align=4)
 
 
-@intrinsic
-def load_bfloat16(typing, place, index):
+@instruction(float32(uintp, intp))
+def load_bfloat16(builder, place, index):
     """The bfloat16 with this index, upcast."""
-
-    def generate(context, builder, signature, arguments):
-        place = builder.gep(builder.inttoptr(arguments[0], POINTER), [arguments[1]], source_etype=HALF)
-        return emit_upcast(builder, builder.load(place, typ=HALF, align=2))
-
-    return float32(uintp, intp), generate
+    place = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=HALF)
+    return emit_upcast(builder, builder.load(place, typ=HALF, align=2))
 
 
-@intrinsic
-def store_float(typing, place, index, value):
+@instruction(types.void(uintp, intp, float32))
+def store_float(builder, place, index, value):
     """Store the float with this index."""
-
-    def generate(context, builder, signature, arguments):
-        place, index, value = arguments
-        builder.store(value, element_pointer(builder, builder.inttoptr(place, POINTER), index), align=4)
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, float32), generate
+    builder.store(value, element_pointer(builder, builder.inttoptr(place, POINTER), index), align=4)
 
 
-@intrinsic(prefer_literal=True)
-def stack_floats(typing, floats):
+@instruction(types.uintp(), literals=1)
+def stack_floats(builder, floats):
     """The address of so many floats on the stack, which are there until the function returns."""
-    floats = floats.literal_value
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            memory = builder.alloca(ir.ArrayType(FLOAT, floats))
-            memory.align = 64
-        return builder.ptrtoint(memory, WORD)
-
-    return types.uintp(*literals(floats)), generate
+    with builder.goto_entry_block():
+        memory = builder.alloca(ir.ArrayType(FLOAT, floats))
+        memory.align = 64
+    return builder.ptrtoint(memory, WORD)
 
 
-GEMM_ARGUMENTS = (intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
-
-
-@intrinsic
-def call_gemm(typing, address, order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+@instruction(types.void(uintp, *[intp] * 6, float32, uintp, intp, uintp, intp, float32, uintp, intp))
+def call_gemm(builder, address, order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
     """Call the GEMM at an address, with CBLAS's arguments. The address is an argument of the kernel, no part of it: the
     machine code on disk serves any GEMM."""
-
-    def generate(context, builder, signature, arguments):
-        kinds = [context.get_value_type(each) for each in GEMM_ARGUMENTS]
-        function = ir.FunctionType(ir.VoidType(), kinds)
-        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(uintp, *GEMM_ARGUMENTS), generate
+    values = [order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row]
+    kind = ir.FunctionType(ir.VoidType(), [each.type for each in values])
+    builder.call(builder.inttoptr(address, kind.as_pointer()), values)

@@ -23,9 +23,9 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
 from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import declare
 from tapeless.kernels.cpu.outline import PARALLEL_FOR
 from tapeless.kernels.cpu.vector import inlined
@@ -47,140 +47,89 @@ FIRST_THREAD = 3 * LINE
 ENQUEUED, CLAIMED, DONE, SLEEPING, MUTEX, CONDITION, THREAD_WORDS = 0, 1, 2, 3, LINE, 2 * LINE, 3 * LINE
 
 
-@intrinsic
-def _pool_address(typing):
-    def generate(context, builder, signature, arguments):
-        words = builder.module.globals.get(SYMBOL) or ir.GlobalVariable(builder.module, WORD, SYMBOL)
-        return builder.ptrtoint(words, WORD)
-
-    return types.uintp(), generate
+@instruction(types.uintp())
+def _pool_address(builder):
+    words = builder.module.globals.get(SYMBOL) or ir.GlobalVariable(builder.module, WORD, SYMBOL)
+    return builder.ptrtoint(words, WORD)
 
 
 def _pointer(builder: Any, base: Any, index: Any) -> Any:
     return builder.inttoptr(builder.add(base, builder.mul(index, ir.Constant(WORD, 8))), WORD.as_pointer())
 
 
-@intrinsic
-def _load_atomic(typing, base, index):
+@instruction(intp(uintp, intp))
+def _load_atomic(builder, base, index):
     """A word, as the last thread that stored it left it."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load_atomic(_pointer(builder, *arguments), "seq_cst", 8, typ=WORD)
-
-    return intp(uintp, intp), generate
+    return builder.load_atomic(_pointer(builder, base, index), "seq_cst", 8, typ=WORD)
 
 
-@intrinsic
-def _store_atomic(typing, base, index, value):
-    def generate(context, builder, signature, arguments):
-        builder.store_atomic(arguments[2], _pointer(builder, *arguments[:2]), "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+@instruction(types.void(uintp, intp, intp))
+def _store_atomic(builder, base, index, value):
+    builder.store_atomic(value, _pointer(builder, base, index), "seq_cst", 8)
 
 
-@intrinsic
-def _load(typing, base, index):
+@instruction(intp(uintp, intp))
+def _load(builder, base, index):
     """A word that no thread stores meanwhile."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(_pointer(builder, *arguments), typ=WORD)
-
-    return intp(uintp, intp), generate
+    return builder.load(_pointer(builder, base, index), typ=WORD)
 
 
-@intrinsic
-def _store(typing, base, index, value):
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[2], _pointer(builder, *arguments[:2]))
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+@instruction(types.void(uintp, intp, intp))
+def _store(builder, base, index, value):
+    builder.store(value, _pointer(builder, base, index))
 
 
-@intrinsic
-def _compare_and_swap(typing, base, index, before, after):
+@instruction(types.boolean(uintp, intp, intp, intp))
+def _compare_and_swap(builder, base, index, before, after):
     """Store `after` in a word that holds `before`; returns whether it did."""
-
-    def generate(context, builder, signature, arguments):
-        place = _pointer(builder, *arguments[:2])
-        pair = builder.cmpxchg(place, arguments[2], arguments[3], "seq_cst", "seq_cst")
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(uintp, intp, intp, intp), generate
+    place = _pointer(builder, base, index)
+    pair = builder.cmpxchg(place, before, after, "seq_cst", "seq_cst")
+    return builder.extract_value(pair, 1)
 
 
-@intrinsic
-def _pause(typing):
+@instruction(types.void())
+def _pause(builder):
     """The processor's hint for a spin loop."""
-
-    def generate(context, builder, signature, arguments):
-        if builder.module.triple.startswith("x86_64"):
-            builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
-        elif builder.module.triple.startswith(("aarch64", "arm64")):
-            builder.call(declare(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    if builder.module.triple.startswith("x86_64"):
+        builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+    elif builder.module.triple.startswith(("aarch64", "arm64")):
+        builder.call(declare(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
 
 
-@intrinsic
-def _call(typing, address, first, second):
+@instruction(types.void(uintp, uintp, uintp))
+def _call(builder, address, first, second):
     """Call a function of the system's, and ignore what it returns."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(STATUS, [WORD, WORD])
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(uintp, uintp, uintp), generate
+    kind = ir.FunctionType(STATUS, [WORD, WORD])
+    builder.call(builder.inttoptr(address, kind.as_pointer()), [first, second])
 
 
-@intrinsic
-def _call_range(typing, function, begin, end, values):
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * 3)
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp, uintp), generate
+@instruction(types.void(uintp, intp, intp, uintp))
+def _call_range(builder, function, begin, end, values):
+    kind = ir.FunctionType(ir.VoidType(), [WORD] * 3)
+    builder.call(builder.inttoptr(function, kind.as_pointer()), [begin, end, values])
 
 
-@intrinsic
-def _call_int(typing, address):
+@instruction(intp(uintp))
+def _call_int(builder, address):
     """The int that a function without arguments returns."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(STATUS, [])
-        return builder.sext(builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), []), WORD)
-
-    return intp(uintp), generate
+    kind = ir.FunctionType(STATUS, [])
+    return builder.sext(builder.call(builder.inttoptr(address, kind.as_pointer()), []), WORD)
 
 
-@intrinsic
-def _openmp_parallel(typing, address, function, loop, threads):
+@instruction(types.void(uintp, uintp, uintp, intp))
+def _openmp_parallel(builder, address, function, loop, threads):
     """`GOMP_parallel`, which every OpenMP has: each of its threads calls the function with the loop."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [WORD, WORD, STATUS, STATUS])
-        address, function, loop, threads = arguments
-        called = builder.inttoptr(address, kind.as_pointer())
-        builder.call(called, [function, loop, builder.trunc(threads, STATUS), ir.Constant(STATUS, 0)])
-        return context.get_dummy_value()
-
-    return types.void(uintp, uintp, uintp, intp), generate
+    kind = ir.FunctionType(ir.VoidType(), [WORD, WORD, STATUS, STATUS])
+    called = builder.inttoptr(address, kind.as_pointer())
+    builder.call(called, [function, loop, builder.trunc(threads, STATUS), ir.Constant(STATUS, 0)])
 
 
-@intrinsic
-def _stack_words(typing):
+@instruction(types.uintp())
+def _stack_words(builder):
     """The address of three words on the stack, for a loop that OpenMP's threads run."""
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            words = builder.alloca(ir.ArrayType(WORD, 3))
-        return builder.ptrtoint(words, WORD)
-
-    return types.uintp(), generate
+    with builder.goto_entry_block():
+        words = builder.alloca(ir.ArrayType(WORD, 3))
+    return builder.ptrtoint(words, WORD)
 
 
 @inlined
