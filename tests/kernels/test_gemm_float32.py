@@ -12,6 +12,7 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import dispatch, packing
 from tapeless.kernels.cpu import gemm_float32 as own
+from tapeless.kernels.cpu.gemm_plan import thread_grid
 from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
 from tests.kernels.gemm_shapes import WAYS, Walled, faults
 
@@ -37,7 +38,11 @@ def test_sizes_strides_turns_and_adding(workers):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sizes_beyond_a_block(workers):
-    shapes = [(own.HIGH + 5, 40, own.DEPTH + 3), (13, own.WIDE + 33, 2 * own.DEPTH + 17), (3 * own.HIGH, 64, 4)]
+    shapes = [
+        (own.BLOCK_HIGH + 5, 40, own.BLOCK_DEPTH + 3),
+        (13, own.BLOCK_WIDE + 33, 2 * own.BLOCK_DEPTH + 17),
+        (3 * own.BLOCK_HIGH, 64, 4),
+    ]
     for shape in shapes:
         assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []
 
@@ -152,7 +157,7 @@ def test_what_is_not_finite_passes_through(special):
 def test_every_rectangle_has_a_tile():
     for m, n in ((1, 1), (1, 4096), (4096, 1), (13, 33), (1024, 3072)):
         for workers in range(1, 9):
-            across, down = own.thread_grid(m, n, workers)
+            across, down = thread_grid(m, n, workers, packing.ROWS, packing.WIDTH)
             assert across * down in (1, workers)
             assert across <= -(-n // packing.WIDTH)
             assert down <= -(-m // packing.ROWS)

@@ -83,11 +83,10 @@ def plans(
     if mask is not None:
         made[..., MASK] = mask.ctypes.data + (top * row_step(mask) + left) * mask.itemsize
         made[..., MASK_ROW] = row_step(mask)
-    made = made.reshape(down * across, FIELDS)
-    made[:, PANELS] = panels[0] + np.arange(len(made)) * panels[1]
-    made[:, SUMS] = made[:, PANELS] + panels[2]
-    made[:, (DEPTH, HIGH, WIDE, RELU)] = *blocks, relu
-    return made
+    made[..., PANELS] = panels[0] + np.arange(down * across).reshape(down, across) * panels[1]
+    made[..., SUMS] = made[..., PANELS] + panels[2]
+    made[..., (DEPTH, HIGH, WIDE, RELU)] = *blocks, relu
+    return made.reshape(down * across, FIELDS)
 
 
 @instruction(intp(types.uintp, intp))
