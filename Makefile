@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench product-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -59,11 +59,11 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
 # Our own products at every size up to 70 × 70 × 70, on vectors of every width: an hour, divided by the cores.
-product-shapes: .venv/.test
-	$(BIN)/python -m tests.kernels.product_shapes
-	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.product_shapes
-	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/python -m tests.kernels.product_shapes
-	$(BIN)/python -m tests.kernels.product_shapes_bfloat16
+gemm-shapes: .venv/.test
+	$(BIN)/python -m tests.kernels.gemm_shapes
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+avx2,+fma,+avx $(BIN)/python -m tests.kernels.gemm_shapes
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/python -m tests.kernels.gemm_shapes
+	$(BIN)/python -m tests.kernels.gemm_shapes_bfloat16
 
 # Every configuration in bfloat16 on the CPU, call by call beside the reference: about five minutes.
 bfloat16: .venv/.test

@@ -36,7 +36,7 @@ def compile_share(share: int, of: int) -> None:
     from tapeless.kernels.cpu import Kernel
     from tapeless.ops import OPS
 
-    cpu_kernels.compile_all = lambda make: make()  # the kernels are shared out here already
+    cpu_kernels.compile_all = lambda bind: bind()  # the kernels are shared out here already
     bind = Kernel.bind
 
     def mine(kernel: Kernel, size: int, *arguments: Any, **options: Any) -> Any:

@@ -43,7 +43,7 @@ def test_every_promise_has_its_row(tmp_path, monkeypatch):
         return " ".join(words), STEP if words[0] == "tapeless" else DECODED
 
     monkeypatch.setattr(run, "measured", measured)
-    monkeypatch.setattr(run, "THERE", True)
+    monkeypatch.setattr(run, "has_bfloat16", lambda: True)
     monkeypatch.setattr(run, "RESULTS", tmp_path / "results.md")
     monkeypatch.setattr(run, "JOURNAL", tmp_path / "bench.jsonl")
     run.main()

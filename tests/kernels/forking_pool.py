@@ -50,4 +50,4 @@ def _computes(run, out):
     for _ in range(20):
         run()
     names = [thread.name for thread in threading.enumerate()]
-    return out.tolist() == [20.0] * 4 and pool._words[pool.ROUND] == 20 and "tapeless-1" in names
+    return out.tolist() == [20.0] * 4 and pool._words[pool.GENERATION] == 20 and "tapeless-1" in names

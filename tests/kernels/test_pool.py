@@ -50,7 +50,7 @@ def own_threads():
 
 
 def rounds():
-    return int(pool._words[pool.ROUND])
+    return int(pool._words[pool.GENERATION])
 
 
 def eventually(holds):
@@ -61,7 +61,7 @@ def eventually(holds):
 
 
 def of_thread(number):
-    return pool._words[pool.FIRST + number * pool.OF_EACH :][: pool.OF_EACH]
+    return pool._words[pool.FIRST_THREAD + number * pool.THREAD_WORDS :][: pool.THREAD_WORDS]
 
 
 def bound(size, times=1):
@@ -83,14 +83,14 @@ def test_every_part_is_done_once(own_threads, size):
 
 def is_asleep():
     time.sleep(0.001)
-    return of_thread(1)[pool.ASLEEP]
+    return of_thread(1)[pool.SLEEPING]
 
 
 @needs_two
 def test_each_takes_its_share(own_threads):
     """Also one that has slept."""
     _, threads, run = bound(8, LONG)
-    assert pool._words[pool.OTHERS] >= 1
+    assert pool._words[pool.WORKERS] >= 1
 
     def by_both():
         eventually(is_asleep)
@@ -140,13 +140,13 @@ def test_ranges_are_run_by_different_threads(own_threads):
 @needs_two
 def test_a_thread_that_does_not_come_delays_nobody(own_threads):
     """One that is said to be there and is not: the caller does its parts."""
-    others = int(pool._words[pool.OTHERS])
+    others = int(pool._words[pool.WORKERS])
     of_thread(others + 1)[:] = 0
-    pool._words[pool.OTHERS] = others + 1
+    pool._words[pool.WORKERS] = others + 1
     try:
         seen = called_with(3 * (others + 2), nothing, others=others + 1)
     finally:
-        pool._words[pool.OTHERS] = others
+        pool._words[pool.WORKERS] = others
     assert len(seen) == others + 2
 
 
@@ -154,7 +154,7 @@ def test_a_thread_that_does_not_come_delays_nobody(own_threads):
 def counted(own_threads):
     """How often threads were woken, and how often the core was left to others."""
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
-    found, kept = {pool.WAKE: 0, pool.YIELD: 0}, []
+    found, kept = {pool.SIGNAL: 0, pool.YIELD: 0}, []
     for word in found:
         address = int(pool._words[word])
 
@@ -172,25 +172,25 @@ def counted(own_threads):
 @needs_two
 def test_who_sleeps_is_woken_and_nobody_else(counted):
     """Of one that is said to be there and is not nobody knows but what it says itself."""
-    others = int(pool._words[pool.OTHERS])
+    others = int(pool._words[pool.WORKERS])
     own = of_thread(others + 1)
     own[:] = 0
     ctypes.CDLL(None).pthread_mutex_init(ctypes.c_void_p(own[pool.MUTEX :].ctypes.data), None)
-    ctypes.CDLL(None).pthread_cond_init(ctypes.c_void_p(own[pool.SLEEP :].ctypes.data), None)
-    pool._words[pool.OTHERS] = others + 1
-    eventually(lambda: is_asleep() and all(of_thread(number)[pool.ASLEEP] for number in range(1, others + 1)))
+    ctypes.CDLL(None).pthread_cond_init(ctypes.c_void_p(own[pool.CONDITION :].ctypes.data), None)
+    pool._words[pool.WORKERS] = others + 1
+    eventually(lambda: is_asleep() and all(of_thread(number)[pool.SLEEPING] for number in range(1, others + 1)))
     try:
         for says in (0, 1):
-            own[pool.ASLEEP] = says
+            own[pool.SLEEPING] = says
             for number in range(1, others + 1):
-                of_thread(number)[pool.ASLEEP] = 0  # they are left to sleep
-            before = counted[pool.WAKE]
+                of_thread(number)[pool.SLEEPING] = 0  # they are left to sleep
+            before = counted[pool.SIGNAL]
             called_with(others + 2, nothing, others=others + 1)
-            assert counted[pool.WAKE] == before + says
+            assert counted[pool.SIGNAL] == before + says
     finally:
-        pool._words[pool.OTHERS] = others
+        pool._words[pool.WORKERS] = others
         for number in range(1, others + 1):
-            of_thread(number)[pool.ASLEEP] = 1
+            of_thread(number)[pool.SLEEPING] = 1
         called_with(others + 1, nothing, others=others)
 
 
@@ -199,10 +199,10 @@ def test_between_loops_nobody_sleeps(counted):
     _, _, run = bound(8, 20_000)
 
     def awake():
-        before = counted[pool.WAKE]
+        before = counted[pool.SIGNAL]
         for _ in range(100):
             run()
-        return counted[pool.WAKE] < before + 10
+        return counted[pool.SIGNAL] < before + 10
 
     eventually(awake)
 
@@ -247,7 +247,7 @@ def test_starting_is_interrupted(own_threads, monkeypatch):
         begun.append(thread.name)
         raise KeyboardInterrupt
 
-    others = int(pool._words[pool.OTHERS])
+    others = int(pool._words[pool.WORKERS])
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pool.start(others + 2)
@@ -266,7 +266,7 @@ def test_started_by_several_at_once(own_threads, monkeypatch):
             begun.append(thread.name)
         begin(thread)
 
-    others = int(pool._words[pool.OTHERS])
+    others = int(pool._words[pool.WORKERS])
     monkeypatch.setattr(threading.Thread, "start", slowly)
     starters = [threading.Thread(target=pool.start, args=(others + 3,)) for _ in range(4)]
     for each in starters:
@@ -274,7 +274,7 @@ def test_started_by_several_at_once(own_threads, monkeypatch):
     for each in starters:
         each.join()
     assert begun == [f"tapeless-{others + 1}", f"tapeless-{others + 2}"]
-    assert pool._words[pool.OTHERS] == others + 2
+    assert pool._words[pool.WORKERS] == others + 2
 
 
 @needs_two
@@ -282,10 +282,10 @@ def test_the_system_gives_no_threads(own_threads, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    others = int(pool._words[pool.OTHERS])
+    others = int(pool._words[pool.WORKERS])
     monkeypatch.setattr(threading.Thread, "start", refuse)
     pool.start(others + 3)
-    assert pool._words[pool.OTHERS] == others
+    assert pool._words[pool.WORKERS] == others
     counts, _, run = bound(8)
     run()
     assert counts.tolist() == [1] * 8
@@ -444,7 +444,7 @@ def test_without_mkl_nobody_else_s_threads_are_used():
         "model = tapeless.Model('gpt2-4x256', batch=2, time=64, layers=1, vocab=1100, context=80)\n"
         "tokens = np.random.default_rng(0).integers(0, 50, (2, 65))\n"
         "model.forward_backward(tokens[:, :-1], tokens[:, 1:])\n"
-        "print(int(pool._words[pool.ROUND]) > 10, [t.name for t in threading.enumerate()])\n"
+        "print(int(pool._words[pool.GENERATION]) > 10, [t.name for t in threading.enumerate()])\n"
         "from numba.np.ufunc import parallel\n"
         "print(parallel._is_initialized)\n"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops.attention import cpu, cpu_few, reference
-from tests.kernels.product_shapes import Walled
+from tests.kernels.gemm_shapes import Walled
 
 # queries, keys, heads, heads of keys, numbers in a head, causal
 SHAPES = [

@@ -51,7 +51,7 @@ def _attention_products(call: Call, precision: Precision) -> list[Native]:
     kind = numpy_type(precision.activation)
     q, k = (rng.normal(size=(length, width)).astype(kind) for length in (rows, keys))
     scores = rng.normal(size=(rows, keys)).astype(np.float32)
-    across = [gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
-    along = [gemm(q, scores, k)]  # p·v, ds·k
-    down = [gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
+    across: list[Native] = [gemm(scores, q, k, transpose_b=True)]  # q·kᵀ, dy·vᵀ
+    along: list[Native] = [gemm(q, scores, k)]  # p·v, ds·k
+    down: list[Native] = [gemm(k, scores, q, transpose_a=True)]  # pᵀ·dy, dsᵀ·q
     return across + along if call.direction == "forward" else 2 * across + along + 2 * down

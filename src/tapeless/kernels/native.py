@@ -1,4 +1,4 @@
-"""What every backend's kernels come down to."""
+"""Native calls and scratch: what every backend's kernels come down to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Native = Callable[[], None]  # one native call, with everything bound
 
 
 class Scratch(NamedTuple):
-    """An array that a kernel needs while it runs and nobody reads afterwards. It holds anything."""
+    """An array that a kernel needs while it runs and that is not read afterwards. It holds anything."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"

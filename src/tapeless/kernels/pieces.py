@@ -1,4 +1,4 @@
-"""A pass over a model's memory is cut into pieces: at its blocks, and at the edges that somebody names."""
+"""Cutting a pass over a model's memory into pieces: at its blocks, and at edges such as where a layer begins."""
 
 from __future__ import annotations
 

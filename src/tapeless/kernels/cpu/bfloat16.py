@@ -1,7 +1,7 @@
-"""bfloat16 for Numba, which has no such type: what is read from an array of it is a float32, and what is written to it
-is rounded. A kernel that is written for float32 serves both, and computes in float32.
+"""bfloat16 for Numba, which has no such type: what is read from an array of it is upcast to float32, and what is
+written to it is rounded. A kernel that is written for float32 serves both, and computes in float32.
 
-In memory it is 16 bits, in a register a float32: the widening is a shift, and the rounding, to the nearest and of two
+In memory it is 16 bits, in a register a float32: the upcast is a shift, and the rounding, to the nearest and of two
 equally near to the even one, happens where a number is stored.
 """
 
@@ -21,7 +21,7 @@ HALF, WORD, FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
 class BFloat16(types.Hashable):  # type: ignore[misc]
-    """No number to Numba, which would ask NumPy what it is; but it turns into a float32 wherever one is asked for."""
+    """No number to Numba, which would ask NumPy what it is; but it becomes a float32 wherever one is needed."""
 
     def __init__(self) -> None:
         super().__init__("bfloat16")
@@ -36,7 +36,7 @@ class BFloat16(types.Hashable):  # type: ignore[misc]
         return context.unify_pairs(types.float32, other) if isinstance(other, types.Float | types.Integer) else None
 
 
-NARROW = BFloat16()
+BFLOAT16 = BFloat16()
 
 
 @register_model(BFloat16)
@@ -55,7 +55,7 @@ class BFloat16Model(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def emit_rounded(builder: Any, value: Any) -> Any:
-    """A float32 or a vector of them as bfloat16. NaN stays NaN."""
+    """Emit the rounding of a float32, or a vector of them, to bfloat16. NaN stays NaN."""
     lanes = getattr(value.type, "count", None)
     words, halves = (WORD, HALF) if lanes is None else (ir.VectorType(WORD, lanes), ir.VectorType(HALF, lanes))
 
@@ -71,6 +71,7 @@ def emit_rounded(builder: Any, value: Any) -> Any:
 
 
 def emit_upcast(builder: Any, value: Any) -> Any:
+    """Emit the upcast of a bfloat16, or a vector of them, to float32."""
     lanes = getattr(value.type, "count", None)
     words, floats = (WORD, FLOAT) if lanes is None else (ir.VectorType(WORD, lanes), ir.VectorType(FLOAT, lanes))
     sixteen = ir.Constant(words, 16 if lanes is None else [16] * lanes)
@@ -90,7 +91,7 @@ def number_to_bfloat16(context: Any, builder: Any, kind: Any, to: Any, value: An
 
 @intrinsic
 def upcast(typing: Any, value: Any) -> Any:
-    """As float32, where the context does not ask for one: `float64(wide(x[i]))`."""
+    """A number as float32, where the context does not ask for one: `float64(upcast(x[i]))`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return arguments[0]
@@ -99,12 +100,13 @@ def upcast(typing: Any, value: Any) -> Any:
 
 
 def is_bfloat16(value: Any) -> bool:
-    """An array of ml_dtypes' bfloat16."""
+    """Whether it is an array of ml_dtypes' bfloat16."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "V"
 
 
 def type_of(value: Any) -> Any:
+    """Numba's type of an argument."""
     if not is_bfloat16(value):
         return numba.typeof(value)
     layout = "C" if value.flags.c_contiguous else "A"
-    return types.Array(NARROW, value.ndim, layout, readonly=not value.flags.writeable)
+    return types.Array(BFLOAT16, value.ndim, layout, readonly=not value.flags.writeable)

@@ -30,7 +30,7 @@ def keep_on_disk(form: Any, function: Callable[..., Any]) -> None:
     try:
         form._cache = KernelCache(function)
     except RuntimeError:  # no folder can be written
-        _say(f"neither {Path(function.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
+        _warn(f"neither {Path(function.__code__.co_filename).parent / '__pycache__'} nor any other folder for it")
 
 
 def cache_folder() -> Path:
@@ -67,7 +67,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                 super().save_overload(signature, result)
         except OSError as error:
             self._forget()
-            _say(f"{self.cache_path} ({error.strerror})")
+            _warn(f"{self.cache_path} ({error.strerror})")
 
     def _forget(self) -> None:
         """An index must not name a file that holds something else, or nothing."""
@@ -102,13 +102,13 @@ def _name_of_own(index: str, number: int) -> str:
 
 
 _TOKEN = secrets.token_hex(3)
-_said: list[str] = []
+_warned: list[str] = []
 
 
-def _say(place: str) -> None:
-    if _said:
+def _warn(place: str) -> None:
+    if _warned:
         return
-    _said.append(place)
+    _warned.append(place)
     warnings.warn(
         f"compiled kernels cannot be kept: {place} cannot be written. Everything works, but is compiled again in every "
         f"process; NUMBA_CACHE_DIR names another folder.",

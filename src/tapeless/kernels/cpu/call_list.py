@@ -1,4 +1,4 @@
-"""Native calls that always follow each other, as one: a loop in machine code over functions and their arguments.
+"""A list of native calls as one call: a loop in machine code over functions and their arguments.
 
 Called from Python, a kernel costs about a microsecond before it begins, which is what a small model's kernels take.
 Here its arguments lie in a block, one word each, as Numba's calling convention has them, and a trampoline for functions
@@ -24,7 +24,7 @@ from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
 
 SINGLE_RUNS = 2  # times that a list runs call by call: a model that only lives for one step is not worth a loop
-MOST_FLOPS = 1_000_000_000  # of a list's products: beyond, time goes into them, and an interrupt must not wait
+MOST_FLOPS = 1_000_000_000  # of a list's GEMMs: beyond, time goes into them, and an interrupt must not wait
 POINTER, WORD, STATUS = ir.PointerType(), ir.IntType(64), ir.IntType(32)
 FROM_C = {
     ctypes.c_int64: WORD,
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class CallList:
-    """Calls that run in this order. What cannot be called this way runs by itself, between those that can."""
+    """Native calls that run in this order. Those that a loop cannot call run singly, between those that it can."""
 
     def __init__(self, natives: list[Native]) -> None:
         self._natives, self._runs, self._seen = natives, natives, 0
@@ -190,8 +190,8 @@ def _trampoline(module: Any, number: int, kinds: tuple[Any, ...], from_numba: bo
 
 @cache
 def _loop() -> Any:
-    """(table, count) → the number of the first that failed, or −1. Python's other threads go on meanwhile. Whoever asks
-    holds the compiler's lock."""
+    """(table, count) → the number of the first that failed, or −1. Python's other threads go on meanwhile. The
+    caller holds the compiler's lock."""
     library = cpu_target.target_context.codegen().create_library("tapeless.loop")
     module = library.create_ir_module("tapeless.loop")
     function = ir.Function(module, ir.FunctionType(WORD, [POINTER, WORD]), "tapeless_loop")

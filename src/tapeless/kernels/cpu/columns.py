@@ -10,18 +10,18 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import (
     FLOAT,
     INDEX,
     POINTER,
-    WORD,
+    broadcast,
     declare,
     element_pointer,
     i64,
-    literals,
     load_vector,
+    repeat,
 )
 
 # exp(r) = 1 + r + r² · (…) for |r| ≤ ln 2 / 2, and log(1 + m) = m − m²/2 + m³ · (…) for 1 + m from √½ to √2: the
@@ -38,8 +38,8 @@ LOG = (
     -2.4999993993e-1,
     3.3333331174e-1,
 )
-HIGH, LOW = 0.693359375, -2.12194440e-4  # of ln 2: the product of a small whole number and the first is exact
-TINY = -87.33654  # of which the exponential is a normal number
+HIGH, LOW = 0.693359375, -2.12194440e-4  # of ln 2: the product of a small integer and the first is exact
+LOWEST = -87.33654  # of which the exponential is a normal number
 
 
 class Vectors:
@@ -59,7 +59,7 @@ class Vectors:
         return self._called("fmuladd", a, b, c)
 
     def larger(self, a: Any, b: Any) -> Any:
-        """NaN where one of them is."""
+        """The larger of two vectors' numbers; NaN where one of them is."""
         return self._called("maximum", a, b, fastmath=("nsz",))
 
     def _called(self, name: str, *values: Any, fastmath: tuple[str, ...] = ()) -> Any:
@@ -74,9 +74,9 @@ class Vectors:
 
     def exp(self, x: Any) -> Any:
         """As `vector.exp`: for x ≤ 88; 0 below −87.3, NaN for NaN."""
-        builder, tiny_gemm = self.builder, self.number(TINY)
-        below = builder.fcmp_ordered("<", x, tiny_gemm)
-        y = builder.select(below, tiny_gemm, x)
+        builder, lowest = self.builder, self.number(LOWEST)
+        below = builder.fcmp_ordered("<", x, lowest)
+        y = builder.select(below, lowest, x)
         n = self._called("rint", builder.fmul(y, self.number(1.44269504)))
         r = self.fused(n, self.number(-LOW), self.fused(n, self.number(-HIGH), y))
         p = builder.fadd(self.fused(builder.fmul(self._polynomial(EXP, r), r), r, r), self.number(1.0))
@@ -98,73 +98,44 @@ class Vectors:
         found = self.fused(power, self.number(HIGH), builder.fadd(m, rest))
         return builder.select(builder.fcmp_unordered("uno", x, x), x, found)
 
-    def down(self, rows: Any, first: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """From row to row, of which there is one at least: what the step makes of each row's number and of what it made
-        before."""
-        builder = self.builder
-        before, loop, after = builder.block, builder.append_basic_block("down"), builder.append_basic_block("below")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at, kept = builder.phi(WORD), [builder.phi(self.kind) for _ in first]
-        made, following = step(at, kept), builder.add(at, i64(1))
-        at.add_incoming(i64(0), before)
-        at.add_incoming(following, builder.block)
-        for each, begin, value in zip(kept, first, made, strict=True):
-            each.add_incoming(begin, before)
-            each.add_incoming(value, builder.block)
-        builder.cbranch(builder.icmp_signed("<", following, rows), loop, after)
-        builder.position_at_end(after)
-        return made
-
     def seen(self, row: Any, before: Any) -> Any:
-        """In which columns: column i sees the rows up to i + before."""
+        """A mask of the columns that see a row: column i sees the rows up to i + before."""
         builder = self.builder
-        tiny_gemm = builder.trunc(builder.sub(row, before), INDEX)
-        return builder.icmp_signed(">=", ir.Constant(self.whole, list(range(self.lanes))), self._all(tiny_gemm))
-
-    def _all(self, number: Any) -> Any:
-        nothing = ir.Constant(self.whole, ir.Undefined)
-        one = self.builder.insert_element(nothing, number, ir.Constant(INDEX, 0))
-        return self.builder.shuffle_vector(one, nothing, ir.Constant(self.whole, None))
+        first = broadcast(builder, builder.trunc(builder.sub(row, before), INDEX), self.whole)
+        return builder.icmp_signed(">=", ir.Constant(self.whole, list(range(self.lanes))), first)
 
 
-@intrinsic(prefer_literal=True)
-def softmax_columns(typing, lanes, rows, scores, before, logs):
-    """`rows` times `lanes` scores become their softmax, column by column, and `logs` their log-sum-exps. A column sees
+@instruction(types.void(intp, uintp, intp, uintp), literals=1)
+def softmax_columns(builder, lanes, rows, scores, before, logs):
+    """scores (rows lanes) = their softmax, column by column, in place; logs (lanes) = their log-sum-exps. A column sees
     the rows up to its own number + `before`; at least the first."""
-    lanes = lanes.literal_value
+    scores, logs = builder.inttoptr(scores, POINTER), builder.inttoptr(logs, POINTER)
+    vectors = Vectors(builder, lanes)
 
-    def generate(context, builder, signature, arguments):
-        rows, scores, before, logs = arguments[1:]
-        scores, logs = builder.inttoptr(scores, POINTER), builder.inttoptr(logs, POINTER)
-        vectors = Vectors(builder, lanes)
+    def place(row: Any) -> Any:
+        return element_pointer(builder, scores, builder.mul(row, i64(lanes)))
 
-        def place(row: Any) -> Any:
-            return element_pointer(builder, scores, builder.mul(row, i64(lanes)))
+    most, total = _exponentials(vectors, rows, place, before)
+    inverse = builder.fdiv(vectors.number(1.0), total)
 
-        most, total = _exponentials(vectors, rows, place, before)
-        inverse = builder.fdiv(vectors.number(1.0), total)
+    def scaled(row: Any, kept: list[Any]) -> list[Any]:
+        builder.store(builder.fmul(load_vector(builder, place(row), vectors.kind), inverse), place(row), align=4)
+        return []
 
-        def scaled(row: Any, kept: list[Any]) -> list[Any]:
-            builder.store(builder.fmul(load_vector(builder, place(row), vectors.kind), inverse), place(row), align=4)
-            return []
-
-        vectors.down(rows, [], scaled)
-        builder.store(builder.fadd(most, vectors.log(total)), logs, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes), intp, uintp, intp, uintp), generate
+    repeat(builder, rows, [], scaled)
+    builder.store(builder.fadd(most, vectors.log(total)), logs, align=4)
 
 
 def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], before: Any) -> tuple[Any, Any]:
-    """In the scores' place, 0 where a row is not seen; the largest score of every column, and the sum."""
+    """The exponentials in the scores' place, 0 where a row is not seen; returns the largest score and the sum of each
+    column."""
     builder = vectors.builder
 
     def largest(row: Any, kept: list[Any]) -> list[Any]:
         score = load_vector(builder, place(row), vectors.kind)
         return [builder.select(vectors.seen(row, before), vectors.larger(kept[0], score), kept[0])]
 
-    (most,) = vectors.down(rows, [load_vector(builder, place(i64(0)), vectors.kind)], largest)
+    (most,) = repeat(builder, rows, [load_vector(builder, place(i64(0)), vectors.kind)], largest)
 
     def exponential(row: Any, kept: list[Any]) -> list[Any]:
         score = load_vector(builder, place(row), vectors.kind)
@@ -173,45 +144,38 @@ def _exponentials(vectors: Vectors, rows: Any, place: Callable[[Any], Any], befo
         builder.store(made, place(row), align=4)
         return [builder.fadd(kept[0], made)]
 
-    (total,) = vectors.down(rows, [vectors.number(0.0)], exponential)
+    (total,) = repeat(builder, rows, [vectors.number(0.0)], exponential)
     return most, total
 
 
-@intrinsic(prefer_literal=True)
-def softmax_columns_backward(typing, lanes, rows, scores, slopes, before):
-    """From scores and the gradients of their softmax to the softmax and the gradients of the scores, in place. Where
-    one row has all of a column's weight, that gradient is exactly 0."""
-    lanes = lanes.literal_value
+@instruction(types.void(intp, uintp, uintp, intp), literals=1)
+def softmax_columns_backward(builder, lanes, rows, scores, slopes, before):
+    """scores (rows lanes) = their softmax; slopes (rows lanes), the gradients of that softmax, = those of the scores.
+    If one row has all of a column's weight, that gradient is exactly 0."""
+    scores, slopes = builder.inttoptr(scores, POINTER), builder.inttoptr(slopes, POINTER)
+    vectors = Vectors(builder, lanes)
+    nothing = vectors.number(0.0)
 
-    def generate(context, builder, signature, arguments):
-        rows, scores, slopes, before = arguments[1:]
-        scores, slopes = builder.inttoptr(scores, POINTER), builder.inttoptr(slopes, POINTER)
-        vectors = Vectors(builder, lanes)
-        nothing = vectors.number(0.0)
+    def place(row: Any, of: Any = scores) -> Any:
+        return element_pointer(builder, of, builder.mul(row, i64(lanes)))
 
-        def place(row: Any, of: Any = scores) -> Any:
-            return element_pointer(builder, of, builder.mul(row, i64(lanes)))
+    _, total = _exponentials(vectors, rows, place, before)
 
-        _, total = _exponentials(vectors, rows, place, before)
+    def pulled(row: Any, kept: list[Any]) -> list[Any]:
+        weight = load_vector(builder, place(row), vectors.kind)
+        slope = load_vector(builder, place(row, slopes), vectors.kind)
+        term = builder.select(vectors.seen(row, before), builder.fmul(weight, slope), nothing)
+        return [builder.fadd(kept[0], term)]
 
-        def pulled(row: Any, kept: list[Any]) -> list[Any]:
-            weight = load_vector(builder, place(row), vectors.kind)
-            slope = load_vector(builder, place(row, slopes), vectors.kind)
-            term = builder.select(vectors.seen(row, before), builder.fmul(weight, slope), nothing)
-            return [builder.fadd(kept[0], term)]
+    (pull,) = repeat(builder, rows, [nothing], pulled)
+    pull, inverse = builder.fdiv(pull, total), builder.fdiv(vectors.number(1.0), total)
 
-        (pull,) = vectors.down(rows, [nothing], pulled)
-        pull, inverse = builder.fdiv(pull, total), builder.fdiv(vectors.number(1.0), total)
+    def finished(row: Any, kept: list[Any]) -> list[Any]:
+        weight = builder.fmul(load_vector(builder, place(row), vectors.kind), inverse)
+        slope = load_vector(builder, place(row, slopes), vectors.kind)
+        slope = builder.fmul(weight, builder.fsub(slope, pull))
+        builder.store(weight, place(row), align=4)
+        builder.store(builder.select(vectors.seen(row, before), slope, nothing), place(row, slopes), align=4)
+        return []
 
-        def finished(row: Any, kept: list[Any]) -> list[Any]:
-            weight = builder.fmul(load_vector(builder, place(row), vectors.kind), inverse)
-            slope = load_vector(builder, place(row, slopes), vectors.kind)
-            slope = builder.fmul(weight, builder.fsub(slope, pull))
-            builder.store(weight, place(row), align=4)
-            builder.store(builder.select(vectors.seen(row, before), slope, nothing), place(row, slopes), align=4)
-            return []
-
-        vectors.down(rows, [], finished)
-        return context.get_dummy_value()
-
-    return types.void(*literals(lanes), intp, uintp, uintp, intp), generate
+    repeat(builder, rows, [], finished)

@@ -1,4 +1,4 @@
-"""From a Python function to machine code, when it is first asked for."""
+"""Compiling a Python function to machine code, when it is first bound."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def progress(done: int, total: int) -> None:
 
 
 class BoundKernel(partial[None]):
-    """A kernel with its arguments, what Numba has made of it for them, and how many threads its work is worth."""
+    """A kernel with its arguments: what Numba compiled for them, and how many threads it runs on."""
 
     function: Callable[..., None]  # as it is written
     threads: int
@@ -51,7 +51,7 @@ class BoundKernel(partial[None]):
 
 
 class Kernel:
-    """A function, most often with a prange, as machine code that runs it on any number of threads."""
+    """A function, most often with a `prange`, as machine code that runs on any number of threads."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.function = function
@@ -68,7 +68,7 @@ class Kernel:
         return self._form._cache
 
     def compiled_for(self, types: tuple[Any, ...]) -> Any:
-        """The form, with machine code for arguments of these types: from disk where it is there."""
+        """Numba's dispatcher with machine code for arguments of these types, from disk where it is there."""
         form = self._form
         if types not in form.overloads:
             begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
@@ -86,8 +86,8 @@ class Kernel:
         return types in self._form.overloads or (isinstance(self.cache, KernelCache) and self.cache.has(types))
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, threads: int | None = None) -> Native:
-        """Compiled for these arguments (or read from the cache), ready to be called with none. `threads`: how many its
-        loop is divided among, if that does not follow from the size."""
+        """Compile for these arguments, or read from the cache; returns a call without arguments. `size`: elements of
+        work, from which the thread count follows, unless `threads` gives it."""
         threads = threads or dispatch.threads_for(size, threaded_from)
         types = (*(type_of(argument) for argument in arguments), intp)
         form = self.__dict__.get("_form")
@@ -110,7 +110,7 @@ _local = threading.local()
 
 @contextmanager
 def collecting() -> Iterator[dict[Missing, None]]:
-    """This thread's kernels that are neither compiled nor on disk are bound to nothing meanwhile, and listed."""
+    """List the kernels that this thread asks for meanwhile and that are neither compiled nor on disk."""
     before = getattr(_local, "missing", None)
     _local.missing = {}
     try:
@@ -129,8 +129,8 @@ def flat(*arrays: Any) -> tuple[Any, ...]:
 
 
 def strided(*arrays: Any) -> tuple[Any, ...]:
-    """Rows that lie any distance apart (columns of a wider buffer), each array as a vector and that distance. A kernel
-    that cuts its rows from the vector sees contiguous memory, which the compiler can vectorise."""
+    """Each array (R C), whose rows may be columns of a larger buffer, as a vector and the elements from row to row. A
+    kernel that cuts its rows from the vector sees contiguous memory, which the compiler can vectorise."""
     found: list[Any] = []
     for array in arrays:
         if array is None:

@@ -220,8 +220,18 @@ def refuse_after_fork(count: int) -> None:
 class Gemm(partial[None]):
     """c = a @ b + beta · c, with everything resolved: calling it is one foreign call and no lookup."""
 
-    matrices: tuple[Array | None, ...]  # the addresses are valid as long as these live
+    arrays: tuple[Array | None, ...]  # the addresses are valid as long as these live
     flops: int
+
+    @classmethod
+    def of(cls, function: Any, kernel: Any, plans: Array, c: Array, k: int, arrays: tuple[Array | None, ...]) -> Gemm:
+        """A built-in GEMM: one plan is computed by the function, several by the kernel, on as many threads."""
+        if len(plans) > 1:
+            made = cls(kernel.bind(c.size, plans, threads=len(plans)))
+        else:
+            made = cls(function.ctypes, ctypes.c_uint64(plans.ctypes.data), ctypes.c_float(1))
+        made.arrays, made.flops = (plans, c, *arrays), 2 * c.size * k
+        return made
 
 
 def on_one_thread(natives: list[Native]) -> list[Native]:
@@ -262,51 +272,45 @@ def gemm(
     The built-in GEMM alone can add a `bias` (n), multiply max(a, 0) in place of a (`relu`), and write 0 where a `mask`
     (m n) is ≤ 0.
     """
-    dtypes = {each.dtype.name for each in (c, a, b)}
-    if not dtypes <= {"float32", "bfloat16"}:
-        raise ValueError(f"a GEMM takes float32 and bfloat16 matrices, not {', '.join(sorted(dtypes))}")
+    for matrix in (c, a, b):
+        _check_layout(matrix)
+    (m, k), (inner, n) = (a.T if transpose_a else a).shape, (b.T if transpose_b else b).shape
+    if c.shape != (m, n) or k != inner:
+        raise ValueError(f"shapes do not fit: {c.shape} = {(m, k)} @ {(inner, n)}")
     float32 = [each.dtype == np.float32 for each in (c, a, b)]
-    if all(float32):
-        return _gemm_float32(c, a, b, transpose_a, transpose_b, beta, scratch, bias, relu, mask)
-    if upcast and float32 in ([True, True, False], [True, False, True]):
-        return _builtin_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias, relu, mask)
-    if relu or mask is not None:
+    upcasts = upcast and float32 in ([True, True, False], [True, False, True])
+    fuses = relu or mask is not None
+    library = _serving() if all(float32) else None
+    if library is not None:
+        if fuses or bias is not None:
+            raise ValueError("MKL's GEMM adds no bias and fuses no ReLU")
+        return _mkl_gemm(library, c, a, b, transpose_a, transpose_b, beta)
+    if fuses and not (all(float32) or upcasts):
         raise ValueError("a bfloat16 GEMM fuses no ReLU")
-    kernel = load("tapeless.kernels.cpu.gemm_bfloat16")
-    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    kernel = load(f"tapeless.kernels.cpu.gemm_{'float32' if all(float32) or upcasts else 'bfloat16'}")
     count = _gemm_threads(m, n, k)
-    panels = scratch[-1] if scratch else np.empty(kernel.scratch_floats(m, n, k, count), np.float32)
-    made = Gemm(kernel.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, panels, bias))
-    made.matrices, made.flops = (c, a, b, panels, bias), 2 * m * n * k
+    needed = kernel.scratch_floats(m, n, k, count)
+    panels = scratch[-1] if scratch else np.empty(needed, np.float32)
+    if panels.size < needed:
+        raise ValueError(f"a GEMM that packs into {needed} floats was given {panels.size}")
+    fused = {"relu": relu, "mask": mask} if fuses else {}
+    made: Gemm = kernel.bound(c, a, b, transpose_a, transpose_b, bool(beta), count, panels, bias, **fused)
     return made
 
 
-def _gemm_float32(
-    c: Array,
-    a: Array,
-    b: Array,
-    transpose_a: bool,
-    transpose_b: bool,
-    beta: float,
-    scratch: Sequence[Array],
-    bias: Array | None,
-    relu: bool,
-    mask: Array | None,
+def _check_layout(matrix: Array) -> None:
+    known = matrix.dtype.name in ("float32", "bfloat16") and matrix.ndim == 2
+    if not known or (matrix.shape[1] > 1 and matrix.strides[1] != matrix.itemsize):
+        raise ValueError(
+            f"a GEMM takes row-major matrices of float32 or bfloat16, not {matrix.dtype} {matrix.shape} with strides "
+            f"{matrix.strides}"
+        )
+
+
+def _mkl_gemm(
+    library: ctypes.CDLL, c: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool, beta: float
 ) -> Gemm:
-    for matrix in (c, a, b):
-        if matrix.ndim != 2 or (matrix.shape[1] > 1 and matrix.strides[1] != 4):
-            raise ValueError(
-                f"a GEMM takes row-major matrices, not one of {matrix.shape} with strides {matrix.strides}"
-            )
-    left, right = (a.T if transpose_a else a), (b.T if transpose_b else b)
-    (m, k), n = left.shape, right.shape[1]
-    if c.shape != (m, n) or right.shape[0] != k:
-        raise ValueError(f"shapes do not fit: {c.shape} = {left.shape} @ {right.shape}")
-    library = _serving()
-    if library is None:
-        return _builtin_gemm(c, a, b, transpose_a, transpose_b, bool(beta), scratch, bias, relu, mask)
-    if bias is not None or relu or mask is not None:
-        raise ValueError("MKL's GEMM adds no bias and fuses no ReLU")
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
     integer, real, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
     made = Gemm(
         library.cblas_sgemm_64,
@@ -325,31 +329,7 @@ def _gemm_float32(
         pointer(c.ctypes.data),
         integer(_row_stride(c)),
     )
-    made.matrices, made.flops = (c, a, b), 2 * m * n * k
-    return made
-
-
-def _builtin_gemm(
-    c: Array,
-    a: Array,
-    b: Array,
-    transpose_a: bool,
-    transpose_b: bool,
-    add: bool,
-    scratch: Sequence[Array],
-    bias: Array | None,
-    relu: bool,
-    mask: Array | None,
-) -> Gemm:
-    kernel = load("tapeless.kernels.cpu.gemm_float32")
-    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
-    count = _gemm_threads(m, n, k)
-    needed = kernel.scratch_floats(m, n, k, count)
-    panels = scratch[-1] if scratch else np.empty(needed, np.float32)
-    if panels.size < needed:
-        raise ValueError(f"a GEMM that packs into {needed} floats was given {panels.size}")
-    made = Gemm(kernel.bound(c, a, b, transpose_a, transpose_b, add, count, panels, bias, relu, mask))
-    made.matrices, made.flops = (c, a, b, panels, bias, mask), 2 * m * n * k
+    made.arrays, made.flops = (c, a, b), 2 * m * n * k
     return made
 
 
@@ -378,13 +358,13 @@ def gemm_address(bfloat16: bool, rows: int, keys: int, width: int) -> int:
     so wide: the tiny GEMM if they are small enough, or the library's."""
     address: int
     if bfloat16:
-        address = load("tapeless.kernels.cpu.gemm_bfloat16").gemm_address()
+        address = load("tapeless.kernels.cpu.gemm_bfloat16").small_gemm_function().address
         return address
     kernel, library = load("tapeless.kernels.cpu.gemm_float32"), _serving()
     if kernel.is_tiny(rows, keys, width):
-        address = kernel.tiny_gemm_address()
+        address = kernel.tiny_gemm_function().address
     elif library is None:
-        address = kernel.gemm_address()
+        address = kernel.small_gemm_function().address
     else:
         address = ctypes.cast(library.cblas_sgemm_64, ctypes.c_void_p).value or 0
     return address

@@ -10,29 +10,29 @@ from tapeless.kernels.cpu.vector import HELPER
 from tapeless.kernels.native import Native
 
 
-@register_jitable(**HELPER)  # type: ignore[untyped-decorator]
+@register_jitable(**HELPER)
 def block_count(size: int, length: int) -> int:
     """How many blocks of a length hold so many; the last one may be shorter."""
     return (size + length - 1) // length
 
 
 def worker_count(work: int, threaded_from: int, most: int) -> int:
-    """How many threads share it, at most so many: as few as its size is worth, and one alone where waking another costs
-    more than it saves."""
+    """How many threads share the work, at most so many: one alone where waking another costs more than it saves."""
     return max(1, min(most, dispatch.threads_for(work, threaded_from)))
 
 
 def part_count(rows: int, fewest: int, most: int) -> int:
-    """How many sums of their own the rows are given: by their number alone, so that the order of adding does not depend
+    """How many partial sums the rows are cut into: by their number alone, so that the order of adding does not depend
     on threads. Each has at least `fewest` rows, where there are as many."""
     return max(1, min(most, rows // fewest))
 
 
-@register_jitable(**HELPER)  # type: ignore[untyped-decorator]
+@register_jitable(**HELPER)
 def tasks_of(heads: int, worker: int, workers: int, blocks: int) -> tuple[int, int, int]:
-    """Of heads, each of so many blocks of unequal work: the first that is a worker's, where they end, and the step from
-    one to the next. Heads that follow each other where all workers get as many, so that what a thread has written for a
-    sequence it reads again; else every so manieth block."""
+    """The blocks of a worker, as (first, end, step), of heads that have so many blocks of unequal work each.
+
+    If all workers get as many heads, a worker's follow each other, so that a thread reads again what it has written for
+    a sequence; else it has each block whose number leaves its remainder."""
     if heads % workers:
         return worker, heads * blocks, workers
     own = heads // workers * blocks
@@ -40,5 +40,5 @@ def tasks_of(heads: int, worker: int, workers: int, blocks: int) -> tuple[int, i
 
 
 def calling_gemm(run: Native, workers: int) -> list[Native]:
-    """A kernel that calls the BLAS by itself, from every thread that works on it."""
+    """The native calls of a kernel that calls a GEMM by itself, from every thread that works on it."""
     return [run] if workers > 1 else dispatch.on_one_thread([run])  # among several threads, MKL stays on each by itself

@@ -1,26 +1,33 @@
-"""Products of bfloat16 matrices, summed in float32, stored as float32 or rounded once.
+"""The built-in GEMM in bfloat16, summed in float32, stored as float32 or rounded once.
 
-As `products.py` divides c among threads and packs, this does. Where k is deeper than `DEEP` the sums of a block wait in
+It divides c among threads and packs as `gemm_float32.py` does. If k is deeper than `DEEP`, the sums of a block wait in
 float32 until the next part of k continues them, so that each is rounded once. Their order is given by k alone.
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache, partial
+from functools import cache
 from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
-import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.bfloat16 import is_bfloat16
-from tapeless.kernels.cpu.compile import Kernel, strided
-from tapeless.kernels.cpu.dispatch import A_BFLOAT16, B_BFLOAT16, TRANSPOSED
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.dispatch import A_BFLOAT16, B_BFLOAT16, TRANSPOSED, Gemm
 from tapeless.kernels.cpu.functions import c_function
-from tapeless.kernels.cpu.gemm_float32 import FAR, SGEMM, cut, thread_grid
+from tapeless.kernels.cpu.gemm_float32 import FAR, RECTANGLE, SGEMM
+from tapeless.kernels.cpu.gemm_plan import (
+    blocks_and_panels,
+    factor_a,
+    factor_b,
+    plans,
+    result,
+    sizes,
+    stack_plan,
+    thread_grid,
+)
 from tapeless.kernels.cpu.microkernels_bfloat16 import (
     AT_ONCE,
     BYTES,
@@ -38,7 +45,6 @@ from tapeless.kernels.cpu.microkernels_bfloat16 import (
 from tapeless.kernels.cpu.microkernels_float32 import LINE, features_of, prefetch_tile, stack_floats
 from tapeless.kernels.cpu.numba_internals import config
 from tapeless.kernels.cpu.vector import inlined
-from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
@@ -53,34 +59,10 @@ DEEP = 1024  # along k at a time: the panels of a block of columns stay in the f
 PACKED_A, PACKED_B = 3 << 18, 2 << 20
 # Where all of b's panels stay in the second cache, c is gone through by rows, as it lies in memory; else by columns.
 NEAR = 1 << 20
-NARROW, ADD = 1, 2  # of c: what is stored is rounded; it is added to what is there
+SMALL_PANELS, SMALL_DEEP = 3 << 14, 512  # of the small GEMM: floats of the caller's stack; along k at a time
 
-# m, n, k; of a and b: place, distance of rows, whether k is the inner axis, whether they are float32; alpha, bias
-RECTANGLE = types.void(
-    intp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    intp,
-    intp,
-    float32,
-    uintp,
-    uintp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    intp,
-    uintp,
-)
 SYMBOL = "tapeless_rectangle_bfloat16"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
-LITTLE, LITTLE_DEEP = 3 << 14, 512  # floats on a thread's stack for the panels of small products; along k at a time
 
 
 def tiles_along(k: int) -> int:
@@ -93,8 +75,9 @@ def at_a_time(size: int, k: int, packed: int) -> int:
     return min(most, -(-size // BLOCK) * BLOCK)
 
 
-def panel_floats(m: int, n: int, k: int) -> tuple[int, int]:
-    """Bytes in which the panels of a rectangle fit, and those for its sums, where k is deep."""
+def panel_bytes(m: int, n: int, k: int) -> tuple[int, int]:
+    """Bytes in which the panels of a rectangle (m n) fit, and those for its sums, where k is deep. Both are whole cache
+    lines."""
     high, wide = at_a_time(m, k, PACKED_A), at_a_time(n, k, PACKED_B)
     sums = -(-m // BLOCK) * wide * BLOCK * 4 if k > DEEP else 0
     return (high + wide) // SIDE * tiles_along(k) * BYTES + LINE, sums
@@ -102,7 +85,7 @@ def panel_floats(m: int, n: int, k: int) -> tuple[int, int]:
 
 @inlined
 def _word(source, row, inner, floats, i, k, depth):
-    """Two numbers of column or row i, from k on; 0 beyond the end."""
+    """Two bfloat16 numbers of row i of a, or column i of b, from k on, in one word; 0 beyond the end of k."""
     if inner:
         low, high = i * row + k, i * row + k + 1
     else:
@@ -113,10 +96,11 @@ def _word(source, row, inner, floats, i, k, depth):
 
 @inlined
 def _pack(to, source, row, inner, floats, count, depth, of_a):
-    """Panels, each 16 rows of a, or columns of b, of which `count` are there; the others hold anything, and nobody
-    reads their sums. Behind the end of k there are zeros, because what else is there may be no number. In the order in
-    which the numbers lie in memory: panel by panel where k is the inner axis, else all panels a tile's depth at a time.
-    """
+    """Pack `count` rows of a (count depth), or columns of b (depth count), into panels of 16 (words 16).
+
+    inner: k is the inner axis in memory; floats: the numbers are float32 and are rounded. A panel's missing rows hold
+    anything, and no sum of theirs is stored. Behind the end of k there are zeros, because anything else may be NaN. The
+    order is that of memory: panel by panel if k is the inner axis, else all panels a tile's depth at a time."""
     panels, tiles = -(-count // SIDE), -(-depth // DEPTH)
     if inner:
         for panel in range(panels):
@@ -134,6 +118,7 @@ def _pack(to, source, row, inner, floats, count, depth, of_a):
 
 @inlined
 def _pack_inner(place, source, row, floats, count, at, depth, of_a):
+    """Pack one tile from rows of memory that run along k, `at` being its first k."""
     if at + DEPTH > depth:
         _pack_end(place, source, row, True, floats, count, at, depth, of_a)
         return
@@ -150,6 +135,7 @@ def _pack_inner(place, source, row, floats, count, at, depth, of_a):
 
 @inlined
 def _pack_outer(place, source, row, floats, count, at, depth, of_a):
+    """Pack one tile from rows of memory that run across k."""
     if at + DEPTH > depth or count < SIDE:
         _pack_end(place, source, row, False, floats, count, at, depth, of_a)
         return
@@ -166,6 +152,7 @@ def _pack_outer(place, source, row, floats, count, at, depth, of_a):
 
 @inlined
 def _pack_end(place, source, row, inner, floats, count, at, depth, of_a):
+    """Pack one tile at an edge, word by word."""
     for i in range(SIDE):
         for word in range(SIDE):
             k = at + 2 * word
@@ -175,6 +162,7 @@ def _pack_end(place, source, row, inner, floats, count, at, depth, of_a):
 
 @inlined
 def _block(k, upper, lower, left, right, to, first):
+    """to (32 32) = (upper; lower) @ (left, right), four packed panels of k tiles, or += if this is not the `first`."""
     if AMX:
         amx_tiles(k, upper, lower, left, right, to, first)
     else:
@@ -185,58 +173,42 @@ def _block(k, upper, lower, left, right, to, first):
 
 
 @inlined
-def _fetch(place, row, rows, kind):
-    """Of a block that is as high as the others: a row is one line, or two in float32."""
-    if rows == BLOCK and kind & NARROW:
+def _prefetch(place, row, rows, size):
+    """Prefetch the memory of a block that is as high as the others: a row is one line, or two in float32."""
+    if rows == BLOCK and size == 2:
         prefetch_tile(BLOCK, 1, place, intp(row * 2))
     elif rows == BLOCK:
         prefetch_tile(BLOCK, 2, place, intp(row * 4))
 
 
 @inlined
-def _finish(block, place, row, rows, columns, kind, alpha, bias):
-    rows, columns, apart = intp(rows), intp(columns), intp(row * (2 if kind & NARROW else 4))
-    if kind == NARROW:
-        store_rows(1, 0, block, rows, columns, alpha, bias, place, apart)
-    elif kind == ADD:
-        store_rows(0, 1, block, rows, columns, alpha, bias, place, apart)
-    elif kind == NARROW | ADD:
+def _store(block, place, row, rows, columns, size, add, alpha, bias):
+    """c (rows columns) = alpha · block + bias (+ c), rounded if an element of c has 2 bytes."""
+    rows, columns, apart = intp(rows), intp(columns), intp(row * size)
+    if size == 2 and add:
         store_rows(1, 1, block, rows, columns, alpha, bias, place, apart)
+    elif size == 2:
+        store_rows(1, 0, block, rows, columns, alpha, bias, place, apart)
+    elif add:
+        store_rows(0, 1, block, rows, columns, alpha, bias, place, apart)
     else:
         store_rows(0, 0, block, rows, columns, alpha, bias, place, apart)
 
 
-def rectangle_of_bfloat16(
-    m,
-    n,
-    k,
-    a,
-    a_row,
-    a_inner,
-    a_floats,
-    b,
-    b_row,
-    b_inner,
-    b_floats,
-    alpha,
-    bias,
-    c,
-    c_row,
-    kind,
-    room,
-    high,
-    wide,
-    sums,
-):
-    """`a_inner`, `b_inner`: whether the numbers of a row of memory follow each other along k."""
+def rectangle_of_bfloat16(plan, alpha):
+    """The rectangle of c (m n) of a plan: c = alpha · op(a) @ op(b) + bias (+ c), each of float32 or bfloat16."""
     if AMX:
         amx_begin()
-    alone, size = stack_floats(FLOATS), 2 if kind & NARROW else 4
-    size_a, size_b = 4 if a_floats else 2, 4 if b_floats else 2
-    step_a, along_a = (a_row, 1) if a_inner else (1, a_row)
-    step_b, along_b = (b_row, 1) if b_inner else (1, b_row)
-    room = room + uintp(-room & uintp(LINE - 1))  # tiles whose rows lie across two lines are loaded far more slowly
-    far = m * n >= FAR
+    m, n, k, add = sizes(plan)
+    a, step_a, along_a, size_a = factor_a(plan)
+    b, along_b, step_b, size_b = factor_b(plan)
+    c, c_row, size, bias = result(plan)
+    _, high, wide, panels, sums = blocks_and_panels(plan)
+    # Whether the numbers of a row of memory follow each other along k.
+    a_inner, b_inner = along_a == 1, along_b == 1
+    a_row, b_row = step_a if a_inner else along_a, step_b if b_inner else along_b
+    block_alone, far = stack_floats(FLOATS), m * n >= FAR
+    panels = panels + uintp(-panels & uintp(LINE - 1))  # tiles whose rows lie across two lines load far more slowly
     for left in range(0, n, wide):
         columns = min(wide, n - left)
         for begin in range(0, k, DEEP):
@@ -244,36 +216,36 @@ def rectangle_of_bfloat16(
             tiles = -(-depth // DEPTH)
             panel = tiles * BYTES
             source = b + uintp((left * step_b + begin * along_b) * size_b)
-            _pack(room, source, b_row, b_inner, b_floats, columns, depth, False)
-            packed_a = room + uintp(-(-columns // BLOCK) * 2 * panel)
+            _pack(panels, source, b_row, b_inner, size_b == 4, columns, depth, False)
+            packed_a = panels + uintp(-(-columns // BLOCK) * 2 * panel)
             for top in range(0, m, high):
                 rows = min(high, m - top)
                 source = a + uintp((top * step_a + begin * along_a) * size_a)
-                _pack(packed_a, source, a_row, a_inner, a_floats, rows, depth, True)
+                _pack(packed_a, source, a_row, a_inner, size_a == 4, rows, depth, True)
                 downs, acrosses = -(-rows // BLOCK), -(-columns // BLOCK)
                 by_rows = 2 * acrosses * panel <= NEAR
                 for number in range(downs * acrosses):
                     down = (number // acrosses if by_rows else number % downs) * BLOCK
                     across = (number % acrosses if by_rows else number // downs) * BLOCK
-                    upper, beside = packed_a + uintp(down // SIDE * panel), room + uintp(across // SIDE * panel)
-                    block = sums + uintp(((top + down) * wide + across * BLOCK) * 4) if k > DEEP else alone
+                    upper, beside = packed_a + uintp(down // SIDE * panel), panels + uintp(across // SIDE * panel)
+                    block = sums + uintp(((top + down) * wide + across * BLOCK) * 4) if k > DEEP else block_alone
                     first = intp(begin == 0)
                     place = c + uintp(((top + down) * c_row + left + across) * size)
                     if far and begin + depth == k:
-                        _fetch(place, c_row, min(BLOCK, rows - down), kind)
+                        _prefetch(place, c_row, min(BLOCK, rows - down), size)
                     _block(intp(tiles), upper, upper + uintp(panel), beside, beside + uintp(panel), block, first)
                     if begin + depth == k:
                         high_here, wide_here = min(BLOCK, rows - down), min(BLOCK, columns - across)
                         shift = bias + uintp((left + across) * 2) if bias else bias
-                        _finish(block, place, c_row, high_here, wide_here, kind, alpha, shift)
+                        _store(block, place, c_row, high_here, wide_here, size, add, alpha, shift)
     if AMX:
         amx_end()
 
 
 @cache
 def rectangle() -> Any:
-    """Under a name by which kernels find it. On disk it has one for either kind of instructions: a process that may not
-    use AMX must not be handed what another one that may has compiled."""
+    """The compiled function, under a name by which kernels find it. On disk it has one for either kind of instructions:
+    a process that may not use AMX must not be handed what another one that may has compiled."""
     original = rectangle_of_bfloat16
     clone = FunctionType(original.__code__, original.__globals__, original.__name__)
     clone.__qualname__, clone.__module__ = f"{original.__name__}_{'amx' if AMX else 'avx512'}", original.__module__
@@ -284,169 +256,65 @@ def rectangle() -> Any:
 
 @cache
 def small_gemm_function() -> Any:
-    """A product that is called as a BLAS's is, by any thread, on matrices that are small; `order` tells their types."""
+    """A GEMM that any thread calls as it would a BLAS's, on small matrices; `order` says their types."""
     rectangle()
-    return c_function(SGEMM, small_gemm_bfloat16).ctypes
+    return c_function(SGEMM, small_gemm_bfloat16)
 
 
-def gemm_address() -> int:
-    return ctypes.cast(small_gemm_function(), ctypes.c_void_p).value or 0
+def small_gemm_bfloat16(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """c (m n) = alpha · op(a) (m k) @ op(b) (k n) in float32, plus c if beta is 1, packed on the caller's stack."""
+    panels, none = stack_floats(SMALL_PANELS), intp(0)
+    a_rows, a_columns = (1, a_row) if transpose_a == TRANSPOSED else (a_row, 1)
+    b_rows, b_columns = (1, b_row) if transpose_b == TRANSPOSED else (b_row, 1)
+    a_size, b_size = 2 if order & A_BFLOAT16 else 4, 2 if order & B_BFLOAT16 else 4
+    for begin in range(0, k, SMALL_DEEP):
+        depth, add = min(SMALL_DEEP, k - begin), intp(1 if begin > 0 or beta != 0 else 0)
+        most = intp((SMALL_PANELS * 4 - LINE) // (-(-depth // DEPTH) * BYTES * 4) * BLOCK)
+        of_a = (a + uintp(begin * a_columns * a_size), intp(a_rows), intp(a_columns), intp(a_size))
+        of_b = (b + uintp(begin * b_rows * b_size), intp(b_rows), intp(b_columns), intp(b_size))
+        of_c = (c, c_row, intp(4), none, none, none, none)
+        plan = stack_plan((m, n, intp(depth), add, *of_a, *of_b, *of_c, panels, none, most, most, none))
+        _rectangle(plan, alpha)
 
 
-def small_gemm_bfloat16(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """c = alpha · a @ b in float32, to which c is added where beta is 1, on the stack of whoever calls."""
-    room = stack_floats(LITTLE)
-    a_floats, b_floats = intp(0 if order & A_BFLOAT16 else 1), intp(0 if order & B_BFLOAT16 else 1)
-    a_inner, b_inner = intp(0 if turned_a == TRANSPOSED else 1), intp(1 if turned_b == TRANSPOSED else 0)
-    step_a, step_b = (
-        (1 if a_inner else a_row) * (4 if a_floats else 2),
-        (1 if b_inner else b_row) * (4 if b_floats else 2),
-    )
-    for begin in range(0, k, LITTLE_DEEP):
-        depth = min(LITTLE_DEEP, k - begin)
-        most = (LITTLE * 4 - LINE) // (-(-depth // DEPTH) * BYTES * 4) * BLOCK
-        kind = intp(ADD if begin > 0 or beta != 0 else 0)
-        _rectangle(
-            m,
-            n,
-            intp(depth),
-            a + uintp(begin * step_a),
-            a_row,
-            a_inner,
-            a_floats,
-            b + uintp(begin * step_b),
-            b_row,
-            b_inner,
-            b_floats,
-            alpha,
-            uintp(0),
-            c,
-            c_row,
-            kind,
-            room,
-            intp(most),
-            intp(most),
-            uintp(0),
-        )
-
-
-def rectangles_of_bfloat16(
-    across,
-    down,
-    m,
-    n,
-    k,
-    c,
-    c_row,
-    kind,
-    a,
-    a_row,
-    a_inner,
-    a_floats,
-    b,
-    b_row,
-    b_inner,
-    b_floats,
-    bias,
-    rooms,
-    sums,
-    high,
-    wide,
-):
-    for worker in prange(across * down):
-        i, j = worker // across, worker % across
-        top, bottom = cut(m, BLOCK, i, down), cut(m, BLOCK, i + 1, down)
-        left, right = cut(n, BLOCK, j, across), cut(n, BLOCK, j + 1, across)
-        own_a = uintp(a.ctypes.data) + uintp(top * (a_row if a_inner else 1) * (4 if a_floats else 2))
-        own_b = uintp(b.ctypes.data) + uintp(left * (b_row if b_inner else 1) * (4 if b_floats else 2))
-        own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * (2 if kind & NARROW else 4))
-        shift = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 2)
-        _rectangle(
-            intp(bottom - top),
-            intp(right - left),
-            intp(k),
-            own_a,
-            intp(a_row),
-            intp(a_inner),
-            intp(a_floats),
-            own_b,
-            intp(b_row),
-            intp(b_inner),
-            intp(b_floats),
-            float32(1),
-            shift,
-            own_c,
-            intp(c_row),
-            intp(kind),
-            uintp(rooms[worker].ctypes.data),
-            intp(high),
-            intp(wide),
-            uintp(rooms[worker].ctypes.data) + uintp(sums),
-        )
+def rectangles_of_bfloat16(plans):
+    """The rectangle of each plan (P FIELDS)."""
+    for worker in prange(plans.shape[0]):
+        _rectangle(uintp(plans[worker].ctypes.data), float32(1))
 
 
 RECTANGLES = Kernel(rectangles_of_bfloat16)
 
 
-def _division(m: int, n: int, k: int, workers: int) -> tuple[int, int, int, int]:
-    """Rectangles side by side and one below the other, and the bytes that each has for panels and for sums, both whole
-    cache lines."""
+def _rectangle_sizes(m: int, n: int, workers: int) -> tuple[tuple[int, int], int, int]:
+    """The grid of rectangles, and the most rows and columns that one has."""
     across, down = thread_grid(m, n, workers, BLOCK, BLOCK)
-    packed, sums = panel_floats(-(-m // down) + BLOCK, -(-n // across) + BLOCK, k)
-    return across, down, packed, sums
+    return (across, down), -(-m // down) + BLOCK, -(-n // across) + BLOCK
 
 
 def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
-    """Of scratch, in which a product on so many threads packs and, where k is deep, sums."""
-    across, down, packed, sums = _division(m, n, k, workers)
-    return (across * down * (packed + sums) + LINE) // 4
+    """Floats in which a GEMM on so many threads packs and, where k is deep, sums."""
+    (across, down), rows, columns = _rectangle_sizes(m, n, workers)
+    return (across * down * sum(panel_bytes(rows, columns, k)) + LINE) // 4
 
 
 def bound(
     c: Array,
     a: Array,
     b: Array,
-    turn_a: bool,
-    turn_b: bool,
+    transpose_a: bool,
+    transpose_b: bool,
     add: bool,
     workers: int,
     scratch: Array,
-    bias: Array | None,
-) -> Native:
-    """c = a @ b + bias, or c += a @ b: a and b are bfloat16, or float32 that is rounded; so is c."""
-    (m, n), k = c.shape, a.shape[0 if turn_a else 1]
-    across, down, packed, sums = _division(m, n, k, workers)
-    high = at_a_time(-(-m // down) + BLOCK, k, PACKED_A)
-    wide = at_a_time(-(-n // across) + BLOCK, k, PACKED_B)
-    begin = -scratch.ctypes.data % LINE // 4
-    each = (packed + sums) // 4
-    rooms = scratch[begin : begin + across * down * each].reshape(across * down, each)
-    (c, c_row), (a, a_row), (b, b_row) = (strided(matrix) for matrix in (c, a, b))
-    kind = (NARROW if is_bfloat16(c) else 0) | (ADD if add else 0)
-    of_a, of_b = (a_row, int(not turn_a), int(not is_bfloat16(a))), (b_row, int(turn_b), int(not is_bfloat16(b)))
-    function = rectangle().ctypes
-    a, b, c = (matrix.view(np.uint8) for matrix in (a, b, c))  # one type for all of them
-    shift = None if bias is None else bias.view(np.uint8)
-    if across * down > 1:
-        given = (c, c_row, kind, a, *of_a, b, *of_b, shift, rooms, packed, high, wide)
-        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
-    integer, address = ctypes.c_int64, ctypes.c_uint64
-    return partial(
-        function,
-        integer(m),
-        integer(n),
-        integer(k),
-        address(a.ctypes.data),
-        *map(integer, of_a),
-        address(b.ctypes.data),
-        *map(integer, of_b),
-        ctypes.c_float(1),
-        address(0 if shift is None else shift.ctypes.data),
-        address(c.ctypes.data),
-        integer(c_row),
-        integer(kind),
-        address(rooms.ctypes.data),
-        integer(high),
-        integer(wide),
-        address(rooms.ctypes.data + packed),
-    )
+    bias: Array | None = None,
+) -> Gemm:
+    """Bind c (m n) = op(a) @ op(b) + bias, or c += op(a) @ op(b). a and b are bfloat16, or float32 that is rounded; so
+    is c."""
+    (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
+    grid, rows, columns = _rectangle_sizes(m, n, workers)
+    packed, sums = panel_bytes(rows, columns, k)
+    panels = (scratch.ctypes.data + -scratch.ctypes.data % LINE, packed + sums, packed)
+    blocks = (0, at_a_time(rows, k, PACKED_A), at_a_time(columns, k, PACKED_B))
+    made = plans(c, a, b, transpose_a, transpose_b, add, grid, (BLOCK, BLOCK), blocks, panels, bias)
+    return Gemm.of(rectangle(), RECTANGLES, made, c, k, (a, b, scratch, bias))

@@ -1,27 +1,37 @@
-"""Products of our own, in float32: no BLAS is needed.
+"""The built-in GEMM in float32: no BLAS is needed.
 
-c is divided into rectangles, one for every thread, which share nothing but what they read. A rectangle is gone through
-in blocks of `DEPTH` along k: b's part is packed into panels as wide as a tile, then a's, some rows at a time, into
-panels as high as one, and every tile reads two panels from end to end; meanwhile what is packed next comes from memory.
-A factor that is bfloat16 is widened, which is exact, a panel at a time on its way there: the sums are those of the same
-numbers in float32. Of an element the order of the sum is given by k alone: it is the same in any rectangle, on any
-number of threads, in a matrix of any other size.
+A rectangle of c is computed in blocks of `DEPTH` along k. A block of b is packed into panels as wide as a tile, then
+blocks of a, some rows at a time, into panels as high as one. Each tile reads two panels from end to end; meanwhile the
+memory that is packed next is prefetched. A factor that is bfloat16 is upcast, which is exact, as it is packed: the sums
+are those of the same numbers in float32. The order in which an element is summed is given by k alone: it is the same in
+any rectangle, on any number of threads, in a matrix of any other size.
+
+op(a) is a, or its transpose if a is stored transposed.
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-import numpy as np
 from numba import float32, intp, prange, types, uintp
 from numpy.typing import NDArray
 
-from tapeless.kernels.cpu.bfloat16 import is_bfloat16
-from tapeless.kernels.cpu.compile import Kernel, strided
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.dispatch import TRANSPOSED, Gemm
 from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.gemm_plan import (
+    blocks_and_panels,
+    factor_a,
+    factor_b,
+    plans,
+    relu_and_mask,
+    result,
+    sizes,
+    stack_plan,
+    thread_grid,
+)
 from tapeless.kernels.cpu.microkernels_float32 import (
     LINE,
     add_vectors,
@@ -35,12 +45,11 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     transpose_block,
 )
 from tapeless.kernels.cpu.packing import (
-    BFLOAT16_BYTES,
-    FLOAT,
+    FLOAT_BYTES,
     LANES,
     ROWS,
+    UPCAST_FLOATS,
     VECTORS,
-    WIDENED,
     WIDTH,
     pack_a,
     pack_b,
@@ -49,69 +58,39 @@ from tapeless.kernels.cpu.packing import (
     prefetch_part,
 )
 from tapeless.kernels.cpu.vector import fused, inlined
-from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
 # Along k, rows of a and columns of b that are packed at a time: a panel of b and all of a's for the second cache, b's
 # for the third. Deeper blocks go less often over c.
-DEPTH, HIGH, WIDE = 512, 96, 2048
-LITTLE_DEPTH, LITTLE_HIGH, LITTLE_WIDE = 256, 72, 128  # where a thread's own stack has to hold them
-TINY, TINY_DEPTH = 32, 128  # rows and columns, and numbers along k, of products that are not packed
-FAR = 1 << 17  # numbers of a matrix, from which it is not in a near cache and its parts are asked for beforehand
-SLACK = 64  # floats behind what is packed: the last vector may reach beyond it
-TRANSPOSED = 112  # as a BLAS says it
+BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE = 512, 96, 2048
+SMALL_DEPTH, SMALL_HIGH, SMALL_WIDE = 256, 72, 128  # of the small GEMM, whose panels lie on the caller's stack
+TINY, TINY_DEPTH = 32, 128  # rows and columns, and numbers along k, of a GEMM that is not packed
+FAR = 1 << 17  # elements of a matrix, from which it is not in a near cache and its parts are prefetched
+SLACK = 64  # floats behind the panels: the last vector may reach beyond them
 
-HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for what is left over
+HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for the edges
 FLOATS = ROWS * WIDTH
 LINES = -(-WIDTH * 4 // LINE)
-AT_ONCE, TURNED = 4, TINY_DEPTH * LANES
-LITTLE = LITTLE_DEPTH * (LITTLE_HIGH + LITTLE_WIDE) + 2 * SLACK
+STRIP_ROWS, TINY_PANEL = 4, TINY_DEPTH * LANES
+SMALL_PANELS = SMALL_DEPTH * (SMALL_HIGH + SMALL_WIDE) + 2 * SLACK
 
-# m, n, k, alpha; of a and b: place, distance of rows and of columns, bytes of a number; add; c; room; bias; whether a
-# is what ReLU leaves of it; the mask and the distance of its rows
-RECTANGLE = types.void(
-    intp,
-    intp,
-    intp,
-    float32,
-    uintp,
-    intp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    intp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    uintp,
-    intp,
-    intp,
-    intp,
-    uintp,
-    intp,
-    uintp,
-    intp,
-)
+RECTANGLE = types.void(uintp, float32)  # the address of a plan, alpha
+# CBLAS's sgemm: order, transpose a and b, m, n, k, alpha, a and its row step, b and its, beta, c and its
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
 _rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
 
 
-def panel_floats(m: int, n: int, k: int, high: int, wide: int) -> int:
-    """Floats in which the panels of a product fit, of so many rows and columns at a time."""
-    return min(k, DEPTH) * (_up(min(m, high), ROWS) + _up(min(n, wide), WIDTH)) + 2 * SLACK
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
+def panel_floats(m: int, n: int, k: int) -> int:
+    """Floats in which the panels of a rectangle (m n) fit."""
+    high, wide = min(m, BLOCK_HIGH), min(n, BLOCK_WIDE)
+    return min(k, BLOCK_DEPTH) * (-(-high // ROWS) * ROWS + -(-wide // WIDTH) * WIDTH) + 2 * SLACK
 
 
 @inlined
-def _height(count):
-    """Of the tile for the last rows: at least half of the smaller ones is used."""
+def _tile_height(count):
+    """The height of the tile for the last `count` rows: at least half of the smaller ones is used."""
     if count > HALF:
         return ROWS
     if count > QUARTER:
@@ -121,6 +100,7 @@ def _height(count):
 
 @inlined
 def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
+    """c (high wide) = alpha · a @ b (+ c), of packed panels a (depth high) and b (depth WIDTH)."""
     if high == ROWS and wide <= NARROW * LANES:
         gemm_tile(LANES, ROWS, NARROW, WIDTH, depth, a, b, c, c_row, alpha, add)
     elif high == ROWS:
@@ -133,32 +113,15 @@ def _tile(high, wide, depth, a, b, c, c_row, alpha, add):
         gemm_tile(LANES, 1, VECTORS, WIDTH, depth, a, b, c, c_row, alpha, add)
 
 
-def rectangle_of_tiles(
-    m,
-    n,
-    k,
-    alpha,
-    a,
-    a_row,
-    a_col,
-    a_size,
-    b,
-    b_row,
-    b_col,
-    b_size,
-    add,
-    c,
-    c_row,
-    room,
-    most_deep,
-    most_high,
-    most_wide,
-    bias,
-    relu,
-    mask,
-    mask_row,
-):
-    edge, near = stack_floats(FLOATS), stack_floats(WIDENED)
+def rectangle_of_tiles(plan, alpha):
+    """The rectangle of c (m n) of a plan: c = alpha · op(a) @ op(b) (+ c), then + bias, then 0 where mask ≤ 0."""
+    m, n, k, add = sizes(plan)
+    a, a_row, a_col, a_size = factor_a(plan)
+    b, b_row, b_col, b_size = factor_b(plan)
+    c, c_row, _, bias = result(plan)
+    relu, mask, mask_row = relu_and_mask(plan)
+    most_deep, most_high, most_wide, panels, _ = blocks_and_panels(plan)
+    edge, near = stack_floats(FLOATS), stack_floats(UPCAST_FLOATS)
     far_a, far_b, far_c = m * k >= FAR, n * k >= FAR, m * n >= FAR
     for first in range(0, n, most_wide):
         wide = min(most_wide, n - first)
@@ -166,18 +129,18 @@ def rectangle_of_tiles(
             depth, also, end = min(most_deep, k - begin), intp(1 if begin > 0 else add), min(k, begin + most_deep)
             for at in range(0, wide, WIDTH):
                 source, count = b + uintp((begin * b_row + (first + at) * b_col) * b_size), min(WIDTH, wide - at)
-                if b_size == FLOAT:
-                    pack_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth)
+                if b_size == FLOAT_BYTES:
+                    pack_b(panels + uintp(at * depth * 4), source, b_col, b_row, count, depth)
                 else:
-                    pack_bfloat16_b(room + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
-            packed_a = room + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
+                    pack_bfloat16_b(panels + uintp(at * depth * 4), source, b_col, b_row, count, depth, near)
+            packed_a = panels + uintp((-(-wide // WIDTH) * WIDTH * depth + SLACK) * 4)
             below_b, deep_b = b + uintp((end * b_row + first * b_col) * b_size), min(most_deep, k - end)
             for top in range(0, m, most_high):
                 high = min(most_high, m - top)
                 for at in range(0, high, ROWS):
                     source, count = a + uintp(((top + at) * a_row + begin * a_col) * a_size), min(ROWS, high - at)
-                    to, tall = packed_a + uintp(at * depth * 4), _height(count)
-                    if a_size == FLOAT:
+                    to, tall = packed_a + uintp(at * depth * 4), _tile_height(count)
+                    if a_size == FLOAT_BYTES:
                         pack_a(to, source, a_row, a_col, count, tall, depth)
                     else:
                         pack_bfloat16_a(to, source, a_row, a_col, count, tall, depth, near)
@@ -196,9 +159,9 @@ def rectangle_of_tiles(
                             prefetch_part(below_b, b_col, b_row, b_size, wide, deep_b, part, tiles * blocks)
                         tile += 1
                         count, columns = min(ROWS, high - at), min(WIDTH, wide - left)
-                        panel_a, panel_b = packed_a + uintp(at * depth * 4), room + uintp(left * depth * 4)
+                        panel_a, panel_b = packed_a + uintp(at * depth * 4), panels + uintp(left * depth * 4)
                         place = c + uintp(((top + at) * c_row + first + left) * 4)
-                        tall = _height(count)
+                        tall = _tile_height(count)
                         fits = count == tall and (columns == WIDTH or (tall == ROWS and columns == NARROW * LANES))
                         to, apart, added = (place, c_row, also) if fits else (edge, intp(WIDTH), intp(0))
                         factor = alpha if fits else float32(1)
@@ -216,7 +179,7 @@ def rectangle_of_tiles(
 
 @inlined
 def _from_edge(place, c_row, edge, count, columns, alpha, add):
-    """What a tile that is not wholly in c has computed beside it."""
+    """Copy the part of a tile (count columns) that lies in c from where it was computed: at the edge of a rectangle."""
     for i in range(count):
         for j in range(columns):
             made, at = load_float(edge, intp(i * WIDTH + j)), intp(i * c_row + j)
@@ -225,7 +188,7 @@ def _from_edge(place, c_row, edge, count, columns, alpha, add):
 
 @inlined
 def _add_bias(place, c_row, count, columns, bias):
-    """To a tile whose sums are whole."""
+    """Add a bias to a tile (count columns) whose sums are complete."""
     for i in range(count):
         row = place + uintp(i * c_row * 4)
         if columns == WIDTH:
@@ -237,7 +200,7 @@ def _add_bias(place, c_row, count, columns, bias):
 
 @inlined
 def _rectify(panel, count):
-    """What ReLU leaves of a packed panel, which is in the first cache."""
+    """ReLU in place, of a packed panel of `count` floats, which is in the first cache."""
     at = 0
     while at + LANES <= count:
         place = panel + uintp(at * 4)
@@ -251,7 +214,7 @@ def _rectify(panel, count):
 
 @inlined
 def _pass_where_positive(place, c_row, mask, mask_row, count, columns):
-    """A tile whose sums are whole, where the mask is not ≤ 0; else 0."""
+    """Write 0 into a tile (count columns) whose sums are complete, where the mask is ≤ 0."""
     for i in range(count):
         row, above = place + uintp(i * c_row * 4), mask + uintp(i * mask_row * 4)
         if columns == WIDTH:
@@ -263,7 +226,7 @@ def _pass_where_positive(place, c_row, mask, mask_row, count, columns):
 
 @cache
 def rectangle() -> Any:
-    """The one for this machine, under a name by which kernels find it."""
+    """The compiled `rectangle_of_tiles`, under a name by which kernels find it."""
     function = c_function(RECTANGLE, rectangle_of_tiles)
     llvm.add_symbol(SYMBOL, function.address)
     return function
@@ -271,171 +234,73 @@ def rectangle() -> Any:
 
 @cache
 def small_gemm_function() -> Any:
-    """A product that is called as a BLAS's is, by any thread, on matrices that are small."""
+    """A GEMM that any thread calls as it would a BLAS's, on small matrices."""
     rectangle()
-    return c_function(SGEMM, small_gemm).ctypes
+    return c_function(SGEMM, small_gemm)
 
 
-def gemm_address() -> int:
-    return ctypes.cast(small_gemm_function(), ctypes.c_void_p).value or 0
-
-
-def small_gemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """alpha · a @ b, to which c is added where beta is 1, on the stack of whoever calls."""
-    room = stack_floats(LITTLE)
-    a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
-    b_rows, b_columns = (1, b_row) if turned_b == TRANSPOSED else (b_row, 1)
-    add = intp(1 if beta != 0 else 0)
-    _rectangle(
-        m,
-        n,
-        k,
-        alpha,
-        a,
-        intp(a_rows),
-        intp(a_columns),
-        intp(FLOAT),
-        b,
-        intp(b_rows),
-        intp(b_columns),
-        intp(FLOAT),
-        add,
-        c,
-        c_row,
-        room,
-        intp(LITTLE_DEPTH),
-        intp(LITTLE_HIGH),
-        intp(LITTLE_WIDE),
-        uintp(0),
-        intp(0),
-        uintp(0),
-        intp(0),
-    )
+def small_gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """c (m n) = alpha · op(a) (m k) @ op(b) (k n), plus c if beta is 1, packed on the caller's stack."""
+    panels, none = stack_floats(SMALL_PANELS), intp(0)
+    a_rows, a_columns = (1, a_row) if transpose_a == TRANSPOSED else (a_row, 1)
+    b_rows, b_columns = (1, b_row) if transpose_b == TRANSPOSED else (b_row, 1)
+    add, size = intp(1 if beta != 0 else 0), intp(FLOAT_BYTES)
+    of_a, of_b = (a, intp(a_rows), intp(a_columns), size), (b, intp(b_rows), intp(b_columns), size)
+    blocks = (intp(SMALL_DEPTH), intp(SMALL_HIGH), intp(SMALL_WIDE))
+    fused_none = (none, none, none, none)
+    plan = stack_plan((m, n, k, add, *of_a, *of_b, c, c_row, size, *fused_none, panels, *blocks, none))
+    _rectangle(plan, alpha)
 
 
 @cache
 def tiny_gemm_function() -> Any:
-    """A product that is called as a BLAS's is, and for which `is_tiny`."""
-    return c_function(SGEMM, tiny_gemm).ctypes
-
-
-def tiny_gemm_address() -> int:
-    return ctypes.cast(tiny_gemm_function(), ctypes.c_void_p).value or 0
+    """A GEMM that is called as a BLAS's is, where `is_tiny`."""
+    return c_function(SGEMM, tiny_gemm)
 
 
 def is_tiny(rows: int, keys: int, width: int) -> bool:
-    """Of attention's products: so small that packing, and a BLAS's way to its kernel, cost more than the product."""
+    """Whether attention's GEMMs are so small that packing, and a BLAS's way to its kernel, cost more than the GEMM."""
     return rows <= TINY and keys <= TINY and width <= TINY_DEPTH and width % LANES == 0
 
 
-def tiny_gemm(order, turned_a, turned_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """c = alpha · a @ b (+ c) as `small_gemm`, from where the matrices lie. If b is transposed, k is a multiple of a
-    vector's length, and c's rows have space for whole vectors, also behind their end; else n is such a multiple."""
-    turned = stack_floats(TURNED)
-    a_rows, a_columns = (1, a_row) if turned_a == TRANSPOSED else (a_row, 1)
+def tiny_gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
+    """c (m n) = alpha · op(a) (m k) @ op(b) (k n), plus c if beta is 1, from where the matrices lie. If b is
+    transposed, k is a multiple of a vector's length, and c's rows have space for whole vectors, also behind their end;
+    else n is such a multiple."""
+    panel = stack_floats(TINY_PANEL)
+    a_rows, a_columns = (1, a_row) if transpose_a == TRANSPOSED else (a_row, 1)
     add = intp(1 if beta != 0 else 0)
     for j in range(0, n, LANES):
-        beside, apart = b + uintp(j * 4), intp(b_row)
-        if turned_b == TRANSPOSED:
-            beside, apart = turned, intp(LANES)
+        strip, step = b + uintp(j * 4), intp(b_row)
+        if transpose_b == TRANSPOSED:
+            strip, step, last = panel, intp(LANES), intp(min(LANES, n - j) - 1)
             for at in range(0, k, LANES):
                 source = b + uintp((j * b_row + at) * 4)
-                transpose_block(
-                    LANES, LANES, turned + uintp(at * LANES * 4), source, intp(b_row), intp(min(LANES, n - j) - 1)
-                )
+                transpose_block(LANES, LANES, panel + uintp(at * LANES * 4), source, intp(b_row), last)
         i = 0
-        while i + AT_ONCE <= m:
+        while i + STRIP_ROWS <= m:
             of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
-            gemm_strip(LANES, AT_ONCE, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
-            i += AT_ONCE
+            gemm_strip(LANES, STRIP_ROWS, k, of_a, intp(a_rows), intp(a_columns), strip, step, of_c, c_row, alpha, add)
+            i += STRIP_ROWS
         while i < m:
             of_a, of_c = a + uintp(i * a_rows * 4), c + uintp((i * c_row + j) * 4)
-            gemm_strip(LANES, 1, k, of_a, intp(a_rows), intp(a_columns), beside, apart, of_c, c_row, alpha, add)
+            gemm_strip(LANES, 1, k, of_a, intp(a_rows), intp(a_columns), strip, step, of_c, c_row, alpha, add)
             i += 1
 
 
-def rectangles(
-    across,
-    down,
-    m,
-    n,
-    k,
-    c,
-    c_row,
-    a,
-    a_row,
-    a_col,
-    a_size,
-    b,
-    b_row,
-    b_col,
-    b_size,
-    add,
-    rooms,
-    bias,
-    relu,
-    mask,
-    mask_row,
-):
-    """Whole tiles to everyone but the last, in each direction."""
-    for worker in prange(across * down):
-        i, j = worker // across, worker % across
-        top, bottom = cut(m, ROWS, i, down), cut(m, ROWS, i + 1, down)
-        left, right = cut(n, WIDTH, j, across), cut(n, WIDTH, j + 1, across)
-        own_a = uintp(a.ctypes.data) + uintp(top * a_row * a_size)
-        own_b = uintp(b.ctypes.data) + uintp(left * b_col * b_size)
-        own_c = uintp(c.ctypes.data) + uintp((top * c_row + left) * 4)
-        own_bias = uintp(0) if bias is None else uintp(bias.ctypes.data) + uintp(left * 4)
-        own_mask = uintp(0) if mask is None else uintp(mask.ctypes.data) + uintp((top * mask_row + left) * 4)
-        _rectangle(
-            intp(bottom - top),
-            intp(right - left),
-            intp(k),
-            float32(1),
-            own_a,
-            intp(a_row),
-            intp(a_col),
-            intp(a_size),
-            own_b,
-            intp(b_row),
-            intp(b_col),
-            intp(b_size),
-            intp(add),
-            own_c,
-            intp(c_row),
-            uintp(rooms[worker].ctypes.data),
-            intp(DEPTH),
-            intp(HIGH),
-            intp(WIDE),
-            own_bias,
-            intp(relu),
-            own_mask,
-            intp(mask_row),
-        )
-
-
-@inlined
-def cut(size, step, number, parts):
-    """Where part `number` begins."""
-    return min(size, (size + step - 1) // step * number // parts * step)
+def rectangles(plans):
+    """The rectangle of each plan (P FIELDS)."""
+    for worker in prange(plans.shape[0]):
+        _rectangle(uintp(plans[worker].ctypes.data), float32(1))
 
 
 RECTANGLES = Kernel(rectangles)
 
 
-def thread_grid(m: int, n: int, workers: int, high: int = ROWS, wide: int = WIDTH) -> tuple[int, int]:
-    """Rectangles side by side and one below the other: as little as possible is packed more than once, and every one
-    has a tile, which is so high and wide."""
-    most_across, most_down = -(-n // wide), -(-m // high)
-    ways = [(across, workers // across) for across in range(1, workers + 1) if workers % across == 0]
-    ways = [(across, down) for across, down in ways if across <= most_across and down <= most_down]
-    return min(ways, key=lambda way: way[0] * m + way[1] * n, default=(1, 1))
-
-
 def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
-    """In which a product on so many threads packs."""
-    across, down = thread_grid(m, n, workers)
-    return across * down * panel_floats(-(-m // down) + ROWS, -(-n // across) + WIDTH, k, HIGH, WIDE)
+    """Floats in which a GEMM on so many threads packs."""
+    across, down = thread_grid(m, n, workers, ROWS, WIDTH)
+    return across * down * panel_floats(-(-m // down) + ROWS, -(-n // across) + WIDTH, k)
 
 
 def bound(
@@ -450,46 +315,12 @@ def bound(
     bias: Array | None = None,
     relu: bool = False,
     mask: Array | None = None,
-) -> Native:
-    """c = a @ b + bias, or c += a @ b, ready to be called. a or b may be bfloat16. `relu`: what ReLU leaves of a is
+) -> Gemm:
+    """Bind c (m n) = op(a) @ op(b) + bias, or c += op(a) @ op(b). a or b may be bfloat16. `relu`: max(a, 0) is
     multiplied; where the `mask` is ≤ 0, c is 0."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
-    across, down = thread_grid(m, n, workers)
-    rooms = scratch[: scratch_floats(m, n, k, workers)].reshape(across * down, -1)
-    (c, c_row), *factors = (strided(each) for each in (c, a, b))
-    steps = [
-        (1, step) if turned else (step, 1)
-        for (_, step), turned in zip(factors, (transpose_a, transpose_b), strict=True)
-    ]
-    of_a, of_b = (
-        (*step, BFLOAT16_BYTES if is_bfloat16(flat) else FLOAT) for (flat, _), step in zip(factors, steps, strict=True)
-    )
-    a, b = (flat.view(np.uint8) for flat, _ in factors)  # one type for all of them
-    flat_mask, mask_row = strided(mask)
-    function = rectangle().ctypes
-    if across * down > 1:
-        given = (c, c_row, a, *of_a, b, *of_b, int(add), rooms, bias, int(relu), flat_mask, mask_row)
-        return RECTANGLES.bind(m * n, across, down, m, n, k, *given, threads=across * down)
-    integer, address = ctypes.c_int64, ctypes.c_uint64
-    return partial(
-        function,
-        integer(m),
-        integer(n),
-        integer(k),
-        ctypes.c_float(1),
-        address(a.ctypes.data),
-        *map(integer, of_a),
-        address(b.ctypes.data),
-        *map(integer, of_b),
-        integer(add),
-        address(c.ctypes.data),
-        integer(c_row),
-        address(rooms.ctypes.data),
-        integer(DEPTH),
-        integer(HIGH),
-        integer(WIDE),
-        address(0 if bias is None else bias.ctypes.data),
-        integer(relu),
-        address(0 if mask is None else mask.ctypes.data),
-        integer(mask_row),
-    )
+    grid = thread_grid(m, n, workers, ROWS, WIDTH)
+    step = 4 * scratch_floats(m, n, k, workers) // (grid[0] * grid[1])
+    panels, blocks = (scratch.ctypes.data, step, 0), (BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE)
+    made = plans(c, a, b, transpose_a, transpose_b, add, grid, (ROWS, WIDTH), blocks, panels, bias, relu, mask)
+    return Gemm.of(rectangle(), RECTANGLES, made, c, k, (a, b, scratch, bias, mask))

@@ -1,9 +1,8 @@
-"""What products of bfloat16 are made of: tiles of 16 by 16 words, a word being two numbers that follow each other along
-k, and instructions that multiply a tile by another: AMX's where the machine has it, avx512_bf16's elsewhere.
+"""The micro-kernels of the bfloat16 GEMM in LLVM IR: AMX's instructions where the machine has them, else avx512_bf16's.
 
-Of a, a tile has 16 rows of 16 words; of b, 16 words of 16 columns. A matrix in memory has the numbers of a word side by
-side (k is its inner axis) or one below the other (then two rows are interleaved), and its words stand as a tile wants
-them or turned.
+They multiply tiles of 16 by 16 words, a word being two numbers that follow each other along k. A tile of a has 16 rows
+of 16 words; one of b, 16 words of 16 columns. A matrix in memory has the numbers of a word side by side (k is its inner
+axis) or one below the other (then two rows are interleaved), and its words stand as a tile has them or transposed.
 """
 
 from __future__ import annotations
@@ -15,10 +14,19 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
 from tapeless.kernels.cpu.bfloat16 import emit_rounded, emit_upcast
-from tapeless.kernels.cpu.microkernels_float32 import INDEX, POINTER, WORD, declare, transposed_square
+from tapeless.kernels.cpu.instructions import instruction
+from tapeless.kernels.cpu.microkernels_float32 import (
+    INDEX,
+    POINTER,
+    WORD,
+    broadcast,
+    declare,
+    i64,
+    repeat,
+    transposed_square,
+)
 
 SIDE = 16  # of a tile, in words
 BYTES = SIDE * SIDE * 4
@@ -51,14 +59,10 @@ LANES = ir.VectorType(INDEX, 2 * SIDE)
 
 @cache
 def amx_permitted() -> bool:
-    """Whether this process may use AMX's registers, which from here on it may where the machine has them."""
+    """Ask the system for AMX's registers; returns whether this process may use them."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0)
-
-
-def _constant(number: int) -> Any:
-    return ir.Constant(WORD, number)
 
 
 def _byte(builder: Any, base: Any, offset: Any) -> Any:
@@ -66,14 +70,13 @@ def _byte(builder: Any, base: Any, offset: Any) -> Any:
 
 
 def _floats(builder: Any, place: Any, part: int) -> Any:
-    return builder.load(_byte(builder, place, _constant(part * SIDE * 4)), typ=FLOATS, align=4)
+    return builder.load(_byte(builder, place, i64(part * SIDE * 4)), typ=FLOATS, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
-    """16 by 16 words from rows that lie `apart` bytes and hold bfloat16, or `floats` that are rounded. Where numbers of
-    a word are side by side, a row behind `last` is read as that one."""
-    floats, interleaved, turning = floats.literal_value, interleaved.literal_value, turning.literal_value
+@instruction(types.void(uintp, uintp, intp, intp), literals=3)
+def pack_tile(builder, floats, interleaved, transposing, to, source, apart, last):
+    """to (16 words 16) from rows of bfloat16, or of `floats` that are rounded, which lie `apart` bytes. If a word's
+    numbers are side by side (not `interleaved`), a row behind `last` is read as that one."""
 
     def side_by_side(builder, place):
         if not floats:
@@ -89,210 +92,143 @@ def pack_tile(typing, floats, interleaved, turning, to, source, apart, last):
         second = two[1] or ir.Constant(two[0].type, ir.Undefined)
         return builder.shuffle_vector(two[0], second, ir.Constant(LANES, order))
 
-    def generate(context, builder, signature, arguments):
-        to, source, apart, last = arguments[3:]
-        to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
-        rows = []
-        for i in range(SIDE):
-            if interleaved:
-                places = [_byte(builder, source, builder.mul(_constant(2 * i + j), apart)) for j in range(2)]
-                rows.append(builder.bitcast(one_below_the_other(builder, places), WORDS))
-            else:
-                number = builder.select(builder.icmp_signed("<", _constant(i), last), _constant(i), last)
-                row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
-                rows.append(builder.bitcast(row, WORDS))
-        for i, row in enumerate(transposed_square(builder, rows) if turning else rows):
-            builder.store(row, _byte(builder, to, _constant(i * SIDE * 4)), align=4)
-        return context.get_dummy_value()
-
-    literals = [types.IntegerLiteral(each) for each in (floats, interleaved, turning)]
-    return types.void(*literals, uintp, uintp, intp, intp), generate
+    to, source = builder.inttoptr(to, POINTER), builder.inttoptr(source, POINTER)
+    rows = []
+    for i in range(SIDE):
+        if interleaved:
+            places = [_byte(builder, source, builder.mul(i64(2 * i + j), apart)) for j in range(2)]
+            rows.append(builder.bitcast(one_below_the_other(builder, places), WORDS))
+        else:
+            number = builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+            row = side_by_side(builder, _byte(builder, source, builder.mul(number, apart)))
+            rows.append(builder.bitcast(row, WORDS))
+    for i, row in enumerate(transposed_square(builder, rows) if transposing else rows):
+        builder.store(row, _byte(builder, to, i64(i * SIDE * 4)), align=4)
 
 
-@intrinsic
-def amx_begin(typing):
-    """All eight of AMX's registers hold 16 rows of 64 bytes."""
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(BYTE, 64))
-            room.align = 64
-        layout = [0] * 64
-        layout[0] = 1
-        for number in range(8):
-            layout[16 + 2 * number], layout[48 + number] = 64, SIDE
-        builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), room)
-        builder.call(declare(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [room])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+@instruction(types.void())
+def amx_begin(builder):
+    """Configure all eight of AMX's registers to hold 16 rows of 64 bytes."""
+    with builder.goto_entry_block():
+        memory = builder.alloca(ir.ArrayType(BYTE, 64))
+        memory.align = 64
+    layout = [0] * 64
+    layout[0] = 1
+    for number in range(8):
+        layout[16 + 2 * number], layout[48 + number] = 64, SIDE
+    builder.store(ir.Constant(ir.ArrayType(BYTE, 64), bytearray(layout)), memory)
+    builder.call(declare(builder, "llvm.x86.ldtilecfg", ir.VoidType(), [POINTER]), [memory])
 
 
-@intrinsic
-def amx_end(typing):
-    def generate(context, builder, signature, arguments):
-        builder.call(declare(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+@instruction(types.void())
+def amx_end(builder):
+    """Give AMX's registers back."""
+    builder.call(declare(builder, "llvm.x86.tilerelease", ir.VoidType(), []), [])
 
 
-@intrinsic
-def amx_tiles(typing, k, upper, lower, left, right, to, first):
-    """AMX: two tiles of a below each other times two of b side by side, k of each: 32 by 32 floats at `to`, which go on
-    from what is there unless these are the first."""
+@instruction(types.void(intp, uintp, uintp, uintp, uintp, uintp, intp))
+def amx_tiles(builder, k, upper, lower, left, right, to, first):
+    """AMX: to (32 32) += (upper; lower) @ (left, right), each k tiles; = if these are the `first`."""
+    panels = [builder.inttoptr(each, POINTER) for each in (upper, lower, left, right)]
+    to = builder.inttoptr(to, POINTER)
+    nothing = ir.VoidType()
+    zero = declare(builder, "llvm.x86.tilezero", nothing, [BYTE])
+    load = declare(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
+    multiply = declare(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
+    store = declare(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
+    register = [ir.Constant(BYTE, number) for number in range(8)]
+    places = [_byte(builder, to, i64(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)]
+    with builder.if_else(builder.icmp_signed("!=", first, i64(0))) as (begins, continues):
+        with begins:
+            for number in range(4):
+                builder.call(zero, [register[number]])
+        with continues:
+            for number in range(4):
+                builder.call(load, [register[number], places[number], i64(SIDE * 8)])
 
-    def generate(context, builder, signature, arguments):
-        k, *panels, to, first = arguments
-        panels = [builder.inttoptr(each, POINTER) for each in panels]
-        to = builder.inttoptr(to, POINTER)
-        nothing = ir.VoidType()
-        zero = declare(builder, "llvm.x86.tilezero", nothing, [BYTE])
-        load = declare(builder, "llvm.x86.tileloadd64", nothing, [BYTE, POINTER, WORD])
-        multiply = declare(builder, "llvm.x86.tdpbf16ps", nothing, [BYTE, BYTE, BYTE])
-        store = declare(builder, "llvm.x86.tilestored64", nothing, [BYTE, POINTER, WORD])
-        register = [ir.Constant(BYTE, number) for number in range(8)]
-        places = [
-            _byte(builder, to, _constant(number // 2 * SIDE * SIDE * 8 + number % 2 * SIDE * 4)) for number in range(4)
-        ]
-        with builder.if_else(builder.icmp_signed("!=", first, _constant(0))) as (begins, continues):
-            with begins:
-                for number in range(4):
-                    builder.call(zero, [register[number]])
-            with continues:
-                for number in range(4):
-                    builder.call(load, [register[number], places[number], _constant(SIDE * 8)])
-        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at = builder.phi(WORD)
-        at.add_incoming(_constant(0), before)
-        offset = builder.mul(at, _constant(BYTES))
+    def along(at, kept):
+        offset = builder.mul(at, i64(BYTES))
         for number, panel in enumerate(panels):
-            builder.call(load, [register[4 + number], _byte(builder, panel, offset), _constant(SIDE * 4)])
+            builder.call(load, [register[4 + number], _byte(builder, panel, offset), i64(SIDE * 4)])
         for number in range(4):
             builder.call(multiply, [register[number], register[4 + number // 2], register[6 + number % 2]])
-        following = builder.add(at, _constant(1))
-        at.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
-        builder.position_at_end(after)
-        for number in range(4):
-            builder.call(store, [register[number], places[number], _constant(SIDE * 8)])
-        return context.get_dummy_value()
+        return []
 
-    return types.void(intp, uintp, uintp, uintp, uintp, uintp, intp), generate
+    repeat(builder, k, [], along)
+    for number in range(4):
+        builder.call(store, [register[number], places[number], i64(SIDE * 8)])
 
 
-@intrinsic
-def avx512_half_tile(typing, k, a, left, right, to, first):
-    """avx512_bf16: eight rows of a tile of a times two tiles of b, k of each: 8 by 32 floats at `to`, which go on from
-    what is there unless these are the first."""
+@instruction(types.void(intp, uintp, uintp, uintp, uintp, intp))
+def avx512_half_tile(builder, k, a, left, right, to, first):
+    """avx512_bf16: to (8 32) += a (8 rows of a tile) @ (left, right), each k tiles; = if these are the `first`."""
+    a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
+    multiply = declare(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
+    places = [_byte(builder, to, i64(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
+    begins, before = builder.icmp_signed("!=", first, i64(0)), builder.block
+    with builder.if_then(builder.not_(begins)):
+        waiting, within = [builder.load(place, typ=FLOATS, align=4) for place in places], builder.block
+    old = [builder.phi(FLOATS) for _ in places]
+    for each, value in zip(old, waiting, strict=True):
+        each.add_incoming(ir.Constant(FLOATS, None), before)
+        each.add_incoming(value, within)
 
-    def generate(context, builder, signature, arguments):
-        k, a, left, right, to, first = arguments
-        a, left, right, to = (builder.inttoptr(each, POINTER) for each in (a, left, right, to))
-        multiply = declare(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, PAIRS, PAIRS])
-        places = [_byte(builder, to, _constant(number * SIDE * 4)) for number in range(2 * AT_ONCE)]
-        begins, before = builder.icmp_signed("!=", first, _constant(0)), builder.block
-        with builder.if_then(builder.not_(begins)):
-            waiting, within = [builder.load(place, typ=FLOATS, align=4) for place in places], builder.block
-        old = [builder.phi(FLOATS) for _ in places]
-        for each, value in zip(old, waiting, strict=True):
-            each.add_incoming(ir.Constant(FLOATS, None), before)
-            each.add_incoming(value, within)
-        before, loop, after = builder.block, builder.append_basic_block("along"), builder.append_basic_block("store")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at = builder.phi(WORD)
-        at.add_incoming(_constant(0), before)
-        sums = [builder.phi(FLOATS) for _ in range(2 * AT_ONCE)]
-        offset, values = builder.mul(at, _constant(BYTES)), list(sums)
-        nothing, lowest = ir.Constant(WORDS, ir.Undefined), ir.Constant(WORDS, None)
+    def along(at, sums):
+        offset, values = builder.mul(at, i64(BYTES)), list(sums)
         for word in range(SIDE):
-            b = [
-                builder.bitcast(
-                    builder.load(
-                        _byte(builder, panel, builder.add(offset, _constant(word * SIDE * 4))), typ=WORDS, align=4
-                    ),
-                    PAIRS,
-                )
-                for panel in (left, right)
-            ]
+            places = [_byte(builder, each, builder.add(offset, i64(word * SIDE * 4))) for each in (left, right)]
+            b = [builder.bitcast(builder.load(each, typ=WORDS, align=4), PAIRS) for each in places]
             for i in range(AT_ONCE):
-                place = _byte(builder, a, builder.add(offset, _constant((i * SIDE + word) * 4)))
-                one = builder.insert_element(nothing, builder.load(place, typ=INDEX, align=4), ir.Constant(INDEX, 0))
-                broadcast = builder.bitcast(builder.shuffle_vector(one, nothing, lowest), PAIRS)
+                place = _byte(builder, a, builder.add(offset, i64((i * SIDE + word) * 4)))
+                pair = broadcast(builder, builder.load(place, typ=INDEX, align=4), WORDS)
                 for j in range(2):
-                    values[2 * i + j] = builder.call(multiply, [values[2 * i + j], broadcast, b[j]])
-        following = builder.add(at, _constant(1))
-        at.add_incoming(following, loop)
-        for each, begun, value in zip(sums, old, values, strict=True):
-            each.add_incoming(begun, before)
-            each.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, k), loop, after)
-        builder.position_at_end(after)
-        for place, value in zip(places, values, strict=True):
-            builder.store(value, place, align=4)
-        return context.get_dummy_value()
+                    terms = [values[2 * i + j], builder.bitcast(pair, PAIRS), b[j]]
+                    values[2 * i + j] = builder.call(multiply, terms)
+        return values
 
-    return types.void(intp, uintp, uintp, uintp, uintp, intp), generate
+    values = repeat(builder, k, old, along)
+    for place, value in zip(places, values, strict=True):
+        builder.store(value, place, align=4)
 
 
-@intrinsic(prefer_literal=True)
-def store_rows(typing, narrow, add, tile, rows, columns, factor, bias, place, apart):
-    """A tile of 32 columns to where it belongs, as it is or rounded, written or added: factor · tile, plus a bias of
-    bfloat16 where there is one. Of every row, `apart` bytes from the one before, so many columns are there."""
-    narrow, add = narrow.literal_value, add.literal_value
+@instruction(types.void(uintp, intp, intp, types.float32, uintp, uintp, intp), literals=2)
+def store_rows(builder, rounded, add, tile, rows, columns, factor, bias, place, apart):
+    """place (rows columns) = factor · tile (rows 32) + bias (columns), of bfloat16, if it has an address; `rounded` to
+    bfloat16 or not, written or added. Rows lie `apart` bytes."""
+    tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
+    factor = broadcast(builder, factor, FLOATS)
+    columns = broadcast(builder, builder.trunc(columns, INDEX), LANES)
+    there = builder.icmp_signed("<", ir.Constant(LANES, list(range(2 * SIDE))), columns)
+    halves = [_half(builder, there, j) for j in range(2)]
+    shifts = [_loaded_where(builder, bias, j, halves[j]) for j in range(2)]
 
-    def generate(context, builder, signature, arguments):
-        tile, rows, columns, factor, bias, place, apart = arguments[2:]
-        tile, place = builder.inttoptr(tile, POINTER), builder.inttoptr(place, POINTER)
-        factor = _spread(builder, factor)
-        there = builder.icmp_signed("<", ir.Constant(LANES, list(range(2 * SIDE))), _spread_columns(builder, columns))
-        halves = [_half(builder, there, j) for j in range(2)]
-        shifts = [_loaded_where(builder, bias, j, halves[j]) for j in range(2)]
-        before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("stored")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at = builder.phi(WORD)
-        at.add_incoming(_constant(0), before)
-        source, to = (
-            _byte(builder, tile, builder.mul(at, _constant(2 * SIDE * 4))),
-            _byte(builder, place, builder.mul(at, apart)),
-        )
+    def row(at, kept):
+        source = _byte(builder, tile, builder.mul(at, i64(2 * SIDE * 4)))
+        to = _byte(builder, place, builder.mul(at, apart))
         values = []
         for j in range(2):
-            value = builder.load(_byte(builder, source, _constant(j * SIDE * 4)), typ=FLOATS, align=4)
+            value = builder.load(_byte(builder, source, i64(j * SIDE * 4)), typ=FLOATS, align=4)
             values.append(builder.fadd(builder.fmul(value, factor), shifts[j]))
-        if narrow:
+        if rounded:
             if add:
-                old = [
-                    _masked_load(builder, _byte(builder, to, _constant(j * SIDE * 2)), HALVES, halves[j])
-                    for j in range(2)
-                ]
-                values = [
-                    builder.fadd(emit_upcast(builder, each), value) for each, value in zip(old, values, strict=True)
-                ]
+                parts = [_byte(builder, to, i64(j * SIDE * 2)) for j in range(2)]
+                old = [_masked_load(builder, part, HALVES, halves[j]) for j, part in enumerate(parts)]
+                values = [builder.fadd(emit_upcast(builder, old[j]), values[j]) for j in range(2)]
             _masked_store(builder, to, rounded_pair(builder, *values), there)
-        else:
-            for j, value in enumerate(values):
-                part = _byte(builder, to, _constant(j * SIDE * 4))
-                if add:
-                    value = builder.fadd(_masked_load(builder, part, FLOATS, halves[j]), value)
-                _masked_store(builder, part, value, halves[j])
-        following = builder.add(at, _constant(1))
-        at.add_incoming(following, builder.block)
-        builder.cbranch(builder.icmp_signed("<", following, rows), loop, after)
-        builder.position_at_end(after)
-        return context.get_dummy_value()
+            return []
+        for j, value in enumerate(values):
+            part = _byte(builder, to, i64(j * SIDE * 4))
+            if add:
+                value = builder.fadd(_masked_load(builder, part, FLOATS, halves[j]), value)
+            _masked_store(builder, part, value, halves[j])
+        return []
 
-    literals = types.IntegerLiteral(narrow), types.IntegerLiteral(add)
-    return types.void(*literals, uintp, intp, intp, types.float32, uintp, uintp, intp), generate
+    repeat(builder, rows, [], row)
 
 
 def rounded_pair(builder: Any, low: Any, high: Any) -> Any:
     """32 floats as bfloat16, to the nearest even, by the processor: what is too small for a float32 that keeps its
-    digits becomes 0, as in the products themselves. NaN stays NaN."""
+    digits becomes 0, as in the multiplications. NaN stays NaN."""
     convert = declare(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", PAIRS, [FLOATS, FLOATS])
     return builder.bitcast(builder.call(convert, [high, low]), ir.VectorType(HALF, 2 * SIDE))
 
@@ -314,24 +250,11 @@ def _half(builder: Any, mask: Any, part: int) -> Any:
     return builder.shuffle_vector(mask, ir.Constant(mask.type, ir.Undefined), chosen)
 
 
-def _spread(builder: Any, number: Any) -> Any:
-    nothing = ir.Constant(FLOATS, ir.Undefined)
-    return builder.shuffle_vector(
-        builder.insert_element(nothing, number, ir.Constant(INDEX, 0)), nothing, ir.Constant(WORDS, None)
-    )
-
-
-def _spread_columns(builder: Any, columns: Any) -> Any:
-    nothing = ir.Constant(LANES, ir.Undefined)
-    one = builder.insert_element(nothing, builder.trunc(columns, INDEX), ir.Constant(INDEX, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(LANES, None))
-
-
 def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
     """16 of a bias, or zeros where it has no address: negative ones, which change nothing that they are added to."""
-    there, before = builder.icmp_unsigned("!=", bias, _constant(0)), builder.block
+    there, before = builder.icmp_unsigned("!=", bias, i64(0)), builder.block
     with builder.if_then(there):
-        place = _byte(builder, builder.inttoptr(bias, POINTER), _constant(part * SIDE * 2))
+        place = _byte(builder, builder.inttoptr(bias, POINTER), i64(part * SIDE * 2))
         loaded, within = emit_upcast(builder, _masked_load(builder, place, HALVES, mask)), builder.block
     found = builder.phi(FLOATS)
     found.add_incoming(ir.Constant(FLOATS, [-0.0] * SIDE), before)
@@ -339,34 +262,25 @@ def _loaded_where(builder: Any, bias: Any, part: int, mask: Any) -> Any:
     return found
 
 
-@intrinsic
-def load_bits(typing, floats, place, index):
+@instruction(intp(intp, uintp, intp))
+def load_bits(builder, floats, place, index):
     """The bits of a bfloat16, or of a float32 that is rounded to one."""
-
-    def generate(context, builder, signature, arguments):
-        floats, place, index = arguments
-        place = builder.inttoptr(place, POINTER)
-        with builder.if_else(builder.icmp_signed("!=", floats, _constant(0))) as (wide, narrow):
-            with wide:
-                value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
-                rounded, first = emit_rounded(builder, value), builder.block
-            with narrow:
-                kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
-                second = builder.block
-        found = builder.phi(HALF)
-        found.add_incoming(rounded, first)
-        found.add_incoming(kept, second)
-        return builder.zext(found, WORD)
-
-    return intp(intp, uintp, intp), generate
+    place = builder.inttoptr(place, POINTER)
+    with builder.if_else(builder.icmp_signed("!=", floats, i64(0))) as (rounds, keeps):
+        with rounds:
+            value = builder.load(builder.gep(place, [index], source_etype=FLOAT), typ=FLOAT, align=4)
+            rounded, first = emit_rounded(builder, value), builder.block
+        with keeps:
+            kept = builder.load(builder.gep(place, [index], source_etype=HALF), typ=HALF, align=2)
+            second = builder.block
+    found = builder.phi(HALF)
+    found.add_incoming(rounded, first)
+    found.add_incoming(kept, second)
+    return builder.zext(found, WORD)
 
 
-@intrinsic
-def store_word(typing, place, index, value):
-    def generate(context, builder, signature, arguments):
-        place, index, value = arguments
-        to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)
-        builder.store(builder.trunc(value, INDEX), to, align=4)
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+@instruction(types.void(uintp, intp, intp))
+def store_word(builder, place, index, value):
+    """Store the 32-bit word with this index."""
+    to = builder.gep(builder.inttoptr(place, POINTER), [index], source_etype=INDEX)
+    builder.store(builder.trunc(value, INDEX), to, align=4)

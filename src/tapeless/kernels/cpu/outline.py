@@ -26,7 +26,7 @@ from tapeless.kernels.cpu.vector import EXACT, WITHIN
 
 PARALLEL_FOR = "tapeless_parallel_for"  # the symbol under which machine code finds `pool.parallel_for`
 OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
-SHARE, THREADS, BEGIN, END = "tapeless_share", "tapeless_threads", "tapeless_begin", "tapeless_end"
+PARALLEL, THREADS, BEGIN, END = "tapeless_parallel", "tapeless_threads", "tapeless_begin", "tapeless_end"
 WORD, STATUS = ir.IntType(64), ir.IntType(32)
 
 
@@ -36,7 +36,7 @@ def outlined(function: Callable[..., None]) -> Callable[..., None]:
     parts = _outline(tree)
     tree.args.args.append(ast.arg(THREADS))
     module = ast.fix_missing_locations(ast.Module([*parts, tree], []))
-    scope = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, SHARE: share}
+    scope = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, PARALLEL: run_in_parallel}
     for code in compile(module, function.__code__.co_filename, "exec").co_consts:
         if isinstance(code, CodeType):
             scope[code.co_name] = FunctionType(code, scope, code.co_name)
@@ -84,7 +84,7 @@ def _outline(tree: ast.FunctionDef) -> list[ast.FunctionDef]:
         assert isinstance(loop.iter, ast.Call)
         values = ast.Tuple([ast.Name(each, ast.Load()) for each in taken], ast.Load())
         arguments = [ast.Name(name, ast.Load()), loop.iter.args[0], ast.Name(THREADS, ast.Load()), values]
-        call = ast.Expr(ast.Call(ast.Name(SHARE, ast.Load()), arguments, []))
+        call = ast.Expr(ast.Call(ast.Name(PARALLEL, ast.Load()), arguments, []))
         _replace(tree, loop, ast.copy_location(call, loop))
     return parts
 
@@ -165,8 +165,8 @@ class _Reads:
 
 
 @intrinsic
-def share(typing, part, count, threads, values):
-    """Runs `part(begin, end, *values)` for the parts from 0 to `count`, in ranges on so many threads."""
+def run_in_parallel(typing, part, count, threads, values):
+    """Run `part(begin, end, *values)` for the parts from 0 to `count`, in ranges on so many threads."""
     dispatcher, kinds = part.dispatcher, (intp, intp, *(types.unliteral(each) for each in values))
 
     def generate(context, builder, signature, arguments):

@@ -1,12 +1,13 @@
-"""Threads of our own, which share the parts of a kernel's parallel loop.
+"""The thread pool on which the parallel loops of kernels run.
 
-`outline.py` makes of such a loop a function that runs a range of its parts. Of n threads, the one that calls among
-them, each has a range, and what another has not begun yet the caller takes as well, so that a thread that is slow to
-wake delays nobody. Two callers at once: the second does all of its parts by itself. Which thread takes a part changes
-no bit of it; a loop whose parts pass a sum on is refused.
+`outline.py` turns a loop over parts into a function that runs a range of them. The caller cuts the parts into one range
+for each thread, itself among them, and enqueues a range by writing a new generation number for its worker. A worker
+claims its range by compare-and-swap. The caller then claims whatever is not claimed yet, so that a worker that is slow
+to wake delays nothing. If the pool is in use, a second caller runs all of its parts by itself. Which thread runs a part
+changes no bit of it; a loop whose parts pass a sum on is refused.
 
-A thread looks out for work for about a millisecond and then sleeps. Where MKL's products serve, the loops go on the
-threads of its OpenMP, because two pools that look out for work take the cores from each other.
+An idle worker spins for about a millisecond and then sleeps on a condition variable. Where MKL's GEMM serves, loops run
+on the threads of its OpenMP instead, because two pools that spin take the cores from each other.
 """
 
 from __future__ import annotations
@@ -22,295 +23,264 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
 from numba import intp, types, uintp
-from numba.extending import intrinsic
 
 from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import declare
 from tapeless.kernels.cpu.outline import PARALLEL_FOR
 from tapeless.kernels.cpu.vector import inlined
 
-MOST = 256  # threads
-LOOKING = 30_000  # times a thread looks for work before it sleeps: about a millisecond
-PATIENCE = 2_000  # times a caller looks whether another is done before it lets other processes have the core
-SYMBOL = "tapeless_pool"  # by which the functions below find the words
+MAX_THREADS = 256
+SPIN_LIMIT = 30_000  # times that an idle worker looks for work before it sleeps: about a millisecond
+YIELD_AFTER = 2_000  # times that a caller looks whether a worker is done before it yields the core
+SYMBOL = "tapeless_pool"  # the address of the pool's words, in machine code
 WORD, STATUS = ir.IntType(64), ir.IntType(32)
 
-# Words of the pool, in lines of 128 bytes, so that nobody waits for a neighbour's: who is in charge; what all only
-# read; the loop that is being done; and for each thread what it is told and tells, its lock and what it sleeps on.
+# Words of the pool, in lines of 128 bytes, so that no thread waits for a neighbour's cache line: whether a caller has
+# the pool, and its generation; addresses that are only read; the loop that is run; and for each thread the generation
+# that is enqueued, claimed and done, whether it sleeps, its mutex and its condition variable.
 LINE = 16
-BUSY, ROUND = 0, 1
-OTHERS, LOCK, UNLOCK, WAIT, WAKE, YIELD, OPENMP, OMP_RANGE, OMP_NUMBER, OMP_THREADS = range(LINE, LINE + 10)
-FUNCTION, VALUES, COUNT, SHARERS = range(2 * LINE, 2 * LINE + 4)
-FIRST = 3 * LINE
-TOLD, BEGUN, DONE, ASLEEP, MUTEX, SLEEP, OF_EACH = 0, 1, 2, 3, LINE, 2 * LINE, 3 * LINE
+BUSY, GENERATION = 0, 1
+WORKERS, LOCK, UNLOCK, WAIT, SIGNAL, YIELD, OPENMP, OMP_RANGE, OMP_NUMBER, OMP_THREADS = range(LINE, LINE + 10)
+FUNCTION, ARGUMENTS, PARTS, RANGES = range(2 * LINE, 2 * LINE + 4)
+FIRST_THREAD = 3 * LINE
+ENQUEUED, CLAIMED, DONE, SLEEPING, MUTEX, CONDITION, THREAD_WORDS = 0, 1, 2, 3, LINE, 2 * LINE, 3 * LINE
 
 
-@intrinsic
-def _pool(typing):
-    def generate(context, builder, signature, arguments):
-        words = builder.module.globals.get(SYMBOL) or ir.GlobalVariable(builder.module, WORD, SYMBOL)
-        return builder.ptrtoint(words, WORD)
-
-    return types.uintp(), generate
+@instruction(types.uintp())
+def _pool_address(builder):
+    words = builder.module.globals.get(SYMBOL) or ir.GlobalVariable(builder.module, WORD, SYMBOL)
+    return builder.ptrtoint(words, WORD)
 
 
-def _place(builder: Any, base: Any, index: Any) -> Any:
+def _pointer(builder: Any, base: Any, index: Any) -> Any:
     return builder.inttoptr(builder.add(base, builder.mul(index, ir.Constant(WORD, 8))), WORD.as_pointer())
 
 
-@intrinsic
-def _seen(typing, base, index):
-    """A word as the last thread that wrote it has left it."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load_atomic(_place(builder, *arguments), "seq_cst", 8, typ=WORD)
-
-    return intp(uintp, intp), generate
+@instruction(intp(uintp, intp))
+def _load_atomic(builder, base, index):
+    """A word, as the last thread that stored it left it."""
+    return builder.load_atomic(_pointer(builder, base, index), "seq_cst", 8, typ=WORD)
 
 
-@intrinsic
-def _tell(typing, base, index, value):
-    def generate(context, builder, signature, arguments):
-        builder.store_atomic(arguments[2], _place(builder, *arguments[:2]), "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+@instruction(types.void(uintp, intp, intp))
+def _store_atomic(builder, base, index, value):
+    builder.store_atomic(value, _pointer(builder, base, index), "seq_cst", 8)
 
 
-@intrinsic
-def _read(typing, base, index):
-    """A word that nobody writes meanwhile."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.load(_place(builder, *arguments), typ=WORD)
-
-    return intp(uintp, intp), generate
+@instruction(intp(uintp, intp))
+def _load(builder, base, index):
+    """A word that no thread stores meanwhile."""
+    return builder.load(_pointer(builder, base, index), typ=WORD)
 
 
-@intrinsic
-def _write(typing, base, index, value):
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[2], _place(builder, *arguments[:2]))
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp), generate
+@instruction(types.void(uintp, intp, intp))
+def _store(builder, base, index, value):
+    builder.store(value, _pointer(builder, base, index))
 
 
-@intrinsic
-def _taken(typing, base, index, before, after):
-    """Whether it was this thread that changed the word."""
-
-    def generate(context, builder, signature, arguments):
-        place = _place(builder, *arguments[:2])
-        pair = builder.cmpxchg(place, arguments[2], arguments[3], "seq_cst", "seq_cst")
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(uintp, intp, intp, intp), generate
+@instruction(types.boolean(uintp, intp, intp, intp))
+def _compare_and_swap(builder, base, index, before, after):
+    """Store `after` in a word that holds `before`; returns whether it did."""
+    place = _pointer(builder, base, index)
+    pair = builder.cmpxchg(place, before, after, "seq_cst", "seq_cst")
+    return builder.extract_value(pair, 1)
 
 
-@intrinsic
-def _breathe(typing):
-    """Between two looks at the same word."""
-
-    def generate(context, builder, signature, arguments):
-        if builder.module.triple.startswith("x86_64"):
-            builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
-        elif builder.module.triple.startswith(("aarch64", "arm64")):
-            builder.call(declare(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+@instruction(types.void())
+def _pause(builder):
+    """The processor's hint for a spin loop."""
+    if builder.module.triple.startswith("x86_64"):
+        builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+    elif builder.module.triple.startswith(("aarch64", "arm64")):
+        builder.call(declare(builder, "llvm.aarch64.isb", ir.VoidType(), [STATUS]), [ir.Constant(STATUS, 15)])
 
 
-@intrinsic
-def _call(typing, address, first, second):
-    """A function of the system's, of which it does not matter what it returns."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(STATUS, [WORD, WORD])
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(uintp, uintp, uintp), generate
+@instruction(types.void(uintp, uintp, uintp))
+def _call(builder, address, first, second):
+    """Call a function of the system's, and ignore what it returns."""
+    kind = ir.FunctionType(STATUS, [WORD, WORD])
+    builder.call(builder.inttoptr(address, kind.as_pointer()), [first, second])
 
 
-@intrinsic
-def _run(typing, function, begin, end, values):
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * 3)
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(uintp, intp, intp, uintp), generate
+@instruction(types.void(uintp, intp, intp, uintp))
+def _call_range(builder, function, begin, end, values):
+    kind = ir.FunctionType(ir.VoidType(), [WORD] * 3)
+    builder.call(builder.inttoptr(function, kind.as_pointer()), [begin, end, values])
 
 
-@intrinsic
-def _asked(typing, address):
-    """What a function without arguments returns, an int."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(STATUS, [])
-        return builder.sext(builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), []), WORD)
-
-    return intp(uintp), generate
+@instruction(intp(uintp))
+def _call_int(builder, address):
+    """The int that a function without arguments returns."""
+    kind = ir.FunctionType(STATUS, [])
+    return builder.sext(builder.call(builder.inttoptr(address, kind.as_pointer()), []), WORD)
 
 
-@intrinsic
-def _on_openmp(typing, address, function, loop, threads):
+@instruction(types.void(uintp, uintp, uintp, intp))
+def _openmp_parallel(builder, address, function, loop, threads):
     """`GOMP_parallel`, which every OpenMP has: each of its threads calls the function with the loop."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [WORD, WORD, STATUS, STATUS])
-        address, function, loop, threads = arguments
-        called = builder.inttoptr(address, kind.as_pointer())
-        builder.call(called, [function, loop, builder.trunc(threads, STATUS), ir.Constant(STATUS, 0)])
-        return context.get_dummy_value()
-
-    return types.void(uintp, uintp, uintp, intp), generate
+    kind = ir.FunctionType(ir.VoidType(), [WORD, WORD, STATUS, STATUS])
+    called = builder.inttoptr(address, kind.as_pointer())
+    builder.call(called, [function, loop, builder.trunc(threads, STATUS), ir.Constant(STATUS, 0)])
 
 
-@intrinsic
-def _space(typing):
-    """Where the three words of a loop that OpenMP's threads run are noted."""
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(WORD, 3))
-        return builder.ptrtoint(room, WORD)
-
-    return types.uintp(), generate
+@instruction(types.uintp())
+def _stack_words(builder):
+    """The address of three words on the stack, for a loop that OpenMP's threads run."""
+    with builder.goto_entry_block():
+        words = builder.alloca(ir.ArrayType(WORD, 3))
+    return builder.ptrtoint(words, WORD)
 
 
 @inlined
-def _run_range(function, values, count, number, threads_for):
-    """The range that is this thread's."""
-    begin, end = count * number // threads_for, count * (number + 1) // threads_for
+def _run_range(function, values, parts, number, ranges):
+    """Run range `number` of the `ranges` that the parts are cut into."""
+    begin, end = parts * number // ranges, parts * (number + 1) // ranges
     if begin < end:
-        _run(uintp(function), intp(begin), intp(end), uintp(values))
+        _call_range(uintp(function), intp(begin), intp(end), uintp(values))
 
 
 @inlined
-def _run_range_of(pool, number):
-    count, threads_for = _read(pool, intp(COUNT)), _read(pool, intp(SHARERS))
-    _run_range(_read(pool, intp(FUNCTION)), _read(pool, intp(VALUES)), count, number, threads_for)
+def _run_own_range(pool, number):
+    """Run range `number` of the loop that is enqueued."""
+    parts, ranges = _load(pool, intp(PARTS)), _load(pool, intp(RANGES))
+    _run_range(_load(pool, intp(FUNCTION)), _load(pool, intp(ARGUMENTS)), parts, number, ranges)
 
 
 @inlined
-def _took(own, told):
-    """Whether this thread is the one that does the part which it, or another, was told of."""
-    before = _seen(own, intp(BEGUN))
-    return before < told and _taken(own, intp(BEGUN), before, told)
+def _thread_words(pool, number):
+    return pool + uintp(8 * (FIRST_THREAD + number * THREAD_WORDS))
 
 
 @inlined
-def _sleep_until_told(pool, own, heard):
-    """The lock is held from the last look on, so that nobody can tell unheard."""
-    lock = own + uintp(8 * MUTEX)
-    _call(uintp(_read(pool, intp(LOCK))), lock, uintp(0))
-    _tell(own, intp(ASLEEP), intp(1))
-    while _seen(own, intp(TOLD)) == heard:
-        _call(uintp(_read(pool, intp(WAIT))), own + uintp(8 * SLEEP), lock)
-    _tell(own, intp(ASLEEP), intp(0))
-    _call(uintp(_read(pool, intp(UNLOCK))), lock, uintp(0))
+def _claim(own, generation):
+    """Whether this caller claimed the range that was enqueued for a thread with this generation."""
+    before = _load_atomic(own, intp(CLAIMED))
+    return before < generation and _compare_and_swap(own, intp(CLAIMED), before, generation)
+
+
+@inlined
+def _sleep_until_enqueued(pool, own, seen):
+    """The mutex is held from the last look on, so that no range is enqueued unnoticed."""
+    mutex = own + uintp(8 * MUTEX)
+    _call(uintp(_load(pool, intp(LOCK))), mutex, uintp(0))
+    _store_atomic(own, intp(SLEEPING), intp(1))
+    while _load_atomic(own, intp(ENQUEUED)) == seen:
+        _call(uintp(_load(pool, intp(WAIT))), own + uintp(8 * CONDITION), mutex)
+    _store_atomic(own, intp(SLEEPING), intp(0))
+    _call(uintp(_load(pool, intp(UNLOCK))), mutex, uintp(0))
 
 
 @inlined
 def _wake(pool, own):
-    lock = own + uintp(8 * MUTEX)
-    _call(uintp(_read(pool, intp(LOCK))), lock, uintp(0))
-    _call(uintp(_read(pool, intp(WAKE))), own + uintp(8 * SLEEP), uintp(0))
-    _call(uintp(_read(pool, intp(UNLOCK))), lock, uintp(0))
+    mutex = own + uintp(8 * MUTEX)
+    _call(uintp(_load(pool, intp(LOCK))), mutex, uintp(0))
+    _call(uintp(_load(pool, intp(SIGNAL))), own + uintp(8 * CONDITION), uintp(0))
+    _call(uintp(_load(pool, intp(UNLOCK))), mutex, uintp(0))
 
 
-def work(number):
-    """What a thread does, for ever."""
-    pool = _pool()
-    own = pool + uintp(8 * (FIRST + number * OF_EACH))
-    heard, looks = intp(0), 0
+def worker_loop(number):
+    """The loop of worker `number`, which never returns: run what is enqueued, spin, sleep."""
+    pool = _pool_address()
+    own = _thread_words(pool, number)
+    seen, spins = intp(0), 0
     while True:
-        told = _seen(own, intp(TOLD))
-        if told != heard:
-            heard, looks = told, 0
-            if _took(own, told):
-                _run_range_of(pool, number)
-                _tell(own, intp(DONE), told)
-        elif looks < LOOKING:
-            looks += 1
-            _breathe()
+        generation = _load_atomic(own, intp(ENQUEUED))
+        if generation != seen:
+            seen, spins = generation, 0
+            if _claim(own, generation):
+                _run_own_range(pool, number)
+                _store_atomic(own, intp(DONE), generation)
+        elif spins < SPIN_LIMIT:
+            spins += 1
+            _pause()
         else:
-            looks = 0
-            _sleep_until_told(pool, own, heard)
+            spins = 0
+            _sleep_until_enqueued(pool, own, seen)
 
 
 def openmp_range(loop):
-    """What a thread of OpenMP's does with a loop."""
-    pool = _pool()
-    number, threads_for = _asked(uintp(_read(pool, intp(OMP_NUMBER)))), _asked(uintp(_read(pool, intp(OMP_THREADS))))
-    _run_range(_read(loop, intp(0)), _read(loop, intp(1)), _read(loop, intp(2)), number, threads_for)
+    """The range of one of OpenMP's threads. `loop`: the address of a function, its values and how many parts it has."""
+    pool = _pool_address()
+    number = _call_int(uintp(_load(pool, intp(OMP_NUMBER))))
+    ranges = _call_int(uintp(_load(pool, intp(OMP_THREADS))))
+    _run_range(_load(loop, intp(0)), _load(loop, intp(1)), _load(loop, intp(2)), number, ranges)
 
 
-def parallel_for(function, values, count, threads):
-    """Runs `function(begin, end, values)` on ranges that are all parts from 0 to `count`, on so many threads."""
-    pool = _pool()
-    openmp = uintp(_seen(pool, intp(OPENMP)))
-    if openmp and min(threads, count) > 1:
-        loop = _space()
-        _write(loop, intp(0), intp(function))
-        _write(loop, intp(1), intp(values))
-        _write(loop, intp(2), count)
-        _on_openmp(openmp, uintp(_read(pool, intp(OMP_RANGE))), loop, min(threads, count))
+def parallel_for(function, values, parts, threads):
+    """Run `function(begin, end, values)` on ranges that together are all parts from 0 on, on up to so many threads.
+
+    function: the address of code; values: the address that it is handed."""
+    pool = _pool_address()
+    openmp = uintp(_load_atomic(pool, intp(OPENMP)))
+    if openmp and min(threads, parts) > 1:
+        loop = _stack_words()
+        _store(loop, intp(0), intp(function))
+        _store(loop, intp(1), intp(values))
+        _store(loop, intp(2), parts)
+        _openmp_parallel(openmp, uintp(_load(pool, intp(OMP_RANGE))), loop, min(threads, parts))
         return
-    others = min(_seen(pool, intp(OTHERS)), threads - 1, count - 1)
-    if others < 1 or not _taken(pool, intp(BUSY), intp(0), intp(1)):
-        _run(function, intp(0), count, values)
+    workers = min(_load_atomic(pool, intp(WORKERS)), threads - 1, parts - 1)
+    if workers < 1 or not _compare_and_swap(pool, intp(BUSY), intp(0), intp(1)):
+        _call_range(function, intp(0), parts, values)
         return
-    told = _read(pool, intp(ROUND)) + 1
-    _write(pool, intp(ROUND), intp(told))
-    _write(pool, intp(FUNCTION), intp(function))
-    _write(pool, intp(VALUES), intp(values))
-    _write(pool, intp(COUNT), count)
-    _write(pool, intp(SHARERS), intp(others + 1))
-    for number in range(1, others + 1):
-        own = pool + uintp(8 * (FIRST + number * OF_EACH))
-        _tell(own, intp(TOLD), intp(told))
-        if _seen(own, intp(ASLEEP)):
+    generation = _load(pool, intp(GENERATION)) + 1
+    _store(pool, intp(GENERATION), intp(generation))
+    _store(pool, intp(FUNCTION), intp(function))
+    _store(pool, intp(ARGUMENTS), intp(values))
+    _store(pool, intp(PARTS), parts)
+    _store(pool, intp(RANGES), intp(workers + 1))
+    _enqueue(pool, workers, intp(generation))
+    for number in range(workers + 1):  # range 0 is the caller's, and so is each that no worker has claimed yet
+        own = _thread_words(pool, number)
+        if number == 0 or _claim(own, intp(generation)):
+            _run_own_range(pool, number)
+            _store_atomic(own, intp(DONE), intp(generation))
+    _wait_until_done(pool, workers, intp(generation))
+    _store_atomic(pool, intp(BUSY), intp(0))
+
+
+@inlined
+def _enqueue(pool, workers, generation):
+    """Hand each worker the range with its number, and wake it if it sleeps."""
+    for number in range(1, workers + 1):
+        own = _thread_words(pool, number)
+        _store_atomic(own, intp(ENQUEUED), generation)
+        if _load_atomic(own, intp(SLEEPING)):
             _wake(pool, own)
-    # Whatever another thread has not begun when the caller comes by, the caller does.
-    for number in range(others + 1):
-        own = pool + uintp(8 * (FIRST + number * OF_EACH))
-        if number == 0 or _took(own, intp(told)):
-            _run_range_of(pool, number)
-            _tell(own, intp(DONE), intp(told))
-    for number in range(1, others + 1):
-        own, looks = pool + uintp(8 * (FIRST + number * OF_EACH)), 0
-        while _seen(own, intp(DONE)) != told:
-            looks += 1
-            if looks < PATIENCE:
-                _breathe()
+
+
+@inlined
+def _wait_until_done(pool, workers, generation):
+    for number in range(1, workers + 1):
+        own, spins = _thread_words(pool, number), 0
+        while _load_atomic(own, intp(DONE)) != generation:
+            spins += 1
+            if spins < YIELD_AFTER:
+                _pause()
             else:
-                _call(uintp(_read(pool, intp(YIELD))), uintp(0), uintp(0))
-    _tell(pool, intp(BUSY), intp(0))
+                _call(uintp(_load(pool, intp(YIELD))), uintp(0), uintp(0))
 
 
 SYSTEM = {
     LOCK: "pthread_mutex_lock",
     UNLOCK: "pthread_mutex_unlock",
     WAIT: "pthread_cond_wait",
-    WAKE: "pthread_cond_signal",
+    SIGNAL: "pthread_cond_signal",
     YIELD: "sched_yield",
 }
-HAS_BFLOAT16 = sys.platform != "win32"
-_made = np.zeros(FIRST + MOST * OF_EACH + LINE, np.int64)
-_words = _made[-_made.ctypes.data % (8 * LINE) // 8 :]
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_made))  # the threads look at it for as long as there is a process
+HAS_THREADS = sys.platform != "win32"
+_memory = np.zeros(FIRST_THREAD + MAX_THREADS * THREAD_WORDS + LINE, np.int64)
+_words = _memory[-_memory.ctypes.data % (8 * LINE) // 8 :]
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_memory))  # workers read it for as long as the process runs
 _starting = threading.Lock()
 
 
 @cache
 def register() -> Any:
-    """Compiles `parallel_for`, which the machine code of kernels asks for by name when it is loaded."""
+    """Compile `parallel_for` and register it under the name that the machine code of kernels is linked to."""
     llvm.add_symbol(SYMBOL, _words.ctypes.data)
-    if HAS_BFLOAT16:
+    if HAS_THREADS:
         system = ctypes.CDLL(None)
         for place, name in SYSTEM.items():
             _words[place] = _address(system, name)
@@ -322,7 +292,7 @@ def register() -> Any:
 @cache
 def _worker() -> Any:
     register()
-    return c_function(types.void(intp), work)
+    return c_function(types.void(intp), worker_loop)
 
 
 @cache
@@ -337,29 +307,29 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def start(count: int) -> None:
-    """As many threads as are wanted, the caller's among them. Where the system gives us fewer, those do the loops."""
-    if not HAS_BFLOAT16 or _words[OTHERS] >= count - 1:
+    """Start workers up to so many threads, the caller's among them. If the system starts fewer, those run the loops."""
+    if not HAS_THREADS or _words[WORKERS] >= count - 1:
         return
     worker = _worker()
     system = ctypes.CDLL(None)
     with _starting:
-        for number in range(int(_words[OTHERS]) + 1, min(count, MOST)):
-            own = _words[FIRST + number * OF_EACH :][:OF_EACH]
+        for number in range(int(_words[WORKERS]) + 1, min(count, MAX_THREADS)):
+            own = _words[FIRST_THREAD + number * THREAD_WORDS :][:THREAD_WORDS]
             own[:] = 0
             system.pthread_mutex_init(ctypes.c_void_p(own[MUTEX:].ctypes.data), None)
-            system.pthread_cond_init(ctypes.c_void_p(own[SLEEP:].ctypes.data), None)
-            # Counted first: an interrupt can come after it has begun, and it must not be begun twice. One that is
-            # counted and not there delays nobody.
-            _words[OTHERS] = number
+            system.pthread_cond_init(ctypes.c_void_p(own[CONDITION:].ctypes.data), None)
+            # Counted first: an interrupt can come after the start, and no worker may be started twice. A worker that
+            # is counted and not there delays nothing.
+            _words[WORKERS] = number
             try:
                 threading.Thread(target=worker.ctypes, args=(number,), name=f"tapeless-{number}", daemon=True).start()
             except RuntimeError:
-                _words[OTHERS] = number - 1
+                _words[WORKERS] = number - 1
                 return
 
 
 def use_openmp(library: ctypes.CDLL | None) -> None:
-    """From here on loops are run by this OpenMP's threads, or by ours."""
+    """Run loops on this OpenMP's threads from now on, or on our own (None)."""
     if library is not None:
         _words[OMP_RANGE] = _openmp_range()
         _words[OMP_NUMBER] = _address(library, "omp_get_thread_num")
@@ -368,10 +338,10 @@ def use_openmp(library: ctypes.CDLL | None) -> None:
 
 
 def _after_fork() -> None:
-    """In the child nobody is there but the thread that forked; others may have held the locks."""
+    """A child has no thread but the one that forked; others may have held the locks."""
     global _starting
     _starting = threading.Lock()
-    _words[BUSY] = _words[ROUND] = _words[OTHERS] = 0
+    _words[BUSY] = _words[GENERATION] = _words[WORKERS] = 0
 
 
 if hasattr(os, "register_at_fork"):

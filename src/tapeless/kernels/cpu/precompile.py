@@ -1,8 +1,8 @@
-"""Compiling on several cores: other processes of ours compile a share of the kernels into the cache on disk.
+"""Compiling kernels on several cores: helper processes compile some of them into the cache on disk.
 
 Numba compiles one function at a time in a process. So kernels that are missing are first all found, then taken one by
 one by this process and by as many others as there are further cores, and read from disk here. A process that fails, or
-cannot write, costs nothing but its share: what it did not leave on disk is compiled here.
+cannot write, costs nothing but its kernels: what it did not leave on disk is compiled here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from numba import types
 
 from tapeless.kernels.cpu import dispatch
-from tapeless.kernels.cpu.bfloat16 import NARROW
+from tapeless.kernels.cpu.bfloat16 import BFLOAT16
 from tapeless.kernels.cpu.cache import KernelCache
 from tapeless.kernels.cpu.compile import Kernel, Missing, collecting, progress
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
@@ -46,26 +46,26 @@ DTYPES = {
         types.int64,
         types.uint64,
         types.boolean,
-        NARROW,
+        BFLOAT16,
     )
 }
 
 
-def compile_all(make: Callable[[], T]) -> T:
-    """What `make` makes, after the kernels that it binds have been compiled on all cores."""
+def compile_all(bind: Callable[[], T]) -> T:
+    """Return what `bind` returns, after the kernels that it binds have been compiled on all cores."""
     with collecting() as missing:
-        made = make()
+        bound = bind()
     if not missing:
-        return made
+        return bound
     _compile(list(missing))
-    return make()
+    return bind()
 
 
 def _compile(missing: list[Missing]) -> None:
     waiting, total = deque(missing), len(missing)
     progress(0, total)
-    share = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
-    others = min(dispatch.cores() - 1, len(share) // FEWEST) if _interpreter() else 0
+    shared = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
+    others = min(dispatch.cores() - 1, len(shared) // FEWEST) if _interpreter() else 0
     alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
     helpers = [_Helper(waiting) for _ in range(others if alone else 0)]
     try:
@@ -160,7 +160,7 @@ class _Helper(threading.Thread):
 
 
 def _described(missing: Missing) -> list[Any] | None:
-    """As another process can be told of it."""
+    """A kernel and its types as JSON, for another process; None if they cannot be described."""
     kernel, kinds = missing
     function = kernel.function
     # Not imported: the main thread may be in the middle of that, and wait for this one.
@@ -188,8 +188,8 @@ def _type_of(described: Any) -> Any:
 
 
 def serve() -> None:
-    """What a helper does: a kernel for each line that it is told, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it is interrupted, and then tells it no more
+    """The loop of a helper process: compile the kernel that each line of input describes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent is interrupted, and then sends no more
     print("ready", flush=True)
     for line in sys.stdin:
         module, name, kinds = json.loads(line)

@@ -1,4 +1,4 @@
-"""How large the numbers of an array are, in one pass, and which way two go: what a recorded step keeps."""
+"""Statistics of arrays, in one pass: what a recorded step keeps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ INFINITY = 0x7F800000  # the bits of float32's; what lies above them is NaN
 
 
 def bind_statistics(out, values) -> Native:
-    """Of float32: root mean square, share of zeros, largest magnitude, all three of what is finite, and how many are
-    not. Always on one thread: memory is what it waits for, and the sum has one order."""
+    """out (4) = of values (N), in float32: root mean square, fraction of zeros and largest magnitude of those that are
+    finite, and how many are not. Always on one thread: memory is what it waits for, and the sum has one order."""
     return STATISTICS.bind(0, out, values, values.view(np.int32))
 
 
@@ -41,19 +41,19 @@ def measure_sizes(out, x, bits):
 STATISTICS = Kernel(measure_sizes)
 
 
-def bind_beside(out, highway, branch) -> Native:
-    """Of float32: the root mean square of a branch, that of the highway it joins, and the cosine between the two."""
-    return BESIDE.bind(0, out, highway, branch)
+def bind_beside(out, stream, branch) -> Native:
+    """out (3) = the root mean square of a branch (N), that of the residual stream it joins (N), and their cosine."""
+    return BESIDE.bind(0, out, stream, branch)
 
 
-def beside(out, highway, branch):
+def beside(out, stream, branch):
     own, other, both = 0.0, 0.0, 0.0
-    for i in range(highway.size):
-        there, joins = float64(highway[i]), float64(branch[i])
+    for i in range(stream.size):
+        there, joins = float64(stream[i]), float64(branch[i])
         own = plus(own, there * there)
         other = plus(other, joins * joins)
         both = plus(both, there * joins)
-    count = max(1, highway.size)
+    count = max(1, stream.size)
     lengths = sqrt(own) * sqrt(other)
     out[0] = sqrt(other / count)
     out[1] = sqrt(own / count)

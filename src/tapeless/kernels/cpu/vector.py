@@ -11,8 +11,8 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 from numba import float32, int32, njit
-from numba.extending import intrinsic
 
+from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.numba_internals import config
 
 EXACT = {"contract"}
@@ -20,11 +20,11 @@ WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # of functions 
 HELPER = {"forceinline": True, **WITHIN}
 
 
-def whole_registers(told: str | None, host: dict[str, bool]) -> str | None:
-    """The features to compile for, where Numba was not told of any. LLVM uses half of a vector register on Intel's
+def whole_registers(configured: str | None, host: dict[str, bool]) -> str | None:
+    """The features to compile for, if Numba is not configured for any. LLVM uses half of a vector register on Intel's
     processors, because the first that had 512 bits were slowed by them; those that multiply bfloat16 are not."""
-    if told is not None or not host.get("avx512bf16"):
-        return told
+    if configured is not None or not host.get("avx512bf16"):
+        return configured
     return ",".join([*(f"{'+' if there else '-'}{name}" for name, there in sorted(host.items())), "-prefer-256-bit"])
 
 
@@ -48,45 +48,31 @@ def rounded_product(a, b):
     return a * b
 
 
-@intrinsic
-def fused(typing, a, b, c):
+@instruction(float32(float32, float32, float32))
+def fused(builder, a, b, c):
     """a · b + c with one rounding, where the machine can, whatever else a · b is used for."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 3)
-        return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [ir.FloatType()], kind), arguments)
-
-    return float32(float32, float32, float32), generate
+    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 3)
+    return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [ir.FloatType()], kind), [a, b, c])
 
 
-@intrinsic
-def float_of_bits(typing, bits):
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return float32(int32), generate
+@instruction(float32(int32))
+def float_of_bits(builder, bits):
+    """The float with these bits."""
+    return builder.bitcast(bits, ir.FloatType())
 
 
-@intrinsic
-def nearest(typing, x):
+@instruction(float32(float32))
+def nearest(builder, x):
     """The nearest integer, as a float: llvm.rint vectorises, Python's round does not."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.call(builder.module.declare_intrinsic("llvm.rint", [ir.FloatType()]), arguments)
-
-    return float32(float32), generate
+    return builder.call(builder.module.declare_intrinsic("llvm.rint", [ir.FloatType()]), [x])
 
 
-@intrinsic
-def larger(typing, a, b):
+@instruction(float32(float32, float32))
+def larger(builder, a, b):
     """The larger of two; NaN if one is NaN. Unlike a comparison it vectorises as a reduction."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
-        function = builder.module.declare_intrinsic("llvm.maximum", [ir.FloatType()], kind)
-        return builder.call(function, arguments, fastmath=("nsz",))  # which of two zeros is larger costs more to tell
-
-    return float32(float32, float32), generate
+    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
+    function = builder.module.declare_intrinsic("llvm.maximum", [ir.FloatType()], kind)
+    return builder.call(function, [a, b], fastmath=("nsz",))  # which of two zeros is larger costs more to tell
 
 
 @inlined
@@ -114,6 +100,7 @@ def exp(x):
 
 @inlined
 def largest(row):
+    """The largest of a row (N); NaN if one is NaN."""
     most = row[0]
     for i in range(row.size):
         most = larger(most, row[i])

@@ -1,5 +1,5 @@
 """Products of small whole numbers, which are exact in float32 whatever the order of their sums, at every size up to so
-many: `python -m tests.kernels.product_shapes [SIZE]` tries them all, `make product-shapes` on vectors of every width.
+many: `python -m tests.kernels.gemm_shapes [SIZE]` tries them all, `make gemm-shapes` on vectors of every width.
 They are exact in bfloat16, too, which either factor may be. Some products add a bias, multiply what ReLU leaves of a,
 or write 0 where a mask is shut.
 

@@ -114,9 +114,9 @@ def test_a_loop_wakes_as_many_threads_as_its_work_is_worth():
         assert (large.threads, small.threads) == (2, 1)
         for pair, rounds in (((large, large), 2), ((small, large), 1), ((small, small), 0)):
             (run,) = as_one_call(list(pair))
-            before = int(pool._words[pool.ROUND])
+            before = int(pool._words[pool.GENERATION])
             run()
-            assert int(pool._words[pool.ROUND]) - before == rounds
+            assert int(pool._words[pool.GENERATION]) - before == rounds
         assert out.tolist() == [1.0] * 4
     finally:
         dispatch.set_gemm_library(None)

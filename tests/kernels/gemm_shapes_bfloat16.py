@@ -1,5 +1,5 @@
-"""As `product_shapes.py`, of bfloat16: every size up to so many, with types, turns and adding in turn, on AMX where the
-machine has it: `python -m tests.kernels.product_shapes_bfloat16 [SIZE]`, part of `make product-shapes`."""
+"""As `gemm_shapes.py`, of bfloat16: every size up to so many, with types, turns and adding in turn, on AMX where the
+machine has it: `python -m tests.kernels.gemm_shapes_bfloat16 [SIZE]`, part of `make gemm-shapes`."""
 
 import sys
 from itertools import product
@@ -9,7 +9,7 @@ import numpy as np
 
 from tapeless.kernels.cpu import dispatch
 from tapeless.kernels.cpu import gemm_bfloat16 as narrow
-from tests.kernels.product_shapes import WAYS, Walled, everywhere
+from tests.kernels.gemm_shapes import WAYS, Walled, everywhere
 
 BFLOAT16 = ml_dtypes.bfloat16
 RNG = np.random.default_rng(7)

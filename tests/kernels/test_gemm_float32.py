@@ -12,8 +12,9 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import dispatch, packing
 from tapeless.kernels.cpu import gemm_float32 as own
+from tapeless.kernels.cpu.gemm_plan import thread_grid
 from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
-from tests.kernels.product_shapes import WAYS, Walled, faults
+from tests.kernels.gemm_shapes import WAYS, Walled, faults
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("own_products")
@@ -31,13 +32,17 @@ def a_sample(count, most=70):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_sizes_strides_turns_and_adding(workers):
-    """`make product-shapes` tries every size."""
+    """`make gemm-shapes` tries every size."""
     assert list(faults(70, a_sample(60), workers=workers)) == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sizes_beyond_a_block(workers):
-    shapes = [(own.HIGH + 5, 40, own.DEPTH + 3), (13, own.WIDE + 33, 2 * own.DEPTH + 17), (3 * own.HIGH, 64, 4)]
+    shapes = [
+        (own.BLOCK_HIGH + 5, 40, own.BLOCK_DEPTH + 3),
+        (13, own.BLOCK_WIDE + 33, 2 * own.BLOCK_DEPTH + 17),
+        (3 * own.BLOCK_HIGH, 64, 4),
+    ]
     for shape in shapes:
         assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []
 
@@ -47,8 +52,8 @@ def test_other_widths(features, machine, tmp_path):
     """What is compiled for another machine computes the same on this one, where it can."""
     environment = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
     code = (
-        "from tests.kernels.product_shapes import faults\n"
-        "from tests.kernels.test_products import a_sample\n"
+        "from tests.kernels.gemm_shapes import faults\n"
+        "from tests.kernels.test_gemm_float32 import a_sample\n"
         "from tapeless.kernels.cpu import gemm_float32\n"
         "assert not list(faults(70, a_sample(20)))\n"
         "print(gemm_float32.LANES)\n"
@@ -101,7 +106,7 @@ def test_relu_and_masks_let_nan_through():
 def test_alpha_is_the_same_at_the_edge():
     """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
     a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))
-    for_a_blas = own.small_gemm_function()
+    for_a_blas = own.small_gemm_function().ctypes
     found = []
     for columns in (64, 61):
         out = c.copy()
@@ -134,7 +139,7 @@ def least_is_right(m, room, k, n, turn_a, turn_b, add):
     true = 0.5 * ((a.T if turn_a else a) @ (b.T if turn_b else b)) + add * out[:, :n]
     turns = (112 if turn_a else 111), (112 if turn_b else 111)
     factors = (a.ctypes.data, m if turn_a else k, b.ctypes.data, k if turn_b else n)
-    own.tiny_gemm_function()(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
+    own.tiny_gemm_function().ctypes(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
     return np.array_equal(out[:, :n], true)
 
 
@@ -152,7 +157,7 @@ def test_what_is_not_finite_passes_through(special):
 def test_every_rectangle_has_a_tile():
     for m, n in ((1, 1), (1, 4096), (4096, 1), (13, 33), (1024, 3072)):
         for workers in range(1, 9):
-            across, down = own.thread_grid(m, n, workers)
+            across, down = thread_grid(m, n, workers, packing.ROWS, packing.WIDTH)
             assert across * down in (1, workers)
             assert across <= -(-n // packing.WIDTH)
             assert down <= -(-m // packing.ROWS)

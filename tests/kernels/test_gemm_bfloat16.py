@@ -11,7 +11,7 @@ import pytest
 
 from tapeless.kernels.cpu import gemm_bfloat16 as narrow
 from tapeless.kernels.cpu.dispatch import B_BFLOAT16, ROW_MAJOR
-from tests.kernels.product_shapes_bfloat16 import faults
+from tests.kernels.gemm_shapes_bfloat16 import faults
 
 ROOT = Path(__file__).parents[2]
 BFLOAT16 = ml_dtypes.bfloat16
@@ -40,7 +40,7 @@ def test_without_amx():
     features = ",".join(f"+{name}" for name in sorted(narrow.FEATURES) if not name.startswith("amx"))
     environment = {**os.environ, "NUMBA_CPU_FEATURES": features, "NUMBA_CPU_NAME": "x86-64-v4"}
     code = (
-        "from tests.kernels.test_products_bfloat16 import a_sample, faults, narrow\n"
+        "from tests.kernels.test_gemm_bfloat16 import a_sample, faults, narrow\n"
         "assert not narrow.AMX and not list(faults(a_sample(64)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -79,7 +79,7 @@ def test_the_small_product_that_kernels_call():
     p, v = RNG.integers(-8, 9, (64, 1300)).astype(np.float32), RNG.integers(-8, 9, (1300, 48)).astype(BFLOAT16)
     out = np.empty((64, 48), np.float32)
     order = ROW_MAJOR + B_BFLOAT16
-    narrow.small_gemm_function()(
+    narrow.small_gemm_function().ctypes(
         order, 111, 111, 64, 48, 1300, 0.5, p.ctypes.data, 1300, v.ctypes.data, 48, 0.0, out.ctypes.data, 48
     )
     assert np.array_equal(out, 0.5 * (p @ v.astype(np.float32)))
