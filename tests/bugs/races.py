@@ -42,7 +42,7 @@ def _lost_additions(dweight: Any, dy: Any, tokens: Any, add: Any = NONE) -> Any:
     return [_kernel(lost_additions).bind(dy.size, dweight, dy, tokens, "dweight" in add)]
 
 
-def lost_additions(dweight, dy, tokens, add):  # type: ignore[no-untyped-def]
+def lost_additions(dweight, dy, tokens, add):
     """Rows are shared out, and two of them may be of the same word."""
     if not add:
         dweight[:, :] = np.float32(0)
@@ -61,7 +61,7 @@ def _shared_sums(
     return [_kernel(shared_sums).bind(x.size, dx, dweight, dbias, dy, x, weight, mean, rstd, *adds)]
 
 
-def shared_sums(dx, dweight, dbias, dy, x, weight, mean, rstd, add_dx, add_dweight, add_dbias):  # type: ignore[no-untyped-def]
+def shared_sums(dx, dweight, dbias, dy, x, weight, mean, rstd, add_dx, add_dweight, add_dbias):
     """Every thread adds its rows to the one dweight and dbias."""
     rows, width = x.shape
     if not add_dweight:
@@ -86,7 +86,7 @@ def _shared_scratch(loss: Any, dx: Any, x: Any, table: Any, targets: Any, count:
     return [_kernel(shared_scratch).bind(x.size, loss, dx, *scratch, row, x, table, targets, count)]
 
 
-def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):  # type: ignore[no-untyped-def]
+def shared_scratch(loss, dx, row_loss, row, x, table, targets, count):
     """One row of differences for all threads."""
     rows, width = x.shape
     for r in prange(rows):
@@ -104,7 +104,7 @@ def _not_reset(norm: Any, norms: Any, gradients: Any, sections: Any, scratch: An
     return [_kernel(not_reset).bind(gradients.size, norm, norms, gradients, edges, partial)]
 
 
-def not_reset(norm, norms, gradients, edges, partial):  # type: ignore[no-untyped-def]
+def not_reset(norm, norms, gradients, edges, partial):
     """The sums of the blocks start from what the last run left."""
     for section in range(norms.size):
         total = 0.0
@@ -121,7 +121,7 @@ def _too_early(loss: Any, x: Any, table: Any, targets: Any, count: Any, scratch:
     return [_kernel(too_early).bind(x.size, loss, *scratch, x, table, targets, count)]
 
 
-def too_early(loss, row_loss, x, table, targets, count):  # type: ignore[no-untyped-def]
+def too_early(loss, row_loss, x, table, targets, count):
     """Whoever has the last row adds up, whether the others are done or not."""
     rows, width = x.shape
     for r in prange(rows):
@@ -143,7 +143,7 @@ def _overlapping(weights: Any, master: Any, *rest: Any, scratch: Any) -> Any:
     return [_kernel(overlapping).bind(weights.size, weights, *others, edges)]
 
 
-def overlapping(weights, step, moved, norms, gradients, scale, finite, lr, edges):  # type: ignore[no-untyped-def]
+def overlapping(weights, step, moved, norms, gradients, scale, finite, lr, edges):
     """Each block has the first element of the next as well."""
     rate = np.float32(lr[0] * scale[0])
     for section in range(norms.size):
@@ -165,7 +165,7 @@ def _rest_left_out(y: Any, x: Any, branch: Any) -> Any:
     return [_kernel(rest_left_out).bind(x.size, *flat, cpu_kernels.threads() if x.size >= 65536 else 1)]
 
 
-def rest_left_out(y, x, branch, workers):  # type: ignore[no-untyped-def]
+def rest_left_out(y, x, branch, workers):
     """The elements are shared out evenly; what is left over is nobody's."""
     share = x.size // workers
     for worker in prange(workers):

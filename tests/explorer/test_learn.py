@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.explorer.laboratory import PLANTED, landscape, pathologies, planted
+from tapeless.check.planted import PLANTED
+from tapeless.explorer.laboratory import landscape, pathologies, planted
 from tapeless.explorer.lesson import exercises, lesson, moved
 from tapeless.explorer.pupil import Pupil
 from tapeless.explorer.school import School

@@ -1,4 +1,4 @@
-"""What a checker reports: where it is wrong, who says so, and in what way."""
+"""What a checker reports: where it is wrong, who says so, and in what way; and whether all of it holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from tapeless.check.complex_step import relative_error
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
 from tapeless.shown import Told
 
@@ -25,6 +26,23 @@ class Finding(Told):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.detail} (found by {self.checker})"
+
+
+class Judgement(Told):
+    """A report that says whether something holds."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it holds."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def raise_if_wrong(self) -> None:
+        """Raise TapelessError, with the whole report, unless it holds."""
+        if not self.ok:
+            raise TapelessError(str(self))
 
 
 def difference(found: Array, true: Array) -> str | None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from tapeless.backends.backend import Backend
 from tapeless.check.complex_step import TensorError, check_op
-from tapeless.check.finding import Finding
+from tapeless.check.finding import Finding, Judgement
 from tapeless.check.lockstep import Difference
 from tapeless.check.ops import check_alone, check_backend_alone, op_alone
 from tapeless.check.ranges import RangeError, check_ranges, range_errors
@@ -17,14 +17,13 @@ from tapeless.check.threads import check_on_threads
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import unknown
 from tapeless.ops import OPS
-from tapeless.shown import Told
 
 EXACT = TOLERANCES["complex step"]
 
 
 @dataclass(frozen=True, repr=False)
-class OpReport(Told):
-    """`print(report)` to read it, `if report:` to use it."""
+class OpReport(Judgement):
+    """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
 
     name: str
     backend: str | None  # whose kernels were tried; None: the reference alone
@@ -38,9 +37,6 @@ class OpReport(Told):
     def ok(self) -> bool:
         held = [all(each.ok for each in part) for part in (self.gradients, self.results, self.ranges)]
         return not self.findings and all(held)
-
-    def __bool__(self) -> bool:
-        return self.ok
 
     def __str__(self) -> str:
         head = f"{self.name}: {'holds' if self.ok else 'does not hold'}."

@@ -114,7 +114,7 @@ class RangeError(Told):
         )
 
 
-class Tried(Protocol):
+class RangeTrial(Protocol):
     """What can be run on any numbers, by what is under test and by what it is held to; a Trial, or somebody's own."""
 
     name: str
@@ -136,7 +136,7 @@ class Tried(Protocol):
 class Case:
     """Numbers for an op at one size, the true results, and the sizes that their errors are measured by."""
 
-    trial: Tried
+    trial: RangeTrial
     title: str
     numbers: Arrays
     true: Arrays
@@ -202,7 +202,7 @@ def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: in
             yield case
 
 
-def fitting(trial: Tried, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[Case]:
+def fitting(trial: RangeTrial, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[Case]:
     for title, make in kinds:
         numbers = make(rng)
         with np.errstate(all="ignore"):
@@ -233,7 +233,7 @@ def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator)
     return made
 
 
-def kinds_of(trial: Tried) -> list[Numbers]:
+def kinds_of(trial: RangeTrial) -> list[Numbers]:
     """Each argument extreme by itself, the others as in the example, and all of them at once."""
 
     def numbers(extreme: list[str], make: Kind, rng: np.random.Generator) -> Arrays:
@@ -246,7 +246,7 @@ def kinds_of(trial: Tried) -> list[Numbers]:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrialCall:
     """A call on the arrays of the backend under test, and of the reference."""
 
     call: Call
@@ -264,14 +264,14 @@ class Trial:
         self.spec: Spec = OPS[name].SPEC
         self._rng = np.random.default_rng(0)
         alone = direction == "forward" or self.spec.fused
-        self.steps: list[Step] = []
+        self.steps: list[TrialCall] = []
         self.given: Arrays = {}
         for way in (direction,) if alone else ("forward", direction):
             call, wide = call_alone(name, way, example, adding and way == direction)
             narrow = {key: np.array(array, self._dtype(key)) for key, array in wide.items()}
             tested, true = bind_call(call, narrow, backend), bind_call(call, wide, REFERENCE)
             made = {argument.name for step in self.steps for argument in step.call.writes}
-            self.steps.append(Step(call, narrow, wide, tested, true))
+            self.steps.append(TrialCall(call, narrow, wide, tested, true))
             self.given |= {a.name: wide[a.name].copy() for a in call.reads if a.name not in made}
         floats = [key for key in self.given if self.given[key].dtype.kind == "f"]
         self._single = all(array.size == 1 for array in self.given.values())  # like a norm and its limit
@@ -356,7 +356,7 @@ def judge(case: Case, found: Arrays) -> list[RangeError]:
     return errors
 
 
-def _learn(trial: Tried, numbers: Arrays, true: Arrays, sizes: Arrays, moves: Iterable[Move]) -> None:
+def _learn(trial: RangeTrial, numbers: Arrays, true: Arrays, sizes: Arrays, moves: Iterable[Move]) -> None:
     """The sizes grow by what the true results move."""
     for move in moves:
         moved = trial.true(numbers, move)
@@ -364,7 +364,7 @@ def _learn(trial: Tried, numbers: Arrays, true: Arrays, sizes: Arrays, moves: It
             np.maximum(sizes[result], np.abs(moved[result] - value) / MOVE, out=sizes[result])
 
 
-def unnoticed(trial: Tried, rng: np.random.Generator) -> Iterator[str]:
+def unnoticed(trial: RangeTrial, rng: np.random.Generator) -> Iterator[str]:
     """A NaN that goes in comes out, wherever it does so by the reference: the guard of a training looks for it."""
     for argument in trial.ranged:
         numbers = trial.usual(rng)
@@ -379,7 +379,7 @@ def unnoticed(trial: Tried, rng: np.random.Generator) -> Iterator[str]:
                 yield f"{trial.name}.{trial.direction}: a NaN at {place} of {argument} is not seen in {result}"
 
 
-def natural_sizes(trial: Tried, numbers: Arrays) -> tuple[Arrays, Arrays]:
+def natural_sizes(trial: RangeTrial, numbers: Arrays) -> tuple[Arrays, Arrays]:
     """The true results, and the size that their errors are measured by."""
     true = trial.true(numbers)
     sizes = {result: np.abs(value) for result, value in true.items()}

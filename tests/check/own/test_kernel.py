@@ -11,7 +11,7 @@ import torch
 
 from tapeless import TapelessError
 from tapeless.check import kernel, torch_kernel
-from tapeless.check.own import walk as own_walk
+from tapeless.check.own import kernel as whole_model
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.ops.contract import NONE
@@ -23,7 +23,7 @@ LAYERNORM = OPS["layernorm"]
 @pytest.fixture(autouse=True)
 def short_race(monkeypatch):
     """Speed is reported, not judged: one run a turn is enough here."""
-    monkeypatch.setattr(own_walk, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(whole_model, "TURN_SECONDS", 0.0)
 
 
 def check(name="layernorm", **given):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tapeless import TapelessError
 from tapeless.check import op
-from tapeless.check.own.differences import slope
+from tapeless.check.differences import slope
 from tests.random_cases import cases
 
 RNG = np.random.default_rng(7)

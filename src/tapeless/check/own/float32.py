@@ -6,28 +6,195 @@ and added, again and again and on several threads at once. Then over the whole r
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from tapeless.check.own.again import try_again
-from tapeless.check.own.bench import At, Bench, Claims, at_inputs, compare, defined_at, narrowed_and_back, run
-from tapeless.check.own.callables import Pair, RefusalError
-from tapeless.check.own.calling import Caller, Form, KernelRaisedError, form_of, poisoned
-from tapeless.check.own.definition import Definition, defined
-from tapeless.check.own.proof import Report
-from tapeless.check.own.report import Float32Report, Wrong
-from tapeless.check.own.sizes import SMALL, letters_of, other_sizes, resized, title
-from tapeless.check.own.trial import OwnTrial, named
-from tapeless.check.own.walk import GARBAGE, left_unwritten, where_of
+from tapeless.check.finding import Judgement
+from tapeless.check.guarded import GARBAGE, left_unwritten, unsteady, where_of
+from tapeless.check.lockstep import farthest
+from tapeless.check.own.cases import (
+    SMALL,
+    At,
+    Definition,
+    OwnTrial,
+    defined,
+    defined_at,
+    defined_there,
+    is_float,
+    letters_of,
+    named,
+    narrowed_and_back,
+    other_sizes,
+    resized,
+    run,
+    shaped_at,
+    summed,
+    title,
+)
+from tapeless.check.own.gradient import Report
+from tapeless.check.own.harness import Arrays, Caller, Form, KernelRaisedError, Pair, RefusalError, form_of, poisoned
 from tapeless.check.ranges import fitting, judge, kinds_of, unnoticed
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import NONE, Array
+from tapeless.shown import Told
 
-Extra = Callable[["Bench", str, list[Any]], Iterator[Wrong]]  # what else is asked of a kernel at one set of inputs
+VANISHED = 2.0**-10  # of what a result is at the example: so small by cancellation
+AT_ONCE = 4  # threads that call the kernel at the same time
+# Seconds of a processor that each of them spends on it: some turns of the system's scheduler, so that they are
+# interrupted in the middle of a call even where one processor is all there is. And how long to wait for that at most.
+BUSY, PATIENCE = 0.05, 10.0
+ENOUGH, SLOW = 1 << 15, 0.005  # numbers in one input, or seconds of a call, of which nearly all is the kernel's own
+COUNTS = (1, 2, 3, 8)  # of threads, where a kernel takes their number
+# Memory first: whatever else is said may come of it.
+CHECKS = ("call", "memory", "sizes", "adding", "repeats", "threads", "strides", "autograd", "range", "NaN")
+VERDICTS = {
+    "right": "right: in float32 the kernel is what its definition says.",
+    "wrong": "wrong: the kernel is not what its definition says.",
+    "cannot tell": "cannot tell: the kernel agrees with its definition, but whether that is right is not known.",
+    "refused": "refused:",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Wrong(Told):
+    """One thing that is wrong: by which check, at which case, and the numbers it was seen on."""
+
+    check: str  # one of CHECKS
+    case: str
+    sentence: str
+    inputs: tuple[Any, ...] = ()
+    dy: tuple[Array, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.sentence}"
+
+
+@dataclass(frozen=True, repr=False)
+class Float32Report(Judgement):
+    """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
+
+    verdict: str  # "right", "wrong", "cannot tell" or "refused"
+    reason: str  # of a refusal; else empty
+    definition: Report | None  # the proof of the definition's own backward, where it has one
+    wrong: tuple[Wrong, ...] = ()
+    tried: tuple[str, ...] = ()  # what was tried, one line each
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel is right."""
+        return self.verdict == "right"
+
+    def __str__(self) -> str:
+        lines = [f"{VERDICTS[self.verdict]} {self.reason}".rstrip()]
+        if self.definition is not None and not self.definition.ok:
+            lines += [
+                f"  the definition is {line}" if not at else f"  {line}"
+                for at, line in enumerate(str(self.definition).splitlines())
+            ]
+        for _, group in groupby(sorted(self.wrong, key=_kind), key=_kind):
+            first, *others = group
+            more = f" ({len(others)} more like it)" if others else ""
+            lines += [f"  {first}{more}", f"    again: check.op(…, case={first.case!r})"]
+        return "\n".join([*lines, *(f"  {each}" for each in self.tried)])
+
+
+def _kind(wrong: Wrong) -> tuple[int, str]:
+    return CHECKS.index(wrong.check), wrong.sentence.split(" ", 1)[0]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What is said of a kernel, and tried."""
+
+    writes: bool | None = None  # into its outputs, or it returns them; None: seen from its arguments
+    adds: frozenset[str] = NONE  # gradients that it always adds to
+    shapes: Sequence[str] | None = None  # the axes of each input by name; None: by their sizes
+    largest: int = 1031  # the longest axis that is tried
+    within: float = inf  # no numbers beyond this are tried, nor below 1 / this
+    strides: bool = False  # it takes arrays that are not contiguous
+    repeatable: bool = True  # the same bits every time
+    case: str | None = None  # only this one
+
+
+@dataclass
+class Bench:
+    """A definition, a kernel, and what has been found so far."""
+
+    definition: Definition
+    caller: Caller
+    claims: Claims
+    seed: int
+    wrong: list[Wrong] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)  # directions that write where they should not: not called again
+    shares: list[tuple[float, str]] = field(default_factory=list)  # of what is allowed, and of which result
+    usual: dict[str, float] = field(default_factory=dict)  # the largest element of each result at the example
+    sizes: list[str] = field(default_factory=list)
+    cases: int = 0
+    seen: bool = False  # the one case that is asked for
+    worst_range: tuple[float, str] = (0.0, "")
+
+    @property
+    def directions(self) -> list[str]:
+        return [direction for direction in self.caller.forms if direction not in self.broken]
+
+    def rng(self, case: str) -> np.random.Generator:
+        """Each case draws its own numbers, so that one alone sees what it saw among the others."""
+        return np.random.default_rng([self.seed, *case.encode()])
+
+    def asked(self, case: str) -> bool:
+        if self.claims.case is None:
+            return True
+        self.seen = self.seen or self.claims.case == case
+        return self.claims.case == case
+
+    def note(self, check: str, case: str, sentence: str, at: At | None = None) -> None:
+        inputs, dy = ((), ()) if at is None else (tuple(at.inputs), tuple(at.dy.values()))
+        self.wrong.append(Wrong(check, case, sentence, inputs, dy))
+
+    def note_at(self, check: str, at: At, sentence: str) -> None:
+        self.note(check, at.case, f"{sentence.removesuffix('.')}, at {at.case}", at)
+
+    def hold(
+        self, check: str, at: At, name: str, found: Array, true: Array, moved: list[Array], read: list[Any], how: str
+    ) -> None:
+        """One result to what the definition says, within what `moved` and the numbers that are read allow."""
+        # At some sizes a result all but vanishes, as the gradient of a norm over one channel: that is no smaller error.
+        usual = self.usual.setdefault(name, float(np.abs(true).max())) if check != "autograd" else 0.0
+        least = usual if float(np.abs(true).max()) < VANISHED * usual else 0.0
+        error, allowed, where = farthest(found, true, moved, "float32", summed(true, read), least)
+        if check == "sizes":
+            self.shares.append((error / allowed, f"{name} at {at.case}"))
+        if not error <= allowed:
+            place = f" at {where}" if where else ""
+            self.note_at(
+                check,
+                at,
+                f"{name} is {float(found[where])!r}{place}{how}, the definition says {float(true[where])!r} (off by "
+                f"{error:.1e} of its largest element, allowed {allowed:.1e})",
+            )
+
+    def compare(
+        self, check: str, direction: str, at: At, results: Arrays, start: Arrays | None = None, how: str = ""
+    ) -> None:
+        """All results of a call, which may stand on top of what was there."""
+        for name, found in results.items():
+            beside = 0.0 if start is None or name not in start else start[name]
+            true, *moved = [each[name] + beside for each in (at.true[direction], *at.moved[direction])]
+            if true.size:
+                self.hold(check, at, name, found, true, moved, at.read(direction), how)
+
+
+Extra = Callable[["Bench", At], None]  # what else is asked of a kernel at one set of inputs
 
 
 def prove_kernel(
@@ -80,9 +247,6 @@ def _caller(definition: Definition, kernel: Sequence[Any], claims: Claims) -> Ca
     return Caller(definition.pair, definition.wrt, forms, claims.adds)
 
 
-# What is tried
-
-
 def _try_all(bench: Bench, extras: Sequence[Extra]) -> None:
     example = list(bench.definition.pair.inputs)
     letters, dims = letters_of(example, bench.claims.shapes)
@@ -102,49 +266,46 @@ def _try_all(bench: Bench, extras: Sequence[Extra]) -> None:
 
 
 def _try_at(bench: Bench, case: str, inputs: list[Any], extras: Sequence[Extra]) -> None:
-    at = at_inputs(bench, case, inputs)
+    at = defined_there(bench.definition, bench.caller.forms, case, inputs, bench.rng(case))
     bench.sizes.append(case)
     for direction in bench.directions:
         try:
             _try_direction(bench, direction, at)
         except KernelRaisedError as error:
-            bench.note("call", case, f"{error}, at {case}", at)
+            bench.note_at("call", at, str(error))
             bench.broken.add(direction)
     for extra in extras:
         if bench.directions == list(bench.caller.forms):
-            bench.wrong += extra(bench, case, inputs)
+            extra(bench, at)
 
 
 def _try_direction(bench: Bench, direction: str, at: At) -> None:
     form, adds = bench.caller.forms[direction], bench.claims.adds if direction == "backward" else NONE
-    first = run(bench, direction, at)
+    first = run(bench.caller, direction, at)
     if first.faults:
         for fault in first.faults:
-            bench.note("memory", at.case, f"{fault.removesuffix('.')}, at {at.case}", at)
+            bench.note_at("memory", at, fault)
         bench.broken.add(direction)
         return
     if form.writes:
-        other = run(bench, direction, at, fill=GARBAGE)
+        other = run(bench.caller, direction, at, fill=GARBAGE)
         for name, found in first.results.items():
             for sentence in left_unwritten(name, found, other.results[name]) if name not in adds else ():
-                bench.note(
-                    "memory", at.case, f"the kernel's {direction}: {sentence.removesuffix('.')}, at {at.case}", at
-                )
+                bench.note_at("memory", at, f"the kernel's {direction}: {sentence}")
                 bench.broken.add(direction)
     else:
         with poisoned(bench.definition.pair.tensors):
-            fresh = run(bench, direction, at).results
+            fresh = run(bench.caller, direction, at).results
         for name, found in fresh.items():
             lost = np.isnan(found) & np.isfinite(first.results[name])
             if lost.any():
-                sentence = f"the kernel's {direction}: it does not write {name} at {where_of(lost)}, at {at.case}"
-                bench.note("memory", at.case, sentence, at)
+                bench.note_at("memory", at, f"the kernel's {direction}: it does not write {name} at {where_of(lost)}")
                 bench.broken.add(direction)
     if direction in bench.broken:
         return
-    compare(bench, "sizes", direction, at, first.results)
+    bench.compare("sizes", direction, at, first.results)
     if bench.claims.strides:
-        compare(bench, "strides", direction, at, run(bench, direction, at, gaps=True).results)
+        bench.compare("strides", direction, at, run(bench.caller, direction, at, gaps=True).results)
     if "add" in form.options or adds:
         _try_adding(bench, direction, at, adds or frozenset(at.true[direction]))
     try_again(bench, direction, at, first.results)
@@ -157,8 +318,8 @@ def _try_adding(bench: Bench, direction: str, at: At, names: frozenset[str]) -> 
         name: np.asarray(rng.normal(size=at.true[direction][name].shape).astype(np.float32), np.float64)
         for name in sorted(names)
     }
-    ran = run(bench, direction, at, start=start, add=names)
-    compare(bench, "adding", direction, at, ran.results, start, ", added to what was there")
+    ran = run(bench.caller, direction, at, start=start, add=names)
+    bench.compare("adding", direction, at, ran.results, start, " where it is added to what was there")
 
 
 def _try_range(bench: Bench, direction: str, inputs: list[Any]) -> None:
@@ -215,12 +376,110 @@ def _try_nan(bench: Bench, trial: OwnTrial, case: str) -> None:
             bench.note("NaN", case, f"a NaN at {place} of {argument} is not seen in any gradient")
 
 
+def try_again(bench: Bench, direction: str, at: At, first: Arrays) -> None:
+    """The same call once more, on several threads at once, and on other numbers of threads."""
+    if bench.claims.repeatable:
+        again = [run(bench.caller, direction, at).results for _ in range(2)]
+        for sentence in unsteady(first, again):
+            bench.note_at("repeats", at, sentence)
+            return
+    if at.case != bench.sizes[0]:
+        return
+    if all(device is None or device.type == "cpu" for device in bench.definition.pair.devices):
+        _try_at_once(bench, direction, at)
+    for how, counted in _thread_counts(bench.caller.forms[direction], bench.definition.pair):
+        with counted as ways:
+            bench.compare("threads", direction, at, run(bench.caller, direction, at, **ways).results, how=f" on {how}")
+
+
+def _try_at_once(bench: Bench, direction: str, at: At) -> None:
+    """Several threads, each with numbers of its own, again and again: each must get what it gets alone."""
+    rng = bench.rng(f"at once {at.case}")
+    at, sizes = _enlarged(bench, direction, at, rng)
+    others = [
+        replace(at, inputs=[rng.permuted(x) if is_float(x) and x.ndim else x for x in at.inputs])
+        for _ in range(AT_ONCE)
+    ]
+    alone = [run(bench.caller, direction, each).results for each in others]
+    differing: list[tuple[str, float]] = []
+
+    def again(number: int) -> None:
+        true = alone[number]
+
+        def repeat(once: Callable[[], Arrays]) -> None:
+            began, until = time.thread_time(), time.perf_counter() + PATIENCE
+            while not differing and time.thread_time() - began < BUSY and time.perf_counter() < until:
+                for name, found in once().items():
+                    if found.tobytes() != true[name].tobytes():
+                        off = float(np.abs(found - true[name]).max(initial=0))
+                        off /= float(np.abs(true[name]).max(initial=0)) or 1.0
+                        if bench.claims.repeatable or not off < VANISHED:
+                            differing.append((name, off))
+
+        run(bench.caller, direction, others[number], repeat=repeat)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(again, range(AT_ONCE)))
+    for name, off in differing[:1]:
+        bench.note(
+            "threads",
+            at.case,
+            f"{name} differs by {off:.1e} of its largest element where {AT_ONCE} threads call the kernel at "
+            f"once, each with numbers of its own: they share memory, at {sizes}",
+            at,
+        )
+
+
+def _enlarged(bench: Bench, direction: str, at: At, rng: np.random.Generator) -> tuple[At, str]:
+    """So large that calls take long enough to meet; what the definition says there is not asked, but for its shapes."""
+    definition = bench.definition
+    letters, dims = letters_of(at.inputs, bench.claims.shapes)
+    while True:
+        began = time.thread_time()
+        run(bench.caller, direction, at)
+        slow = time.thread_time() - began > SLOW
+        larger = {letter: min(2 * size, max(size, bench.claims.largest)) for letter, size in dims.items()}
+        many = max((x.size for x in at.inputs if isinstance(x, np.ndarray)), default=0) >= ENOUGH
+        inputs = resized(at.inputs, letters, larger, rng)
+        if many or slow or larger == dims or not defined_at(definition, inputs):
+            return at, title(definition.names, at.inputs)
+        dims = larger
+        at = shaped_at(definition, at.case, inputs, rng)
+
+
+def _thread_counts(form: Form, pair: Pair) -> Iterator[tuple[str, Any]]:
+    """Ways to run on so many threads: those that the kernel takes, torch's, Numba's."""
+    if "threads" in form.options:
+        yield from ((f"{count} of its threads", _given({"threads": count})) for count in COUNTS)
+    if pair.tensors:
+        torch = sys.modules["torch"]
+        setting = partial(_set, torch.get_num_threads, torch.set_num_threads)
+        yield from ((f"{count} of torch's threads", setting(count)) for count in COUNTS[:2])
+    numba = sys.modules.get("numba")
+    if numba is not None and getattr(form.function, "targetoptions", {}).get("parallel"):
+        most = numba.config.NUMBA_NUM_THREADS
+        setting = partial(_set, numba.get_num_threads, numba.set_num_threads)
+        yield from ((f"{count} of Numba's threads", setting(count)) for count in COUNTS if count <= most)
+
+
+@contextmanager
+def _given(ways: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield ways
+
+
+@contextmanager
+def _set(read: Callable[[], int], write: Callable[[int], None], count: int) -> Iterator[dict[str, Any]]:
+    before = read()
+    write(count)
+    try:
+        yield {}
+    finally:
+        write(before)
+
+
 def _within(value: Array, most: float) -> bool:
     size = np.abs(value[value != 0]) if value.size else value
     return not size.size or (float(size.max()) <= most and float(size.min()) >= 1 / most)
-
-
-# What was tried
 
 
 WAYS = {

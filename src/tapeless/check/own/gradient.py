@@ -1,30 +1,53 @@
-"""The gradient of one input, held against the derivative that the forward itself has."""
+"""Is this backward the derivative of this forward?
+
+The gradient under test is compared with the derivative of Σ dy·y, taken from the forward alone: by complex step where
+the forward is analytic (right to the last digits of float64), else by differences with a bound on their error. What
+cannot be told is said to be so; it never passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan
+from typing import Any
 
 import numpy as np
 
 from tapeless.check.complex_step import STEP
-from tapeless.check.own.callables import Pair, RefusalError, complex_outputs, gradients_at, outputs_near
-from tapeless.check.own.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
+from tapeless.check.differences import NOT_FINITE, UNDERFLOW, Slope, slope, smallest_sum
+from tapeless.check.finding import Judgement
+from tapeless.check.own.harness import (
+    Pair,
+    RefusalError,
+    as_array,
+    complex_outputs,
+    first_outputs,
+    gradients_at,
+    gradients_on_inputs,
+    outputs_near,
+)
 from tapeless.check.tolerances import TOLERANCES
+from tapeless.errors import TapelessError
+from tapeless.inputs import spelled
 from tapeless.ops.contract import Array
 from tapeless.shown import Told
 
 DIFFERENCES, CONFIRMED = TOLERANCES["differences"], TOLERANCES["confirmed analytic"]
 UNCHANGED, VANISHING = TOLERANCES["complex input unchanged"], TOLERANCES["vanishing gradient"]
-
 EVERY = {"complex step": 4096, "differences": 512}  # inputs of at most so many elements are gone through one by one
 SAMPLED = {"complex step": (8, 64), "differences": (4, 24)}  # else so many random directions, and single elements
 REACH = 0.1234  # the first step of the differences, as a share of the input's typical size
 MOVES = 3  # draws of inputs that are off by a rounding
 INHERENT = 4.0  # times how far the gradient then moves: no closer agreement can be asked for
-
 RANK = ("right", "cannot tell", "wrong", "refused")
+LINEAR = TOLERANCES["linear in dy"]
+VERDICTS = {
+    "right": "right: the backward is the derivative of the forward.",
+    "wrong": "wrong: the backward is not the derivative of the forward.",
+    "cannot tell": "cannot tell: the forward alone does not say what the derivative is.",
+    "refused": "refused:",
+}
 Along = Callable[[Array], Slope]  # the derivative along a direction of one input
 
 
@@ -53,8 +76,26 @@ class InputReport(Told):
         return "\n    ".join([*lines, *self.notes])
 
 
+@dataclass(frozen=True, repr=False)
+class Report(Judgement):
+    """`print(report)` to read it, `if report:` to use it, `report.raise_if_wrong()` to insist."""
+
+    verdict: str  # "right", "wrong", "cannot tell", or "refused"
+    reason: str  # of a refusal, or of what is wrong apart from single numbers; else empty
+    inputs: tuple[InputReport, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the backward is right."""
+        return self.verdict == "right"
+
+    def __str__(self) -> str:
+        head = f"{VERDICTS[self.verdict]} {self.reason}".rstrip()
+        return "\n".join([head, *(f"  {each}" for each in self.inputs)])
+
+
 @dataclass(frozen=True)
-class Subject:
+class WeightedSum:
     """What is differentiated: Σ weights·outputs, around the outputs on the inputs as given."""
 
     pair: Pair
@@ -74,33 +115,82 @@ class _Compared:
     trouble: str
 
 
+def prove(pair: Pair, wrt: tuple[int, ...], dy: Any, seed: int, tolerance: float | None) -> Report:
+    """The verdict on a pair at its inputs."""
+    rng = np.random.default_rng(seed)
+    try:
+        here = first_outputs(pair)
+        weights = _checked_dy(dy, here, rng)
+        gradients = gradients_on_inputs(pair, wrt, weights)
+        nonlinear = _not_linear(pair, wrt, weights, gradients, rng)
+        total = WeightedSum(pair, here, weights, wrt)
+        reports = tuple(judge(total, place, found, tolerance, rng) for place, found in enumerate(gradients))
+    except RefusalError as refusal:
+        return Report("refused", str(refusal))
+    verdicts = [each.verdict for each in reports] + (["wrong"] if nonlinear else [])
+    return Report(max(verdicts, key=RANK.index), nonlinear, reports)
+
+
+def _checked_dy(dy: Any, here: list[Array], rng: np.random.Generator) -> list[Array]:
+    """Random by default: a mistake that depends on dy, or hides behind ones, then shows."""
+    if dy is None:
+        return [np.asarray(rng.normal(size=output.shape)) for output in here]
+    given = [as_array(each) for each in (dy if isinstance(dy, tuple | list) else (dy,))]
+    if [each.shape for each in given] != [output.shape for output in here]:
+        wanted, found = (" ".join(spelled(each.shape) for each in some) for some in (here, given))
+        raise TapelessError(f"dy must have the shape of the output, {wanted}, not {found}.")
+    if any(each.dtype.kind not in "fi" or not np.isfinite(each).all() or not each.any() for each in given):
+        raise TapelessError("dy must be finite real numbers, not all of them 0.")
+    return [each.astype(np.float64) for each in given]
+
+
+def _not_linear(
+    pair: Pair, wrt: tuple[int, ...], dy: list[Array], gradients: list[Any], rng: np.random.Generator
+) -> str:
+    """Every backward is linear in dy, whatever its forward; one that clips or looks at signs is not."""
+    other = [np.asarray(rng.normal(size=each.shape) * np.abs(each).max(initial=0)) for each in dy]
+    mixed = [2.5 * one - 1000.0 * two for one, two in zip(dy, other, strict=True)]
+    of_other, of_mixed = gradients_at(pair, wrt, other, {}), gradients_at(pair, wrt, mixed, {})
+    for index, one, two, both in zip(wrt, gradients, of_other, of_mixed, strict=True):
+        if any(each is None for each in (one, two, both)):
+            continue
+        scale = 2.5 * np.abs(one).max() + 1000.0 * np.abs(two).max()
+        error = float(np.abs(both - (2.5 * one - 1000.0 * two)).max())
+        if error > LINEAR * scale:
+            return (
+                f"The gradient of {pair.names[index]} is not linear in dy, as every derivative is: "
+                f"backward(2.5·a − 1000·b) is off from 2.5·backward(a) − 1000·backward(b) by {error / scale:.1e} of it."
+            )
+    return ""
+
+
 def judge(
-    subject: Subject, place: int, gradient: Array | None, tolerance: float | None, rng: np.random.Generator
+    total: WeightedSum, place: int, gradient: Array | None, tolerance: float | None, rng: np.random.Generator
 ) -> InputReport:
     """The verdict on the gradient of input `wrt[place]`; None stands for a gradient of 0."""
-    index = subject.wrt[place]
-    value = subject.pair.inputs[index]
+    index = total.wrt[place]
+    value = total.pair.inputs[index]
     found = np.zeros_like(value) if gradient is None else gradient
-    doubt = not_analytic(subject, index, rng)
-    underflow = smallest_sum(subject.weights) / STEP  # as the complex step sees it
+    doubt = not_analytic(total, index, rng)
+    underflow = smallest_sum(total.weights) / STEP  # as the complex step sees it
     if doubt:
         method = "differences"
         allowed = tolerance or DIFFERENCES
         wanted = 0.05 * allowed * float(np.abs(found).max())
 
         def along(direction: Array) -> Slope:
-            return _by_differences(subject, index, direction, wanted)
+            return _by_differences(total, index, direction, wanted)
 
     else:
         method = "complex step"
         allowed = tolerance or TOLERANCES["complex step"]
-        inherent = underflow + (0.0 if gradient is None else _inherent(subject, place, gradient, rng))
+        inherent = underflow + (0.0 if gradient is None else _inherent(total, place, gradient, rng))
 
         def along(direction: Array) -> Slope:
-            true = _by_complex_step(subject, index, direction)
+            true = _by_complex_step(total, index, direction)
             return Slope(true, inherent) if isfinite(true) else Slope(nan, inf, NOT_FINITE)
 
-    worst, checked = _worst(found, along, method, allowed, _natural(subject, value), rng)
+    worst, checked = _worst(found, along, method, allowed, _natural(total, value), rng)
     notes = [f"No complex step: {doubt}."] if doubt else []
     if worst.verdict == "cannot tell":
         moved = "the inputs, rounded differently, would change the gradient by as much"
@@ -109,7 +199,7 @@ def judge(
     if gradient is None:
         notes.append("The backward returned None for it, which stands for 0.")
     return InputReport(
-        subject.pair.names[index],
+        total.pair.names[index],
         worst.verdict,
         method,
         checked,
@@ -123,9 +213,9 @@ def judge(
     )
 
 
-def _natural(subject: Subject, value: Array) -> float:
+def _natural(total: WeightedSum, value: Array) -> float:
     """The size of a derivative in which nothing cancels."""
-    terms = sum(float(np.abs(w * y).sum()) for w, y in zip(subject.weights, subject.outputs, strict=True))
+    terms = sum(float(np.abs(w * y).sum()) for w, y in zip(total.weights, total.outputs, strict=True))
     return terms / _typical(value)
 
 
@@ -134,43 +224,43 @@ def _typical(value: Array) -> float:
     return largest * float(np.sqrt(np.mean(np.square(value / largest)))) or 1.0  # the squares of 1e-170 would be 0
 
 
-# The derivative
+# The derivative.
 
 
-def _by_differences(subject: Subject, index: int, direction: Array, wanted: float) -> Slope:
-    value = subject.pair.inputs[index]
+def _by_differences(total: WeightedSum, index: int, direction: Array, wanted: float) -> Slope:
+    value = total.pair.inputs[index]
 
     def line(t: float) -> list[Array]:
-        return outputs_near(subject.pair, {index: value + t * direction}, subject.outputs)
+        return outputs_near(total.pair, {index: value + t * direction}, total.outputs)
 
     with np.errstate(all="ignore"):  # infinities on the way are part of the verdict
-        return slope(line, subject.weights, REACH * _typical(value), wanted)
+        return slope(line, total.weights, REACH * _typical(value), wanted)
 
 
-def _by_complex_step(subject: Subject, index: int, direction: Array) -> float:
-    outputs = complex_outputs(subject.pair, index, subject.pair.inputs[index] + 1j * STEP * direction)
+def _by_complex_step(total: WeightedSum, index: int, direction: Array) -> float:
+    outputs = complex_outputs(total.pair, index, total.pair.inputs[index] + 1j * STEP * direction)
     if isinstance(outputs, str):
         raise RefusalError(f"the forward took complex input at first, and then did not: {outputs}.")
-    pairs = zip(subject.weights, outputs, strict=True)
+    pairs = zip(total.weights, outputs, strict=True)
     return float(sum((weight * output.imag).sum() for weight, output in pairs)) / STEP
 
 
-def not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
+def not_analytic(total: WeightedSum, index: int, rng: np.random.Generator) -> str:
     """Empty if the complex step can be trusted: the slopes along the real and the imaginary axis agree."""
-    value = subject.pair.inputs[index]
-    outputs = complex_outputs(subject.pair, index, value.astype(complex))
+    value = total.pair.inputs[index]
+    outputs = complex_outputs(total.pair, index, value.astype(complex))
     if isinstance(outputs, str):
         return outputs
-    if [each.shape for each in outputs] != [each.shape for each in subject.outputs]:
+    if [each.shape for each in outputs] != [each.shape for each in total.outputs]:
         return "the forward returns other shapes for complex input"
-    for real, found in zip(subject.outputs, outputs, strict=True):
+    for real, found in zip(total.outputs, outputs, strict=True):
         off = float(np.abs(found - real).max(initial=0))
         if not off <= UNCHANGED * float(np.abs(real).max(initial=0)):
             return f"the forward gives another result for complex input with imaginary part 0, off by {off:.1e}"
     for _ in range(2):
         direction = np.asarray(rng.normal(size=value.shape))
-        imaginary = _by_complex_step(subject, index, direction)
-        real_slope = _by_differences(subject, index, direction, 0.0)
+        imaginary = _by_complex_step(total, index, direction)
+        real_slope = _by_differences(total, index, direction, 0.0)
         difference, size = abs(imaginary - real_slope.value), max(abs(imaginary), abs(real_slope.value))
         if not isfinite(real_slope.bound) or not isfinite(imaginary):
             return NOT_FINITE
@@ -185,21 +275,21 @@ def not_analytic(subject: Subject, index: int, rng: np.random.Generator) -> str:
     return ""
 
 
-def _inherent(subject: Subject, place: int, gradient: Array, rng: np.random.Generator) -> float:
+def _inherent(total: WeightedSum, place: int, gradient: Array, rng: np.random.Generator) -> float:
     """How far the gradient moves when the inputs are off by a rounding, up or down."""
     farthest = 0.0
     for _ in range(MOVES):
         moved = {}
-        for index in subject.wrt:
-            value = subject.pair.inputs[index]
+        for index in total.wrt:
+            value = total.pair.inputs[index]
             moved[index] = np.asarray(value * (1 + 2.0**-52 * rng.choice((-1.0, 1.0), value.shape)))
-        other = gradients_at(subject.pair, subject.wrt, subject.weights, moved)[place]
+        other = gradients_at(total.pair, total.wrt, total.weights, moved)[place]
         if other is not None:
             farthest = max(farthest, float(np.abs(other - gradient).max()))
     return INHERENT * farthest
 
 
-# The verdict
+# The verdict.
 
 
 def _worst(

@@ -1,24 +1,41 @@
-"""`tapeless.check.op`: an op of your own, proven: its backward, its float32 kernel, or both."""
+"""`tapeless.check.op`: an op of your own, proven: its backward, its float32 kernel, or both.
+
+A `torch.autograd.Function` is taken as it is: its forward and backward as plain functions, and what is asked of no
+other kernel, since autograd calls it in ways that its caller does not see. Gradients for some of the inputs only; a dy
+that has no memory of its own, as from `y.sum()`, or gaps in it, as from a transposition; one output used and the others
+not; one tensor in two places.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import combinations
 from math import inf
 from typing import Any, overload
 
 import numpy as np
 
-from tapeless.check.own.bench import Claims
-from tapeless.check.own.callables import Pair, as_array, is_tensor
-from tapeless.check.own.definition import missing
-from tapeless.check.own.float32 import prove_kernel
-from tapeless.check.own.function import is_function, kernel_of, pair_of, prove_function
-from tapeless.check.own.proof import Report, prove
-from tapeless.check.own.report import Float32Report
+from tapeless.check.own.cases import At, is_float, missing, moved_by_a_rounding, named
+from tapeless.check.own.float32 import Bench, Claims, Extra, Float32Report, prove_kernel
+from tapeless.check.own.gradient import Report, prove
+from tapeless.check.own.harness import (
+    POSITIONAL,
+    Pair,
+    arguments,
+    as_array,
+    first_line,
+    handed,
+    is_tensor,
+    parameters_of,
+)
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
+
+DRAWS = 4  # of inputs that are off by a rounding
 
 Function = Callable[..., Any]
 
@@ -27,6 +44,8 @@ Function = Callable[..., Any]
 def op(
     forward: type[Any], backward: Any, *, wrt: Sequence[int] | None = None, seed: int = 0, **claims: Any
 ) -> Float32Report: ...
+
+
 @overload
 def op(
     forward: Function,
@@ -40,6 +59,8 @@ def op(
     tolerance: float | None = None,
     kernel: None = None,
 ) -> Report: ...
+
+
 @overload
 def op(
     forward: Function,
@@ -59,6 +80,8 @@ def op(
     repeatable: bool = True,
     case: str | None = None,
 ) -> Float32Report: ...
+
+
 def op(
     forward: Function,
     backward: Any = None,
@@ -172,11 +195,7 @@ def _checked_input(name: str, value: Array, kernel: bool, tensor: bool) -> Array
 
 def _names(forward: Any, count: int) -> tuple[str, ...]:
     """The names of the forward's parameters, where it has as many."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):  # built in: nobody wrote a signature
-        parameters = []
-    plain = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    plain = [each.name for each in parameters_of(forward) if each.kind in POSITIONAL]
     return tuple(plain[index] if index < len(plain) else f"input{index}" for index in range(count))
 
 
@@ -199,3 +218,186 @@ def _checked_wrt(pair: Pair, wrt: Sequence[int] | None) -> tuple[int, ...]:
     if not chosen or len(set(chosen)) != len(chosen):
         raise TapelessError(f"wrt={list(chosen)} must name at least one input, and each once.")
     return chosen
+
+
+# A torch.autograd.Function.
+
+
+def is_function(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, type) and issubclass(value, torch.autograd.Function)
+
+
+def pair_of(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A Function's two directions: `forward(*inputs)`, and `backward(dy, *inputs)` through autograd."""
+
+    def forward(*inputs: Any) -> Any:
+        outputs = _outputs(function, inputs)
+        copies = tuple(each.detach().clone() for each in outputs)
+        return copies if len(copies) > 1 else copies[0]
+
+    def backward(dy: Any, *inputs: Any) -> list[Any]:
+        incoming = dy if isinstance(dy, tuple) else (dy,)
+        wanted = [index for index, value in enumerate(inputs) if _differentiable(value)]
+        found = dict(zip(wanted, _asked(function, inputs, wanted, incoming), strict=True))
+        return [found.get(index) for index in range(len(inputs))]
+
+    names = _parameters(function)
+    forward.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    return forward, backward
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    """Those of its forward, without the context where it takes one."""
+    parameters = list(inspect.signature(function.forward).parameters.values())
+    has_context = function.setup_context is sys.modules["torch"].autograd.Function.setup_context
+    return parameters[1:] if has_context else parameters
+
+
+def _differentiable(value: Any) -> bool:
+    """Complex too: the forward is asked for it where the complex step is tried."""
+    return hasattr(value, "is_floating_point") and bool(value.is_floating_point() or value.is_complex())
+
+
+def _outputs(function: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs that are numbers: others, a mask or a count, take no gradient."""
+    returned = function.apply(*inputs)
+    if returned is None:
+        raise TapelessError(f"the forward of {function.__name__} returned None: is there a `return` at its end?")
+    outputs = [each for each in (returned if isinstance(returned, tuple) else (returned,)) if _differentiable(each)]
+    if not outputs:
+        raise TapelessError(f"{function.__name__} returns no tensor of numbers.")
+    return outputs
+
+
+def _asked(
+    function: Any, inputs: Sequence[Any], wanted: Sequence[int], dy: Sequence[Any], same: tuple[int, int] | None = None
+) -> list[Any]:
+    """Autograd's gradients of some of the inputs, the others asking for none; `same`: one tensor in two places."""
+    torch = sys.modules["torch"]
+    given = list(inputs)
+    for index in wanted:
+        given[index] = given[index].detach().requires_grad_()
+    if same is not None:
+        given[same[1]] = given[same[0]]
+    with torch.enable_grad():
+        outputs = _outputs(function, given)
+    kept = [(output, each) for output, each in zip(outputs, dy, strict=True) if each is not None]
+    found = torch.autograd.grad(
+        [output for output, _ in kept],
+        [given[index] for index in wanted],
+        [each for _, each in kept],
+        allow_unused=True,
+    )
+    return [each if each is None else each.clone() for each in found]
+
+
+def prove_function(function: Any, pair: Pair, wrt: tuple[int, ...], claims: Claims, seed: int) -> Float32Report:
+    """In float64 it is its own definition: first that is proven, then its float32 is held to it."""
+    if not pair.tensors:
+        raise TapelessError(f"{function.__name__} is torch's: its inputs must be tensors.")
+    torch = sys.modules["torch"]
+    elsewhere = f"Give it a definition: op(forward, inputs, kernel={function.__name__})."
+    try:
+        narrow = {str(each.dtype) for each in _outputs(function, arguments(pair)) if each.dtype != torch.float64}
+    except TapelessError:
+        raise
+    except Exception as error:  # a kernel that takes float32 alone
+        said = f"it raised {type(error).__name__}: {first_line(error)}"
+        return Float32Report("refused", f"{function.__name__} does not take float64 ({said}). {elsewhere}", None)
+    if narrow:
+        reason = f"{function.__name__} returns {min(narrow)} for float64, and cannot be its own definition. {elsewhere}"
+        return Float32Report("refused", reason, None)
+    kernel, extras = kernel_of(function)
+    report = prove_kernel(pair, wrt, kernel, replace(claims, writes=False), seed, extras, itself=True)
+    if report.definition is not None and report.definition.verdict == "refused":
+        return Float32Report("refused", report.definition.reason, None)
+    if report.definition is not None and report.definition.verdict == "wrong":
+        return replace(report, verdict="wrong", reason="In float64 its backward is not the derivative of its forward.")
+    return report
+
+
+class AutogradCalls:
+    """What autograd may ask of a Function, tried at one set of inputs in float32."""
+
+    def __init__(self, function: Any, bench: Bench, at: At) -> None:
+        self.function, self.bench, self.at = function, bench, at
+        self.definition, self.rng = bench.definition, bench.rng(f"autograd {at.case}")
+        self.tensors = [
+            handed(value.astype(np.float32) if is_float(value) else value, device)
+            if isinstance(value, np.ndarray)
+            else value
+            for value, device in zip(at.inputs, self.definition.pair.devices, strict=True)
+        ]
+
+    def try_all(self) -> None:
+        torch, inputs = sys.modules["torch"], self.at.inputs
+        names, wrt = self.definition.names, self.definition.wrt
+        shapes = [each.shape for each in self.definition.outputs(inputs)[0]]
+        usual = [np.asarray(self.rng.normal(size=shape).astype(np.float32), np.float64) for shape in shapes]
+        device = next(device for device in self.definition.pair.devices if device is not None)
+
+        def narrow() -> list[Any]:  # anew each time: a backward may write into it
+            return [handed(each.astype(np.float32), device) for each in usual]
+
+        for index in wrt if len(wrt) > 1 else ():
+            self.hold(f"where only {names[index]} asks for a gradient", [index], usual, narrow())
+        expanded = [torch.ones((), device=device).expand(shape) for shape in shapes]
+        self.hold("where dy is y.sum()'s, one number seen everywhere", wrt, list(map(np.ones, shapes)), expanded)
+        gaps = [each.repeat_interleave(2, -1)[..., ::2] if each.ndim else each for each in narrow()]
+        self.hold("where dy is not contiguous", wrt, usual, gaps)
+        for output in range(len(shapes)) if len(shapes) > 1 else ():
+            alone = [each if number == output else 0 * each for number, each in enumerate(usual)]
+            given = [each if number == output else None for number, each in enumerate(narrow())]
+            self.hold(f"where only output {output} is used", wrt, alone, given)
+        for first, second in combinations(wrt, 2):
+            if np.shape(inputs[first]) == np.shape(inputs[second]):
+                what = f"where one tensor is both {names[first]} and {names[second]}"
+                self.hold(what, [first], usual, narrow(), (first, second))
+
+    def hold(
+        self,
+        what: str,
+        wanted: Sequence[int],
+        dy: list[Array],
+        given: Sequence[Any],
+        same: tuple[int, int] | None = None,
+    ) -> None:
+        """The gradients that are asked for to what the definition says; `given`: dy as autograd hands it over."""
+        inputs, at = self.at.inputs, replace(self.at, dy=named("dy", dy))
+        try:
+            found = _asked(self.function, self.tensors, wanted, given, same)
+        except Exception as raised:  # the user's own code
+            sentence = f"the backward raises {type(raised).__name__} {what}: {first_line(raised)}"
+            self.bench.note("autograd", at.case, sentence, at)
+            return
+        taken = [inputs[same[0]] if same and index == same[1] else value for index, value in enumerate(inputs)]
+        true, *moved = [
+            _summed_up(self.definition.gradients(*each), self.definition.wrt, wanted, same)
+            for each in ((taken, dy), *(moved_by_a_rounding(taken, dy, self.rng) for _ in range(DRAWS)))
+        ]
+        for place, index in enumerate(wanted):
+            gradient = np.zeros(true[place].shape) if found[place] is None else as_array(found[place])
+            others = [each[place] for each in moved]
+            name = f"d{self.definition.names[index]}"
+            self.bench.hold("autograd", at, name, gradient, true[place], others, [*inputs, *dy], f" {what}")
+
+
+def _summed_up(
+    gradients: list[Array], wrt: Sequence[int], wanted: Sequence[int], same: tuple[int, int] | None
+) -> list[Array]:
+    by_input = dict(zip(wrt, gradients, strict=True))
+    if same is not None:
+        return [by_input[same[0]] + by_input[same[1]]]
+    return [by_input[index] for index in wanted]
+
+
+def kernel_of(kernel: Any) -> tuple[Sequence[Any], list[Extra]]:
+    """The two directions of a kernel, and what is asked of it besides."""
+    if is_function(kernel):
+        return pair_of(kernel), [lambda bench, at: AutogradCalls(kernel, bench, at).try_all()]
+    if isinstance(kernel, tuple | list) and len(kernel) == 2 and any(each is not None for each in kernel):
+        return kernel, []
+    raise TapelessError(
+        f"kernel must be (forward, backward), one of which may be None, or a torch.autograd.Function, not {kernel!r}."
+    )
