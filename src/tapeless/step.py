@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tapeless.backends.backend import Backend, planner_named, precision_for
-from tapeless.backends.memory import largest_batch
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
 from tapeless.models import transformer
@@ -124,6 +123,7 @@ class StepSpec:
     def largest_batch(self, room: int, beside: int = 0) -> int:
         """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked
         for, of lists that differ from the verified one in nothing else: they are not verified again."""
+        from tapeless.backends.memory import largest_batch
 
         def needs(batch: int) -> int:
             return replace(self, batch=batch).plans(verified=False)[0].peak_bytes + beside
