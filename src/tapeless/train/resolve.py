@@ -42,7 +42,8 @@ class Resolved:
 
 def resolve(request: Request, base: Run | None = None) -> Resolved:
     """For a new training; `base` is a run whose best weights it starts from."""
-    weights, messages = None, []
+    weights: Mapping[str, Array] | None = None
+    messages: list[str] = []
     if base is not None:
         request, weights, messages = _based_on(request, base)
     preset = request.resolved()
