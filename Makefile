@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: budget train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -48,6 +48,10 @@ lint: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
+
+# tools/budget.toml, lowered to what there is: a few seconds.
+budget: .venv/.test
+	@$(BIN)/python -m tools.budget --lower
 
 # While what was written is looked at, the kernels are compiled that the tests will want, each once.
 test: browser

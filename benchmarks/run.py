@@ -84,7 +84,7 @@ def measured(*words: str) -> Result:
 def main() -> None:
     steps = [measured("tapeless", *command(*work)) for work in WORKS]
     narrow = [measured("tapeless", *command(*work), *NARROW) for work in IN_BFLOAT16 if has_bfloat16()]
-    adapted = [measured("tapeless", *command(*work), "--lora", str(RANK)) for work in ADAPTED]
+    adapted = [measured("tapeless", *command(*work), "--set", f"lora={RANK}") for work in ADAPTED]
     decoding = [("python", "benchmarks/decoding.py", name, "--turns", str(TURNS)) for name in DECODED]
     decoded = [measured(*words, *how) for words in decoding for how in ((), NARROW) if has_bfloat16() or not how]
     before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""

@@ -85,7 +85,7 @@ MODELS = {
     "preset 5": (lambda: Model(5), "preset", "5"),  # type: ignore[arg-type]
     "preset in a list": (lambda: Model(["cllm"]), "preset", "['cllm']"),  # type: ignore[arg-type]
     "field, nearly": (lambda: gpt(layer=2), "unknown field 'layer'", "did you mean 'layers'?"),
-    "field, other habits": (lambda: gpt(n_head=2), "unknown field 'n_head'", "did you mean 'heads'?"),
+    "field, other habits": (lambda: gpt(n_head=2), "unknown field 'n_head'", "here it is called 'heads'"),
     "field, nothing near": (lambda: gpt(qqqq=2), "unknown field 'qqqq'", "choose one of", "layers", "vocab"),
     "heads do not divide": (lambda: gpt(heads=3), "channels=8", "heads=3", "heads that divides the channels"),
     "more heads than channels": (lambda: gpt(heads=16), "channels=8", "heads=16"),

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tapeless.errors import TapelessError
-from tapeless.inputs import Packed
-from tapeless.model import Model
-from tapeless.models.config import Architecture, Layout, Optimizer, Preset
-from tapeless.models.presets import PRESETS
-
 if TYPE_CHECKING:
     from tapeless import check
+    from tapeless.errors import TapelessError
+    from tapeless.inputs import Packed
+    from tapeless.model import Model
+    from tapeless.models.config import Architecture, Layout, Optimizer, Preset
+    from tapeless.models.presets import PRESETS
     from tapeless.trained import Trained, load
 
 __all__ = [
@@ -26,16 +25,28 @@ __all__ = [
     "load",
 ]
 __version__ = "0.1.0"
+_MODULES = {
+    "PRESETS": "models.presets",
+    "Architecture": "models.config",
+    "Layout": "models.config",
+    "Model": "model",
+    "Optimizer": "models.config",
+    "Packed": "inputs",
+    "Preset": "models.config",
+    "TapelessError": "errors",
+    "Trained": "trained",
+    "load": "trained",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`tapeless.check` and `tapeless.load` are loaded when they are used: neither is needed to make a model."""
+    """Load a public name when it is used: a plan needs no model, and a model no checks."""
     from importlib import import_module
 
     if name == "check":
         return import_module("tapeless.check")
-    if name in ("load", "Trained"):
-        return getattr(import_module("tapeless.trained"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"tapeless.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'tapeless' has no attribute {name!r}")
 
 

@@ -12,14 +12,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from tapeless.attention import attention_weights
-from tapeless.backends.backend import Backend, backend_named, precision_for
+from tapeless.backends.backend import Backend, backend_named
 from tapeless.backends.engine import Engine
-from tapeless.backends.planning import Wanted
 from tapeless.errors import NonFiniteError, TapelessError, unknown
 from tapeless.generate import generate
 from tapeless.inputs import (
     check_seed,
-    check_shape,
     check_update,
     checked_count,
     checked_inputs,
@@ -32,7 +30,7 @@ from tapeless.inputs import (
 )
 from tapeless.lowering import lower
 from tapeless.models import transformer
-from tapeless.models.config import Optimizer, Preset, checked_class_weights
+from tapeless.models.config import Optimizer, Preset
 from tapeless.models.parts import dropout
 from tapeless.models.parts.rotary import turning_rates
 from tapeless.models.presets import preset
@@ -42,8 +40,8 @@ from tapeless.program.arena import make_plan
 from tapeless.program.call import Call, gradient_name
 from tapeless.program.explanation import Explanation
 from tapeless.shown import Sheet, Shown, size
+from tapeless.step import DEFAULT_BACKEND, StepSpec
 
-DEFAULT_BACKEND = "cpu"
 GRADIENTS, UPDATE = ("forward", "recompute", "backward"), ("clip", "update")
 OF_AN_UPDATE = ("gradient_norm", "finite", "gradient_norms")  # what is known of one besides its loss
 P = ParamSpec("P")
@@ -85,25 +83,21 @@ class Model(Shown):
         """
         if "dtype" in fields:
             raise unknown("field", "dtype", ("precision",))
-        self.preset = (name if isinstance(name, Preset) else preset(name)).override(**fields)
-        self.config = self.preset.architecture
-        self.class_weights = checked_class_weights(self.config, class_weights)
-        time = self.config.context if time is None else time
-        check_shape(self.config, batch, time)
-        self.batch, self.time = int(batch), int(time)
         check_seed(seed)
-        if optimizer == "preset":
-            optimizer = self.preset.optimizer
-        if not isinstance(optimizer, Optimizer | None):
-            optimizer = Optimizer(optimizer)
-        self.optimizer = optimizer
         kind = backend_named(backend)
-        self.backend = kind.name
-        self.precision = precision_for(kind, precision, self.preset.frozen_precision)
-
-        weighted = self.class_weights is not None
-        wanted = Wanted(self.preset, self.batch, self.time, self.optimizer, self.precision, kind, weighted)
-        self.plan, evaluation = wanted.plans_that_fit()
+        self.spec = spec = StepSpec.of(
+            (name if isinstance(name, Preset) else preset(name)).override(**fields),
+            batch=batch,
+            seq_len=time,
+            optimizer=optimizer,
+            backend=kind,
+            precision=precision,
+            class_weights=class_weights,
+        )
+        self.preset, self.config, self.class_weights = spec.preset, spec.preset.architecture, spec.class_weights
+        self.batch, self.time = spec.batch, spec.seq_len
+        self.optimizer, self.backend, self.precision = spec.optimizer, kind.name, spec.precision
+        self.plan, evaluation = spec.plans_that_fit()
         self.program = self.plan.program.original
         self.engine = Engine(self.plan, kind)
         self._evaluation = Engine(evaluation, kind, memory=self.engine.memory, full=self.engine)

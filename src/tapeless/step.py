@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tapeless.backends.backend import Backend, planner_named, precision_for
-from tapeless.backends.memory import largest_batch
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
+from tapeless.lowering import lower
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.presets import preset as preset_named
@@ -92,10 +92,11 @@ class StepSpec:
 
     def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """The plans of the step and of the evaluation that shares its memory."""
-        training = self.program(verified=verified)
-        weighted = self.class_weights is not None
+        rules, weighted = self.backend.rules(self.precision), self.class_weights is not None
+        training = lower(self.program(verified=verified), rules, verified=verified)
         evaluation = transformer.evaluation(self.laid_out, self.batch, self.seq_len, weighted=weighted)
-        return make_plans(training, evaluation, self.precision, self.backend.scratch, self.backend.together)
+        lowered = lower(evaluation, rules, verified=verified)
+        return make_plans(training, lowered, self.precision, self.backend.scratch)
 
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, or a refusal with the largest batch that the backend has memory for, and what would help."""
@@ -124,13 +125,15 @@ class StepSpec:
     def largest_batch(self, room: int, beside: int = 0) -> int:
         """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked
         for, of lists that differ from the verified one in nothing else: they are not verified again."""
+        from tapeless.backends.memory import largest_batch
 
         def needs(batch: int) -> int:
             return replace(self, batch=batch).plans(verified=False)[0].peak_bytes + beside
 
         def least(batch: int) -> int:
             program = replace(self, batch=batch).program(verified=False)
-            return least_bytes(program, self.precision, self.backend.scratch, self.backend.together) + beside
+            lowered = lower(program, self.backend.rules(self.precision), verified=False)
+            return least_bytes(lowered, self.precision, self.backend.scratch) + beside
 
         return largest_batch(needs, room, least)
 

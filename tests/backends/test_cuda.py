@@ -136,15 +136,11 @@ def test_a_model_does_what_the_reference_does_and_calls_bound_as_one_what_they_d
 
 def test_planning_needs_no_gpu():
     """The bytes that a GPU machine will ask for; its calls are bound to tensors without memory."""
-    from tapeless.backends.backend import planner_named
-    from tapeless.backends.planning import Wanted
-    from tapeless.models.config import Optimizer
     from tapeless.models.presets import preset
-    from tapeless.program.precision import PRECISIONS
+    from tapeless.step import StepSpec
 
     made = preset("gpt2-4x256").override(layers=2)
-    wanted = Wanted(made, 2, 64, Optimizer("adamw"), PRECISIONS["bfloat16"], planner_named("cuda"))
-    plan, _ = wanted.plans()
+    plan = StepSpec.of(made, batch=2, seq_len=64, backend="cuda", precision="bfloat16").plan()
     titles = [" ".join(part.title for part in call.parts) for call in plan.program.calls]
     assert titles.count("residual.forward layernorm.forward") == 4
     assert plan.peak_bytes > 14 * plan.parameters  # working weights, gradients, master copy, two moments

@@ -8,13 +8,13 @@ import pytest
 
 from tapeless import Model
 from tapeless.backends.backend import planner_named
-from tapeless.backends.planning import Wanted
 from tapeless.backends.reference import Reference
 from tapeless.errors import TapelessError
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import preset
 from tapeless.program.precision import PRECISIONS
+from tapeless.step import StepSpec
 
 SMALL = preset("gpt2-4x256").override(layers=2, channels=8, heads=2, hidden=16, vocab=11, context=16)
 
@@ -33,8 +33,8 @@ class Cramped(Reference):
 
 
 def needed(made, batch: int) -> int:
-    wanted = Wanted(made, batch, 16, Optimizer("adamw"), PRECISIONS["float64"], Reference())
-    return wanted.plans()[0].peak_bytes
+    spec = StepSpec(made, batch, 16, Optimizer("adamw"), Reference(), PRECISIONS["float64"])
+    return spec.plan().peak_bytes
 
 
 def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_that_helps():
@@ -57,10 +57,10 @@ def test_a_plan_costs_what_its_list_costs_and_not_what_the_model_weighs(backend,
 
     def peak(channels: int) -> int:
         wide = preset("gpt2-4x256").override(layers=1, channels=channels)
-        wanted = Wanted(wide, 1, 1024, Optimizer(optimizer), PRECISIONS["float32"], planner_named(backend))
+        spec = StepSpec(wide, 1, 1024, Optimizer(optimizer), planner_named(backend), PRECISIONS["float32"])
         tracemalloc.start()
         try:
-            wanted.plans()
+            spec.plans()
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -80,14 +80,14 @@ def test_a_bound_from_below_is_asked_for_most_plans():
     """Most are gathered alone: one plan is made, and a second where the bound was too low."""
     planned, room = [], needed(SMALL, 40)
 
-    class Seen(Wanted):
+    class Seen(StepSpec):
         def plans(self, **how):
             planned.append(self.batch)
             return super().plans(**how)
 
-    wanted = Seen(SMALL, 1, 16, Optimizer("adamw"), PRECISIONS["float64"], Reference())
-    assert wanted.largest_batch(room) == 40
-    assert wanted.largest_batch(room + 100, beside=101) == 39
+    spec = Seen(SMALL, 1, 16, Optimizer("adamw"), Reference(), PRECISIONS["float64"])
+    assert spec.largest_batch(room) == 40
+    assert spec.largest_batch(room + 100, beside=101) == 39
     assert set(planned) <= {39, 40}
 
 

@@ -52,7 +52,7 @@ def test_every_promise_has_its_row(tmp_path, monkeypatch):
     assert [row.split("`")[1] for row in rows] == [" ".join(words) for words in asked]
     step, narrow, lora, decode = (
         next(row for row in rows if words in row)
-        for words in ("-T 512 --steps 3`", "--precision bfloat16`", "--lora", "turns")
+        for words in ("-T 512 --steps 3`", "--precision bfloat16`", "--set lora=", "turns")
     )
     assert "| 1.50× | 1.25× | **1.25×** | 1.10 | 512 MiB | 50.0% | 50.0% |" in step
     assert "| 1.50× | 1.25× | 1.60× | 1.35× | **1.25×** | 1.10 | 512 MiB | 50.0% |" in narrow

@@ -25,8 +25,9 @@ def run(tmp_path_factory):
 def test_plan_of_a_run_is_the_plan_of_its_model(run):
     planned = document("plan", run)
     assert (planned["batch"], planned["time"], planned["precision"]) == (5, 8, "float64")
-    spec = open_run(run).spec()
-    assert spec.optimizer.beta1 == 0.8
+    optimizer = open_run(run).spec().optimizer
+    assert optimizer is not None
+    assert optimizer.beta1 == 0.8
     assert planned["parameters"] == open_run(run).spec().program().parameters
     assert {"tokens.weight"} == {each["name"] for each in planned["buffers"] if each["kind"] == "frozen"}
     assert document("plan", run, "-B", "6")["peak_bytes"] > planned["peak_bytes"]

@@ -150,7 +150,7 @@ def test_without_its_base_a_run_says_what_is_missing(base: Path, tmp_path: Path)
 
 
 def test_adapters_need_a_model_to_adapt(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(TapelessError, match="name the run that it is in with --init-from"):
+    with pytest.raises(TapelessError, match="name its run with --init-from"):
         start(request(lora=2, **TINY), tmp_path / "new")
     with pytest.raises(TapelessError, match="unknown target of LoRA 'q'"):
         start(request(lora=2, lora_targets=("q",)), tmp_path / "new", base=open_run(base))

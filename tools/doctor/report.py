@@ -21,7 +21,7 @@ ADVICE = {
     "raise the rate": "Multiply the learning rate",
     "train for longer": "Train for longer",
     "more data": "Get more data",
-    "pre-norm": "--placement pre",
+    "pre-norm": "placement=pre",
     "other first weights": "first weights|smaller weights",
     "check the answers": "belong together",
     "loosen the clip": "--clip",
@@ -109,7 +109,7 @@ def wrong_advice(cause: str, finding: Observation) -> bool:
 
 def followed(trial: Trial, remedy: str) -> Trial | None:
     """The trial as the advice would have it; None where it names no option."""
-    named = re.findall(r"--(\w+) (\S+?)[.,;)]*(?=\s|$)", remedy)
+    named = re.findall(r"--(?:set )?(\w+)[ =](\S+?)[.,;)]*(?=\s|$)", remedy)
     cure: dict[str, Any] = {}
     for option, value in named:
         if option in OPTIONS:

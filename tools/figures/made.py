@@ -133,7 +133,7 @@ def _bench() -> str:
 def _plan(**fields: Any) -> str:
     """As `tapeless plan gpt2-124m -B 4 -T 256` has it."""
     made = subject("gpt2-124m", {"lean": True, **fields}, batch=4, time=256, usual=(1, None))
-    return f"{made.plan().peak_bytes / 2**30:.1f} GiB"
+    return f"{made.spec.plan().peak_bytes / 2**30:.1f} GiB"
 
 
 def _plan_answer() -> str:
@@ -232,7 +232,7 @@ def _fine_tuning() -> str:
         ("`--train norms`", {"train": ("norms",)}),
         ("`--train blocks.29,norm`", {"train": ("blocks.29", "norm")}),
     ):
-        made = subject("smollm2-135m", fields, batch=1, time=512, usual=(1, None)).plan()
+        made = subject("smollm2-135m", fields, batch=1, time=512, usual=(1, None)).spec.plan()
         trained = sum(weight.elements for weight in made.program.trained)
         rows.append(f"| {said} | {trained:,} | {size(made.peak_bytes)} | {flops(made.flops)} |")
     return "\n".join(["", "", "smollm2-135m, one sequence of 512 positions, float32:", "", *rows, ""])

@@ -104,7 +104,7 @@ def backend_named(name: str | Backend) -> Backend:
     return found
 
 
-def planner_named(name: str) -> Backend:
+def planner_named(name: str | Backend) -> Backend:
     """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU."""
     if name != "cuda":
         return backend_named(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 
@@ -24,10 +23,10 @@ def _status() -> int:
     from tapeless.errors import TapelessError
 
     try:
-        from tapeless.cli.commands import COMMANDS, make_app
+        from tapeless.cli.commands import COMMANDS, completing, make_app
 
         # A command alone is loaded alone; help, completion and a slip of the keyboard need to know all of them.
-        named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS and not _completing() else COMMANDS
+        named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS and not completing() else COMMANDS
         app = make_app(*named)
     except ModuleNotFoundError as missing:
         say(f"error: the commands need {missing.name}: pip install {missing.name}.")
@@ -53,7 +52,3 @@ def _status() -> int:
 
         say(sentence(error))
         return 2
-
-
-def _completing() -> bool:
-    return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
@@ -10,7 +11,6 @@ import typer
 
 import tapeless
 from tapeless.cli.common import with_flowing_help
-from tapeless.cli.completion import with_completion
 from tapeless.cli.paths import with_paths
 
 # In the order of `tapeless --help`. Groups of commands of their own come last.
@@ -50,7 +50,8 @@ def make_app(*names: str) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(with_completion(with_paths(with_flowing_help(command))))
+            command = with_paths(with_flowing_help(command))
+            app.command(name)(_with_completion(command) if completing() else command)
     app.callback()(start)
     return app
 
@@ -60,6 +61,17 @@ def command_named(name: str) -> Callable[..., None] | typer.Typer:
     module = vars(import_module(f"tapeless.cli.{COMMANDS[name]}"))
     command: Callable[..., None] | typer.Typer = module.get(f"{name}_") or module[name]
     return command
+
+
+def completing() -> bool:
+    """Whether a shell asks what may follow."""
+    return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
+
+
+def _with_completion(command: Callable[..., None]) -> Callable[..., None]:
+    from tapeless.cli.completion import with_completion
+
+    return with_completion(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tapeless.cli.common import Json, compiling_shown, console, print_json
 from tapeless.cli.fields import Set, model_changes
-from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
+from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.errors import TapelessError
 from tapeless.program.call import Call
 from tapeless.program.explanation import Explanation
@@ -43,7 +43,8 @@ def explain(
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
-    backend = DEFAULT_BACKEND if values else None
+    # The list is the same on every backend that keeps no master copy, and the reference needs NumPy alone.
+    backend = DEFAULT_BACKEND if values else None if is_run(name) else "reference"
     seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=backend)
     config = seen.spec.preset.architecture
     if layer is not None and not 0 <= layer < config.layers:

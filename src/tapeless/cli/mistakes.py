@@ -16,7 +16,7 @@ def sentence(error: Any) -> str:
         return str(error.format_message())
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         return f"error: {_no_such_option(error.option_name, error.ctx)}"
-    parameter = getattr(error, "param", None)
+    parameter: Any = getattr(error, "param", None)
     value = _given(parameter.opts) if parameter is not None else None
     if value is not None and "valid" in error.message:
         kind = next((what for word, what in IS.items() if word in error.message), "another value")

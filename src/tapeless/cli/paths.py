@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import get_args
 
 from tapeless.errors import TapelessError
-from tapeless.tasks.data.files import user_path
 
 LONGEST_PART, LONGEST_PATH = 255, 4095  # bytes, as file systems have it
 
@@ -31,6 +30,8 @@ def named_path(given: str) -> Path:
     """What a user wrote as a path. A shell expands `~` in `--out ~/run`, but leaves it in `--out=~/run`."""
     if not given:
         raise TapelessError("a path is empty: name a file or a folder, or leave the option out.")
+    from tapeless.tasks.data.files import user_path
+
     path = user_path(given)
     check_length(path)
     return path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tapeless.errors import ProgramError
 from tapeless.models.adapters import adapters_of
@@ -28,9 +28,11 @@ from tapeless.models.parts.dropout import (
 )
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
 from tapeless.models.parts.rotary import Rotary, declare_rotary, rotary_forward
-from tapeless.ops.muon.reference import Matrices
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Program, Weight, add, member_offsets, update, write
+
+if TYPE_CHECKING:
+    from tapeless.ops.muon.reference import Matrices
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.errors import NonFiniteError, TapelessError
-from tapeless.inputs import check_shape
 from tapeless.model import Model
-from tapeless.models.adapters import merged
 from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
-from tapeless.tasks.kinds import KINDS, kind_of, usual_data
+from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
-from tapeless.train.base import all_weights, as_held, write_base
+from tapeless.train.base import as_held, write_base
 from tapeless.train.chance import chance
 from tapeless.train.history.recording import Recording
 from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
 from tapeless.train.metrics import Recorder
+from tapeless.train.resolve import resolve, sequence_length
 from tapeless.train.run import NumberedFolder, Run
-from tapeless.train.settings import Request, Settings
+from tapeless.train.settings import Request
 
 ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
@@ -44,17 +43,6 @@ FIXED = (
     "backend",
     "precision",
 )
-
-# What is trained, and what adapts it, belongs to a training and not to the weights that it started from.
-OF_A_TRAINING: dict[str, Any] = {
-    "frozen": (),
-    "frozen_precision": None,
-    "train": (),
-    "lora": None,
-    "lora_alpha": None,
-    "lora_targets": (),
-}
-OF_ANY_MODEL = ("optimizer", "recompute", "chunk", "keep_norms", "lean", "dropout")  # whatever weights it begins with
 
 
 @dataclass(frozen=True)
@@ -218,26 +206,18 @@ def start(
     request: Request, folder: Path | NumberedFolder, *, base: Run | None = None, progress: Progress | None = None
 ) -> Session:
     """A new run. `base` is a run whose best weights it starts from."""
-    weights: Mapping[str, Array] | None = None
-    if base is None:
-        if request.resolved().lora is not None:
-            raise TapelessError("--lora adapts a model that is there already: name its run with --init-from.")
-        _check_reads_tokens(request.resolved())
-        request = _with_data(request)
-        kind = kind_of(request.settings.data)
-        request, messages = _trained_on_all_it_reads(request, kind)
-    else:
-        request, weights, messages = _based_on(request, base)
-        request = _with_data(request)
-        kind = kind_of(request.settings.data)
-    preset = request.resolved()
-    _check_reads_tokens(preset)
-    request = replace(request, settings=request.settings.suited(preset.architecture, kind))
-    check_shape(preset.architecture, request.settings.batch or 1, _length(kind, request.settings))
+    resolved = resolve(request, base)
     with run.making(folder) as made:
-        inherited = base.tokenizer_spec() if base else None
-        session = begin(made, request, preset, kind, weights=weights, inherited=inherited, progress=progress)
-    session.messages[:0] = messages
+        session = begin(
+            made,
+            resolved.request,
+            resolved.preset,
+            resolved.kind,
+            weights=resolved.weights,
+            inherited=base.tokenizer_spec() if base else None,
+            progress=progress,
+        )
+    session.messages[:0] = resolved.messages
     return session
 
 
@@ -302,18 +282,6 @@ def _recording(run: Run, trainer: Trainer) -> Recording | None:
             f"record_tensors names update {whole[-1]:,}, and this training makes {trainer.steps:,}: name earlier ones."
         )
     return None if settings.record == 0 else Recording(run.folder, trainer.model, settings.record, whole=whole)
-
-
-def _with_data(request: Request) -> Request:
-    if request.settings.data:
-        return request
-    usual = usual_data(request.preset)
-    if usual is None:
-        raise TapelessError(
-            f"{request.preset} learns from text, and none was named: give a file, a folder or tokens with --data, "
-            f"or --data stdlib for the source of Python itself."
-        )
-    return replace(request, settings=replace(request.settings, data=usual))
 
 
 def resume(
@@ -424,52 +392,6 @@ def _lock_messages(opened: Run) -> list[str]:
     return [f"the file system of {opened.folder} knows no locks: see to it that nothing else trains this run."]
 
 
-def _check_reads_tokens(preset: Preset) -> None:
-    if preset.architecture.features:
-        raise TapelessError(
-            f"{preset.name} reads features, and train knows text and the operations task: choose a preset that reads "
-            f"tokens, such as ops-102k."
-        )
-
-
-def _trained_on_all_it_reads(request: Request, kind: TaskKind) -> tuple[Request, list[str]]:
-    """A new model has the positions that it is trained on: one that no window reaches would never learn anything."""
-    settings, config = request.settings, request.resolved().architecture
-    if "context" in request.model and settings.time is None:
-        settings = replace(settings, time=config.context)
-    settings = settings.suited(config, kind)
-    length, messages = _length(kind, settings), []
-    if "context" not in request.model:
-        request = replace(request, model={**request.model, "context": length})
-    elif length < config.context:
-        messages = [
-            f"context={config.context} and time={length}: of its {config.context} positions it learns the first "
-            f"{length}, and sampling keeps to those."
-        ]
-    return replace(request, settings=settings), messages
-
-
-def _based_on(request: Request, base: Run) -> tuple[Request, dict[str, Array], list[str]]:
-    """The model is the base's; its width or depth cannot change, as its weights must fit. Adapters that it has are
-    part of its weights now."""
-    for name in request.model:
-        if name not in (*OF_ANY_MODEL, *OF_A_TRAINING):
-            raise TapelessError(f"{name} belongs to the model that {base.folder} brings: leave it out.")
-    found, messages = base.checkpoint("best")
-    theirs, context = base.request(), base.preset().architecture.context
-    settings = request.settings
-    if kind_of(settings.data).length is None:
-        time = settings.time or base.window()
-        if time > context:
-            raise TapelessError(
-                f"time={time} is longer than the {context} positions that {base.folder} brings: use at most {context}."
-            )
-        settings = replace(settings, time=time)
-    weights = merged(base.preset(), all_weights(found))
-    model = {**theirs.model, **OF_A_TRAINING, "lean": settings.accumulate == 1, **request.model}
-    return replace(request, preset=theirs.preset, model=model, settings=settings), weights, messages
-
-
 def _asked(
     request: Request, preset: Preset, kind: TaskKind, made: Run, inherited: str | Path | None, progress: Progress | None
 ) -> Asked:
@@ -479,7 +401,7 @@ def _asked(
         data=settings.data or kind.name,
         tokenizer=settings.tokenizer,
         validation=settings.validation,
-        time=_length(kind, settings),
+        time=sequence_length(kind, settings),
         seed=settings.seed,
         folder=made.folder,
         vocab=request.model.get("vocab"),
@@ -496,13 +418,6 @@ def _tokenizer_kind(task: Task) -> str:
     return "none" if tokenizer is None else "bytes" if tokenizer.name == "bytes" else "tokenizer.json"
 
 
-def _length(kind: TaskKind, settings: Settings) -> int:
-    """Of the sequences it is trained on."""
-    length = kind.length or settings.time
-    assert length is not None  # the kind's defaults have seen to it
-    return length
-
-
 def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     settings = request.settings
     if preset.layout.lean and settings.accumulate > 1:
@@ -513,7 +428,7 @@ def make_model(request: Request, preset: Preset, kind: TaskKind) -> Model:
     return Model(
         preset,
         batch=settings.batch or 1,
-        time=_length(kind, settings),
+        time=sequence_length(kind, settings),
         backend=settings.backend,
         precision=settings.precision,
         optimizer=settings.optimizer(preset.optimizer),

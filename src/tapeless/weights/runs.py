@@ -17,8 +17,8 @@ from tapeless.tasks.chat.template import Chat, kept_chat, published_chat
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.train import checkpoint
 from tapeless.train.base import all_weights, as_held, write_base
+from tapeless.train.resolve import OF_A_TRAINING
 from tapeless.train.run import NumberedFolder, Run, making, write_configuration
-from tapeless.train.session import OF_A_TRAINING
 from tapeless.train.settings import Request, Settings
 from tapeless.weights import hugging_face, peft
 from tapeless.weights.gguf import write_gguf
