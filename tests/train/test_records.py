@@ -28,6 +28,7 @@ from tapeless.train.loop import Finished
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.files.full_disk import full_at
+from tests.train.following import follow
 
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "lr": 3e-3, "save_every": 4, "eval_every": 100}
@@ -40,7 +41,7 @@ def trained(folder: Path, steps=8, stop=None, **settings):
 
 
 def finish(session, stop=None):
-    for event in session.walk(lambda: "enough" if stop == session.trainer.step else None):
+    for event in follow(session, lambda: "enough" if stop == session.trainer.step else None):
         assert not isinstance(event, Finished) or event.reason
 
 
