@@ -12,6 +12,7 @@ from tapeless import Model
 from tapeless.errors import TapelessError
 from tapeless.files import disk
 from tapeless.files.disk import UnwritableError
+from tapeless.train.history.files import Lines
 from tapeless.train.history.measuring import measure
 from tapeless.train.history.record import (
     FILE,
@@ -137,6 +138,18 @@ def test_a_full_record_is_thinned_and_goes_on_half_as_often(tmp_path, model):
     assert len(found.rows) > 20
     assert found.header.every == 8
     assert all(np.diff(found.steps)[-3:] == 8)
+
+
+def test_thinned_lines_leave_the_file_too(tmp_path):
+    lines = Lines(tmp_path / "lines")
+    for step in range(1, 5):
+        lines.add(step, b"%d\n" % step)
+    lines.write(b"head\n")
+    lines.thin(lambda step: step % 2 == 0)
+    lines.add(6, b"6\n")
+    lines.write(b"head\n")
+    assert (tmp_path / "lines").read_bytes() == b"head\n2\n4\n6\n"
+    assert (lines.steps, lines.size) == ([2, 4, 6], 6)
 
 
 def test_a_row_waits_a_moment_for_the_next(tmp_path, model):

@@ -53,7 +53,9 @@ def test_a_resumed_run_goes_on_with_its_snapshots(tmp_path):
     trained(tmp_path / "cut", steps=12, stop=6)
     (tmp_path / "cut" / FOLDER / "step-00000008.safetensors.part").write_bytes(b"\x01" * 333)  # what a kill may leave
     (tmp_path / "cut" / FOLDER / "step-00000008.safetensors").write_bytes(b"of a step that is made again")
-    finish(resume(tmp_path / "cut", {}, {}))
+    session = resume(tmp_path / "cut", {}, {})
+    assert [*files_in(tmp_path / "cut" / FOLDER)] == [0, 1, 2, 3, 5]
+    finish(session)
     whole, cut = (
         {path.name: path.read_bytes() for path in (tmp_path / n / FOLDER).iterdir()} for n in ("whole", "cut")
     )

@@ -80,10 +80,12 @@ def test_what_may_change_may_be_edited(half):
     assert (session.trainer.step, session.trainer.steps, session.trainer.schedule.lr) == (20, 44, 0.002)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(half):
+@pytest.mark.parametrize("lacking", ["all of it", "seed"])
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(half, lacking):
     found, _ = checkpoint.newest(half / "checkpoints")
     assert found is not None
-    state = {name: value for name, value in found.state.items() if name != "run"}
+    said = {name: value for name, value in found.state["run"].items() if name != lacking}
+    state = found.state | {"run": None if lacking == "all of it" else said}
     tensors = {stem: found.tensors(stem) for stem in found.stems}
     checkpoint.save(half / "checkpoints", 20, tensors, state)
     with pytest.raises(TapelessError, match="does not say what run it is of"):
