@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,13 +24,14 @@ import numpy as np
 
 from tapeless.errors import NonFiniteError
 from tapeless.model import Model
+from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.find_rate import Kept
 from tapeless.train.history.record import read_record
 from tapeless.train.history.recording import Recording
-from tapeless.train.loop import Step, Trainer, train
+from tapeless.train.loop import Event, Step, Trainer, train
 from tapeless.train.settings import Settings
 
 WORKS: dict[str, dict[str, Any]] = {
@@ -274,6 +276,19 @@ class Random(Task):
         return Measured(0.0)
 
 
+def losses_of(trainer: Trainer) -> list[float]:
+    seen: list[Event] = []
+    train(trainer, seen.append)
+    return [event.loss for event in seen if isinstance(event, Step)]
+
+
+def spoil(model: Model, known: int, kept: list[Array], event: Event) -> None:
+    """After the known update a weight becomes NaN; what it was is kept."""
+    if isinstance(event, Step) and event.number == known:
+        kept.append(model.read(SPOILED).copy())
+        model.write(SPOILED, np.full_like(kept[0], np.nan))
+
+
 def loop(name: str = "gpt2-4x256") -> None:
     """Through the trainer, from the same weights every time."""
     import torch
@@ -294,7 +309,7 @@ def loop(name: str = "gpt2-4x256") -> None:
 
     started = time.perf_counter()
     begin(False)
-    losses = [event.loss for event in train(trainer) if isinstance(event, Step)]
+    losses = losses_of(trainer)
     weights = _digest(model)
     print(f"{name}: the first {updates} updates, with compiling, in {time.perf_counter() - started:.1f} s", flush=True)
     rates: dict[bool, list[float]] = {False: [], True: []}
@@ -303,7 +318,7 @@ def loop(name: str = "gpt2-4x256") -> None:
         for ahead in (True, False):
             begin(ahead)
             started = time.perf_counter()
-            found = [event.loss for event in train(trainer) if isinstance(event, Step)]
+            found = losses_of(trainer)
             rates[ahead].append(updates / (time.perf_counter() - started))
             same &= found == losses and _digest(model) == weights
     for ahead, rate in rates.items():
@@ -316,13 +331,11 @@ def loop(name: str = "gpt2-4x256") -> None:
     for ahead, known in ((True, 6), (False, 7)):
         begin(ahead)
         try:
-            for event in train(trainer):
-                if isinstance(event, Step) and event.number == known:
-                    kept = model.read(SPOILED).copy()
-                    model.write(SPOILED, np.full_like(kept, np.nan))
+            kept: list[Array] = []
+            train(trainer, partial(spoil, model, known, kept))
             stopped.append("nothing was refused")
         except NonFiniteError as error:
-            model.write(SPOILED, kept)
+            model.write(SPOILED, kept[0])
             stopped.append(f"{error} | {trainer.step} {model.steps} {trainer.state()} {_digest(model)}")
     print(f"NaN: {stopped[0].partition(': ')[0]}, {stopped[0].split(' | ')[-1].split()[1]} updates made;", end=" ")
     print(f"all as where it waits: {stopped[0] == stopped[1]}", flush=True)
@@ -330,7 +343,7 @@ def loop(name: str = "gpt2-4x256") -> None:
     begin(True)
     with tempfile.TemporaryDirectory() as folder:
         trainer.recording = Recording(Path(folder), model, 15 if there else 5)
-        found = [event.loss for event in train(trainer) if isinstance(event, Step)]
+        found = losses_of(trainer)
         trainer.recording.write(now=True)
         record = read_record(trainer.recording.path)
     trainer.recording = None

@@ -24,7 +24,7 @@ from tapeless.pictures.svg import OURS, PEER, Panel, legend, picture
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.text import Text
-from tapeless.train.loop import Evaluated, Trainer, train
+from tapeless.train.loop import Evaluated, Event, Trainer, train
 from tapeless.train.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -58,9 +58,12 @@ def trained(folder: Path, name: str, lr: float, seed: int, steps: int) -> Curve:
     trainer = Trainer(model, Text(open_data(folder), TIME, seed=seed), asked)
     held_out = [(0, trainer.task.evaluate(model, EVALUATED).loss)]
     begin = time.process_time()
-    for event in train(trainer):
+
+    def judged(event: Event) -> None:
         if isinstance(event, Evaluated):
             held_out.append((event.step, event.measured.loss))
+
+    train(trainer, judged)
     state = model.plan.bytes_by_kind()["state"]
     return {
         "held_out": held_out,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tapeless.backends.backend import backend_named
 from tapeless.kernels import cpu as cpu_kernels
-from tapeless.train.loop import Evaluated
+from tapeless.train.loop import Evaluated, Event
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
 
@@ -23,7 +23,9 @@ RIGHT = 0.999  # of what is held out, in the end and by the best checkpoint
 def trained(folder: Path, seed: int, products: str) -> tuple[float, float]:
     """How much of what is held out is right: in the end, and by the best checkpoint."""
     session = start(Request("ops-102k", {}, Settings(seed=seed, products=products, threads=1)), folder)
-    judged = [event for event in session.walk(lambda: None) if isinstance(event, Evaluated)]
+    seen: list[Event] = []
+    session.train(seen.append)
+    judged = [event for event in seen if isinstance(event, Evaluated)]
     best = [event for event in judged if event.best][-1]
     return judged[-1].measured.accuracy or 0.0, best.measured.accuracy or 0.0
 

@@ -26,7 +26,7 @@ from tapeless.tasks.data.batches import evaluation_batches
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokens import open_data
 from tapeless.tasks.text import Text
-from tapeless.train.loop import Evaluated, Step, Trainer, train
+from tapeless.train.loop import Evaluated, Event, Step, Trainer, train
 from tapeless.train.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -61,12 +61,15 @@ def assembled(folder: Path, steps: int) -> Trainer:
 def ours(folder: Path, steps: int) -> dict[str, Any]:
     trainer = assembled(folder, steps)
     losses, held_out = [], [(0, trainer.task.evaluate(trainer.model, EVALUATED).loss)]
-    for event in train(trainer):
+
+    def note(event: Event) -> None:
         if isinstance(event, Step):
             losses.append(event.loss)
         if isinstance(event, Evaluated):
             held_out.append((event.step, event.measured.loss))
             print(f"ours   {event.step:>5}  held out {event.measured.loss:.4f}", flush=True)
+
+    train(trainer, note)
     tokenizer = trainer.task.tokenizer
     assert tokenizer is not None
     samples = []

@@ -32,8 +32,7 @@ SETTINGS = Settings(batch=8, steps=30, lr=1e-2, warmup=1, eval_every=10, eval_ba
 
 
 def walked(begun):
-    for _ in begun.walk(lambda: None):
-        pass
+    begun.train()
     return begun.run.folder
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from tapeless.cli import main as command_line
 from tapeless.files import disk
-from tapeless.train import checkpoint, loop, session
+from tapeless.train import checkpoint, keeping, loop, session
 from tapeless.train.history import recording
 
 CLOCK = {"tokens_per_second", "phases"}  # what metrics say of time
@@ -127,17 +127,18 @@ class Life:
         disk.perform = self.perform
         self.around(loop.Trainer, "batch", "update")
         self.around(loop.Trainer, "evaluate", "evaluation")
-        self.around(session.Session, "_write", "recording")
+        self.around(keeping.Keeper, "_write", "recording")
         self.around(checkpoint, "save", "save")
-        walk = session.Session.walk
+        train = session.Session.train
 
-        def walked(*arguments: Any) -> Any:
+        def trained(*arguments: Any, **named: Any) -> Any:
             self.inside[0] = "update"
-            yield from walk(*arguments)
+            finished = train(*arguments, **named)
             self.inside[0] = "report"
             self.moment()
+            return finished
 
-        setattr(session.Session, "walk", walked)  # noqa: B010 (a method is put in another's place)
+        setattr(session.Session, "train", trained)  # noqa: B010 (a method is put in another's place)
         sys.argv = ["tapeless", *words]
         self.moment()
         try:

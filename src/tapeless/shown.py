@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any
 from unicodedata import combining
 
+VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 CELL = "padding:0 1em 0 0;border:0;vertical-align:top;text-align:left;white-space:pre-wrap;background:none"
 
@@ -132,3 +133,9 @@ def flops(count: float) -> str:
 
 def shape(sizes: Any) -> str:
     return "×".join(map(str, sizes))
+
+
+def visible(text: str, token: int) -> str:
+    """What a token stands for, so that it can be seen; its number where that is nothing by itself."""
+    shown = "".join(VISIBLE.get(each, each if each.isprintable() else f"\\x{ord(each):x}") for each in text)
+    return shown.replace("\N{REPLACEMENT CHARACTER}", "") or f"‹{token}›"

@@ -22,7 +22,7 @@ from tapeless.inputs import Packed
 from tapeless.model import GRADIENTS, Model
 from tapeless.models.config import Optimizer
 from tapeless.program.call import gradient_name
-from tapeless.train.loop import Step, Trainer, train
+from tapeless.train.loop import Event, Step, Trainer, train
 from tapeless.train.settings import Settings
 from tests.train.test_loop import Given
 
@@ -210,6 +210,14 @@ def compared(what: str, values: Any) -> Iterator[str]:
         yield f"{what} is off by {error:.1e}"
 
 
+def spoiled(model: Model, known: int, seen: list[Step], event: Event) -> None:
+    """Note an update; after the known one a weight becomes NaN."""
+    if isinstance(event, Step):
+        seen.append(event)
+        if event.number == known:
+            model.write("norm.weight", np.full(8, np.nan))
+
+
 def ahead() -> Iterator[str]:
     """A training that launches an update before it looks at the last, beside one that waits; before update 4 a weight
     becomes NaN. Nothing runs meanwhile here, but what is kept, and what is refused, is the device's own."""
@@ -221,12 +229,10 @@ def ahead() -> Iterator[str]:
         device.runs_ahead = runs_ahead
         model = Model("gpt2-4x256", batch=2, time=5, backend=device, optimizer=OPTIMIZER, seed=3, **SMALL)
         asked = Settings(steps=6, lr=1e-2, log_every=6, eval_every=6, save_every=6)
-        trainer, seen = Trainer(model, Given(given), asked), []
+        trainer = Trainer(model, Given(given), asked)
+        seen: list[Step] = []
         try:
-            for event in train(trainer):
-                seen += [event] if isinstance(event, Step) else []
-                if isinstance(event, Step) and event.number == known:
-                    model.write("norm.weight", np.full(8, np.nan))
+            train(trainer, partial(spoiled, model, known, seen))
         except NonFiniteError as error:
             kept = {name: model.read(name).tobytes() for name in (*model.params, *model.state)}
             found.append((seen, str(error), kept, trainer.state()))

@@ -43,8 +43,7 @@ def place(tmp_path_factory):
     for name, (preset, model, settings) in asked.items():
         common: dict[str, Any] = {"steps": 4, "batch": 2, "backend": "reference", "eval_every": 1, "keep": 9}
         session = start(Request(preset, model, Settings(**common | settings)), folder / "runs" / name)
-        for _ in session.walk(lambda: None):
-            pass
+        session.train()
     return folder
 
 

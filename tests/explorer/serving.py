@@ -20,8 +20,7 @@ def trained(folder: Path, steps: int = 12, whole: str | None = None, **fields: A
     settings = Settings(
         data="operations", batch=200, steps=steps, lr=3e-3, eval_every=4, log_every=1, record=1, record_tensors=whole
     )
-    for _ in start(Request("ops-102k", model, settings), folder).walk(lambda: None):
-        pass
+    start(Request("ops-102k", model, settings), folder).train()
     return folder
 
 

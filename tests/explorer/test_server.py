@@ -132,8 +132,7 @@ def test_the_batch_of_a_step_is_drawn_again(tmp_path):
     session = start(
         Request("ops-102k", FIELDS, Settings(data="operations", batch=16, steps=3, accumulate=2)), tmp_path / "run"
     )
-    for _ in session.walk(lambda: None):
-        pass
+    session.train()
     stream = session.trainer.task.batches(16)
     seen = [next(stream) for _ in range(6)]
     found = batch_of(tmp_path / "run", 3)

@@ -47,7 +47,7 @@ def test_every_call_is_held_to_the_reference_and_named_where_it_is_off(traced, m
 def test_looking_changes_nothing(traced):
     before = {name: traced.model.read(name).copy() for name in traced.model.params}
     first = traced.element(3, 1, 2)
-    for what in ("branches", "error", "time"):
+    for what in ("error", "time"):
         of_calls(traced, what)
     of_one(traced, 20)
     assert all(np.array_equal(traced.model.read(name), array) for name, array in before.items())

@@ -171,23 +171,27 @@ def test_what_cannot_be_locked_is_refused(tmp_path, monkeypatch):
 
 def test_a_run_is_trained_by_one_at_a_time(tmp_path):
     session = assembled(tmp_path / "run")
-    walk = session.walk(lambda: "enough" if session.trainer.step == 20 else None)
-    next(walk)
-    config = (tmp_path / "run" / "config.toml").read_text()
-    with pytest.raises(TapelessError, match=rf"run is in use: process {os.getpid()} trains it"):
-        resume(tmp_path / "run", {}, {"steps": 50})
-    assert (tmp_path / "run" / "config.toml").read_text() == config
-    assert open_run(tmp_path / "run").preset() == session.model.preset  # reading needs no lock
-    list(walk)
+    refused = []
+
+    def another(event):
+        config = (tmp_path / "run" / "config.toml").read_text()
+        with pytest.raises(TapelessError, match=rf"run is in use: process {os.getpid()} trains it") as said:
+            resume(tmp_path / "run", {}, {"steps": 50})
+        assert (tmp_path / "run" / "config.toml").read_text() == config
+        assert open_run(tmp_path / "run").preset() == session.model.preset  # reading needs no lock
+        refused.append(said)
+
+    session.train(another, stopping=lambda: "enough" if session.trainer.step == 20 else None)
+    assert len(refused) > 20
     again = resume(tmp_path / "run", {}, {})
-    list(again.walk(lambda: None))
+    again.train()
     steps = [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "step"]
     assert steps == [1, *range(5, 41, 5)]
 
 
 def test_a_resume_that_is_refused_keeps_nothing(tmp_path):
     session = assembled(tmp_path / "run")
-    list(session.walk(lambda: None))
+    session.train()
     with pytest.raises(TapelessError, match="more than the 1") as first:
         resume(tmp_path / "run", {}, {"steps": 1})
     with pytest.raises(TapelessError, match="more than the 1"):  # and not: in use

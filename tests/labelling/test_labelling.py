@@ -222,12 +222,12 @@ def opened_by(session):
 
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, tones):
     whole, _ = started(tmp_path / "whole", tones, steps=6)
-    list(whole.walk(lambda: None))
+    whole.train()
     stopped, _ = started(tmp_path / "stopped", tones, steps=6)
-    list(stopped.walk(lambda: "enough" if stopped.trainer.step == 3 else None))
+    stopped.train(stopping=lambda: "enough" if stopped.trainer.step == 3 else None)
     assert stopped.trainer.step == 3
     going_on = resume(tmp_path / "stopped", {}, {}, EVERY_KIND)
-    list(going_on.walk(lambda: None))
+    going_on.train()
     for name, weight in whole.model.params.items():
         assert np.array_equal(weight, going_on.model.params[name]), name
 
@@ -443,12 +443,12 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
     source = source_of(fasta=genome[1].fasta, gff=genome[1].gff)
     assert source.features.families == families
     whole, _ = started(tmp_path / "whole", source, steps=4)
-    list(whole.walk(lambda: None))
+    whole.train()
     stopped, _ = started(tmp_path / "stopped", source, steps=4)
-    list(stopped.walk(lambda: "enough" if stopped.trainer.step == 2 else None))
+    stopped.train(stopping=lambda: "enough" if stopped.trainer.step == 2 else None)
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))  # a run keeps its own
     going_on = resume_labelling(tmp_path / "stopped", {}, {})
-    list(going_on.walk(lambda: None))
+    going_on.train()
     for name, weight in whole.model.params.items():
         assert np.array_equal(weight, going_on.model.params[name]), name
     assert whole.model.config.features == source.features.width

@@ -32,9 +32,7 @@ def settings(data, **changed):
 
 
 def walked(session, most=None):
-    count = 0
-    for event in session.walk(lambda: "enough" if most is not None and session.trainer.step >= most else None):
-        count += event is not None
+    session.train(stopping=lambda: "enough" if most is not None and session.trainer.step >= most else None)
     return session
 
 

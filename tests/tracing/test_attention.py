@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from tapeless.tracing.attention import attention_pulls
+from tapeless.attention import attention_pulls
 from tests.tracing.test_shares import built
 
 

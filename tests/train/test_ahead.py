@@ -2,8 +2,10 @@
 errors as that of one that waits, and nobody waits for the device but where somebody looks."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,10 @@ from tapeless.train.history.recording import Recording
 from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
 from tapeless.train.metrics import read_metrics
-from tapeless.train.session import NotSaved, Saved, resume, start
+from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.backends.delayed import Delayed, Overflowing
+from tests.train.following import follow
 from tests.train.test_loop import FIELDS, Given
 from tests.train.test_resume import fingerprint
 
@@ -67,8 +70,7 @@ def happened(trainer: Trainer) -> list[Any]:
     """All of it, the error that ended it included."""
     seen: list[Any] = []
     try:
-        for event in train(trainer):
-            seen += [] if event is None else [told(event)]
+        train(trainer, lambda event: seen.append(told(event)))
     except TapelessError as error:
         seen.append((type(error), str(error)))
     return seen
@@ -92,7 +94,8 @@ def test_what_happens_is_what_happens_where_it_waits(accumulate):
 @pytest.mark.parametrize(("backend", "flies"), [("reference", False), ("cpu", False), (Delayed(), True)])
 def test_on_host_backends_nothing_is_in_flight(backend, flies):
     trainer = trainer_on(backend)
-    flights = [trainer.in_flight for event in train(trainer) if event is None]
+    flights: list[bool] = []
+    train(trainer, stopping=lambda: flights.append(trainer.in_flight))
     assert any(flights) == flies
 
 
@@ -103,12 +106,14 @@ def test_nobody_waits_where_nobody_looks(accumulate):
     settings = replace(SETTINGS, steps=40, log_every=10, eval_every=40, save_every=40, accumulate=accumulate)
     trainer = trainer_on(backend, settings)
     stops: dict[int, int] = {}
-    for event in train(trainer):
-        if event is None:
-            before, stops[trainer.step] = stops.get(trainer.step), backend.stops
-            assert before in (None, backend.stops)
-            if trainer.step % 10 not in (0, 9) and trainer.step > 1:
-                assert backend.queue
+
+    def looked() -> None:
+        before, stops[trainer.step] = stops.get(trainer.step), backend.stops
+        assert before in (None, backend.stops)
+        if trainer.step % 10 not in (0, 9) and trainer.step > 1:
+            assert backend.queue
+
+    train(trainer, stopping=looked)
     assert len({stops[step] for step in range(11, 19)}) == 1
     assert len({stops[step] for step in range(21, 29)}) == 1
     assert stops[21] > stops[19]
@@ -208,26 +213,22 @@ def test_of_an_update_with_both_the_first_is_told():
     assert "update 7 was stopped" in error
 
 
+def stopped(pauses: Iterator[int], most: int) -> str | None:
+    return "enough" if next(pauses) >= most else None
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_left_anywhere_it_goes_on_bit_for_bit(tmp_path, accumulate):
     settings = replace(SETTINGS, accumulate=accumulate)
     waited, states = events_of(trainer_on("reference", settings)), {}
     trainer = trainer_on("reference", settings)
-    for event in train(trainer):
-        if event is None:
-            states[trainer.step, trainer.added] = fingerprint(trainer)
+    train(trainer, stopping=lambda: states.update({(trainer.step, trainer.added): fingerprint(trainer)}))
     kept = []
     for cut in range(1, accumulate * STEPS, 2 * accumulate - 1):
-        first, events, pauses = trainer_on(Delayed(), settings), [], 0
-        for event in train(first):
-            if event is not None:
-                events.append(told(event))
-                continue
-            pauses += 1
-            if pauses >= cut:
-                first.ahead = False
-                if not first.in_flight:
-                    break
+        first, pauses = trainer_on(Delayed(), settings), count(1)
+        *seen, finished = follow(first, partial(stopped, pauses, cut))
+        assert finished == Finished("enough")
+        events = [told(event) for event in seen]
         assert fingerprint(first) == states[first.step, first.added]
         kept.append(first.added)
         checkpoint.save(tmp_path / str(cut), first.step, first.tensors(), first.state())
@@ -265,12 +266,15 @@ def test_of_an_update_that_was_resumed_in_its_middle_the_right_batch_is_walked(t
 
 def test_nothing_is_kept_of_what_is_in_flight():
     trainer = trainer_on(Delayed())
-    for event in train(trainer):
-        if event is None and trainer.in_flight:
-            with pytest.raises(TapelessError, match="in flight"):
-                trainer.state()
-            break
-    trainer.batch()  # the training was left: it is taken in
+
+    def ask() -> str | None:
+        if not trainer.in_flight:
+            return None
+        with pytest.raises(TapelessError, match="in flight"):
+            trainer.state()
+        return "enough"
+
+    train(trainer, stopping=ask)  # what was in flight is taken in
     assert trainer.state()["step"] == trainer.model.steps == 2
 
 
@@ -292,7 +296,7 @@ def test_patience_that_is_over_ends_it_with_nothing_in_flight():
     for _ in range(6):
         trainer.batch()
     trainer.without_better = 2
-    assert isinstance([*train(trainer)][-1], Finished)
+    assert isinstance(follow(trainer)[-1], Finished)
     assert trainer.state()["step"] == trainer.model.steps == 6
 
 
@@ -317,19 +321,19 @@ def test_a_run_is_the_same_in_every_file(tmp_path, monkeypatch, stop, accumulate
     """Stopped in the middle and resumed, or not: metrics, recorded updates, snapshots and weights."""
     asked = request(record=5, accumulate=accumulate)
     whole = start(asked, tmp_path / "whole")
-    saved = kept(whole.walk(lambda: None))
+    saved = kept(follow(whole))
     monkeypatch.setattr(reference, "REFERENCE", Delayed())
     ahead = start(asked, tmp_path / "ahead")
-    events = list(ahead.walk(lambda: None if ahead.trainer.step != stop else "enough"))
+    events = follow(ahead, lambda: None if ahead.trainer.step != stop else "enough")
     if stop is not None:
         assert events[-1] == Finished("enough")
-        assert isinstance(events[-2], Saved)
+        assert ahead.last_saved == ahead.trainer.step
         # Update 7 or 12, or its first batch, was in flight; of update 10, which is recorded, only its first may be.
         expected = {3: (3, 0), 6: (7, 0), 9: (9, 0), 11: (12, 0)} if accumulate == 1 else {3: (3, 0)}
         assert (ahead.trainer.step, ahead.trainer.added) == expected.get(stop, (stop, 1))
-        del events[-2:]
+        del events[-1:]
         ahead = resume(tmp_path / "ahead", {}, {})
-        events += ahead.walk(lambda: None)
+        events += follow(ahead)
     assert kept(events) == saved
     assert fingerprint(ahead.trainer) == fingerprint(whole.trainer)
     snapshots = [path.name for path in (tmp_path / "whole" / SNAPSHOTS).iterdir()]
@@ -344,9 +348,7 @@ def test_a_run_is_the_same_in_every_file(tmp_path, monkeypatch, stop, accumulate
 
 def kept(events: Iterable[Any]) -> list[tuple[int, bool]]:
     """The checkpoints, and whether each was the best so far."""
-    seen = list(events)
-    assert not any(isinstance(event, NotSaved) for event in seen)
-    return [(event.step, event.best) for event in seen if isinstance(event, Saved)]
+    return [(event.step, event.best) for event in events if isinstance(event, SaveDue)]
 
 
 def untimed(line: dict[str, Any]) -> dict[str, Any]:
@@ -360,7 +362,7 @@ def test_a_run_that_is_stopped_by_what_is_not_finite_keeps_the_update_before_it(
         monkeypatch.setattr(reference, "REFERENCE", Delayed(inner) if delayed else inner)
         session = start(request(record=0), tmp_path / str(delayed))
         with pytest.raises(NonFiniteError, match="update 6 was stopped"):
-            list(session.walk(lambda: None))
+            session.train()
         assert inner.runs == 6 + delayed
         assert session.last_saved == 5
         found.append((fingerprint(session.trainer), [untimed(line) for line in read_metrics(session.run.folder)]))

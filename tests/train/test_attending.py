@@ -13,8 +13,7 @@ from tapeless.train.settings import Request, Settings
 
 def trained(folder, preset, model, **settings):
     session = start(Request(preset, model, Settings(steps=4, backend="reference", save_every=1, **settings)), folder)
-    for _ in session.walk(lambda: None):
-        pass
+    session.train()
     return open_run(folder)
 
 

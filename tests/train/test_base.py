@@ -20,13 +20,13 @@ from tapeless.train.find_rate import Kept
 from tapeless.train.run import open_run
 from tapeless.train.session import Session, resume, start
 from tapeless.train.settings import Request, Settings
+from tests.train.following import kill
 
 TINY: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2}
 
 
 def walked(session: Session) -> Session:
-    for _ in session.walk(lambda: None):
-        pass
+    session.train()
     return session
 
 
@@ -45,10 +45,7 @@ def test_an_adapted_run_is_trained_stopped_resumed_moved_and_loaded(base: Path, 
     theirs = open_run(base)
     whole = walked(start(request(lora=2), tmp_path / "whole", base=theirs))
     half = start(request(lora=2), tmp_path / "half", base=theirs)
-    for _ in half.walk(lambda: None):
-        if half.last_saved == 2:
-            break
-    half.run.release()
+    kill(half, lambda event: half.last_saved == 2)
     shutil.move(tmp_path / "half", tmp_path / "moved")
     again = walked(resume(tmp_path / "moved", {}, {}))
     assert all(np.array_equal(again.model.params[name], weight) for name, weight in whole.model.params.items())
@@ -72,10 +69,7 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(
     asked = request(lora=2, frozen_precision="bfloat16")
     whole = walked(start(asked, tmp_path / "whole", base=theirs))
     half = start(asked, tmp_path / "half", base=theirs)
-    for _ in half.walk(lambda: None):
-        if half.last_saved == 2:
-            break
-    half.run.release()
+    kill(half, lambda event: half.last_saved == 2)
     again = walked(resume(tmp_path / "half", {}, {}))
     assert all(np.array_equal(again.model.read(name), values) for name, values in whole.model.weights().items())
     assert not np.array_equal(whole.model.read("head.weight"), wide.model.read("head.weight"))  # it was rounded

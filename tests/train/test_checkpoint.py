@@ -270,7 +270,7 @@ def test_a_best_that_never_arrived_is_forgotten(tmp_path, monkeypatch):
     save(tmp_path, 1, best=True)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_place", lambda *arguments: (_ for _ in ()).throw(OSError(EIO, "broken")))
-        assert "step 1 is intact; see what ails the disk" in refusal(save, tmp_path, 2, best=True)
+        assert "step-00000001; see what ails the disk" in refusal(save, tmp_path, 2, best=True)
     assert best(tmp_path).step == 1
     save(tmp_path, 2)
     assert best(tmp_path).step == 1
@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     message = refusal(save, tmp_path / "file", 5)
     assert f"cannot save the checkpoint at step 5 in {tmp_path / 'file'}: File exists." in message
-    assert "There is no earlier checkpoint; remove the cause." in message
+    assert "There is no checkpoint yet; remove the cause." in message
 
 
 # Damage.

@@ -16,9 +16,10 @@ from tapeless.tasks.data.tokens import TokenData, Tokens
 from tapeless.tasks.operations import LENGTH, Operations
 from tapeless.tasks.text import Text
 from tapeless.train.doctor import Observation, diagnose
-from tapeless.train.loop import Evaluated, Trainer, train
+from tapeless.train.loop import Evaluated, Event, Trainer, train
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
+from tests.train.following import follow
 
 SMALL: dict[str, Any] = {"layers": 1, "channels": 16, "heads": 2, "context": 8}
 
@@ -108,7 +109,7 @@ def test_operations_are_measured_by_distance():
 def test_a_run_records_it(tmp_path):
     request = Request("cllm", SMALL, Settings(data="operations", steps=2, log_every=1))
     session = start(request, tmp_path / "run")
-    events = [event for event in session.walk(lambda: None) if isinstance(event, Evaluated)]
+    events = [event for event in follow(session) if isinstance(event, Evaluated)]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     recorded = [line for line in lines if line["kind"] == "evaluation"]
     assert recorded[-1]["cross_entropy"] == pytest.approx(events[-1].measured.cross_entropy)
@@ -128,13 +129,15 @@ def test_cllm_learns_the_operations():
     """`tapeless train cllm --data operations`: at least 99 % by nearest embedding, within its ten epochs."""
     settings = Settings(data="operations", eval_every=125).suited(Model("cllm").config)
     model = Model("cllm", batch=settings.batch or 1, time=LENGTH, optimizer=settings.optimizer("adam"), seed=0)
-    best = 0.0
-    for event in train(Trainer(model, Operations(model.config, 0), settings)):
+    found = []
+
+    def judged(event: Event) -> None:
         if isinstance(event, Evaluated):
-            best = max(best, event.measured.accuracy or 0.0)
-            if best >= 0.99:
-                break
-    assert best >= 0.99
+            found.append(event.measured.accuracy or 0.0)
+
+    trainer = Trainer(model, Operations(model.config, 0), settings)
+    train(trainer, judged, stopping=lambda: "learned" if max(found, default=0.0) >= 0.99 else None)
+    assert max(found) >= 0.99
 
 
 def test_cllm_learns_text():
@@ -144,7 +147,7 @@ def test_cllm_learns_text():
     model = Model("cllm", batch=8, time=16, layers=2, channels=32, heads=4)
     before = task.evaluate(model, 5)
     trainer = Trainer(model, task, Settings(steps=150, lr=5e-3))
-    found = [event.measured for event in train(trainer) if isinstance(event, Evaluated)][-1]
+    found = [event.measured for event in follow(trainer) if isinstance(event, Evaluated)][-1]
     assert before.accuracy is not None
     assert before.accuracy < 0.2
     assert found.accuracy is not None
@@ -176,7 +179,7 @@ def judged(model: Model) -> Observation:
     """The doctor's word on a training with nothing to be learned from the inputs: only a collapse lowers the loss."""
     task = some_text(4000, vocab=13)
     lines = []
-    for event in train(Trainer(model, task, Settings(steps=200, lr=1e-2, eval_batches=2))):
+    for event in follow(Trainer(model, task, Settings(steps=200, lr=1e-2, eval_batches=2))):
         if isinstance(event, Evaluated):
             lines.append({"kind": "evaluation", "step": event.step, "spread": event.spread})
     return diagnose(lines)[0]

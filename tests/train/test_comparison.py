@@ -15,8 +15,7 @@ from tapeless.train.settings import Request, Settings
 def trained(folder, preset="ops-102k", model=None, stop=None, **settings):
     chosen: dict[str, Any] = {"data": "operations", "steps": 4, "backend": "reference", "eval_every": 2} | settings
     session = start(Request(preset, model or {"layers": 1, "channels": 8}, Settings(**chosen)), folder)
-    for _ in session.walk(lambda: stop if session.trainer.step == 2 else None):
-        pass
+    session.train(stopping=lambda: stop if session.trainer.step == 2 else None)
     return folder
 
 

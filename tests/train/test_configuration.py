@@ -15,6 +15,7 @@ from tapeless.train.run import Run, open_run, write_configuration
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tapeless.weights.hugging_face import write_folder
+from tests.train.following import kill
 
 TINY = {"layers": 1, "channels": 4, "heads": 2, "hidden": 4}
 
@@ -54,8 +55,7 @@ def test_what_is_imported_is_called_so(tmp_path: Path) -> None:
     np.arange(200, dtype="<u2").__mod__(11).tofile(tmp_path / "ids.bin")
     settings = Settings(data=str(tmp_path / "ids.bin"), steps=2, batch=2, backend="reference")
     further = start(Request("ops-102k", {"frozen": ("tokens.*",)}, settings), tmp_path / "further", base=opened)
-    for _ in further.walk(lambda: None):
-        pass
+    further.train()
     assert open_run(tmp_path / "further").preset().frozen == ("tokens.*",)
     assert np.array_equal(further.model.params["tokens.weight"], model.params["tokens.weight"])
     assert not np.array_equal(further.model.params["norm.bias"], model.params["norm.bias"])
@@ -67,18 +67,13 @@ def test_a_run_keeps_what_is_frozen(tmp_path: Path) -> None:
     settings = Settings(data="operations", steps=6, batch=8, backend="reference", save_every=3)
     whole = start(Request("ops-102k", model, settings), tmp_path / "whole")
     first = {name: weight.copy() for name, weight in whole.model.params.items()}
-    for _ in whole.walk(lambda: None):
-        pass
+    whole.train()
     half = start(Request("ops-102k", model, settings), tmp_path / "half")
-    for _ in half.walk(lambda: None):
-        if half.last_saved == 3:
-            break
-    half.run.release()
+    kill(half, lambda event: half.last_saved == 3)
     again = resume(tmp_path / "half", {}, {})
     assert again.model.preset.frozen == model["frozen"]
     assert again.trainer.step == 3
-    for _ in again.walk(lambda: None):
-        pass
+    again.train()
     assert all(np.array_equal(again.model.params[name], weight) for name, weight in whole.model.params.items())
     moved = {name for name, weight in first.items() if not np.array_equal(weight, whole.model.params[name])}
     assert moved == set(whole.model.grads)

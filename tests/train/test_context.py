@@ -39,8 +39,7 @@ def assembled(folder, text, base=None, settings=QUICK, **model):
 
 def trained(folder, text, **model):
     session = assembled(folder, text, **model)
-    for _ in session.walk(lambda: None):
-        pass
+    session.train()
     return session
 
 

@@ -230,7 +230,7 @@ def test_a_failure_at_every_operation(name, error, lasting, memory, monkeypatch)
             message = str(outcome)
             assert f"cannot save the checkpoint at step {request['step']} in {folder}: " in message
             assert os.strerror(error) in message
-            assert (f"step {found.step} is intact" if found else "no earlier checkpoint") in message
+            assert (f"The last good checkpoint is {found.path}" if found else "There is no checkpoint yet") in message
             assert ("free some space" in message) == (error == ENOSPC)
             assert lasting or not list(folder.glob(".partial-*"))
             assert lasting or not list(folder.glob("*.part"))

@@ -27,8 +27,7 @@ MODEL = {"layers": 1, "channels": 16, "heads": 2}
 
 def trained(folder, preset="gpt2-4x256", model=MODEL, **settings):
     session = start(Request(preset, model, Settings(batch=2, steps=3, backend="reference", **settings)), folder)
-    for _ in session.walk(lambda: None):
-        pass
+    session.train()
     return open_run(folder)
 
 

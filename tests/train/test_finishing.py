@@ -13,16 +13,16 @@ import pytest
 from tapeless import Model
 from tapeless.cli import train as command
 from tapeless.cli.common import console
-from tapeless.files.disk import UnwritableError
 from tapeless.train import checkpoint
 from tapeless.train.guard import Spikes
 from tapeless.train.history.record import FILE, encoded, read_record
 from tapeless.train.history.recording import TRIED, Recording
 from tapeless.train.history.snapshots import SERIES, Snapshots, read_snapshots
-from tapeless.train.loop import Finished
+from tapeless.train.loop import Finished, SaveDue
 from tapeless.train.metrics import read_metrics
-from tapeless.train.session import Saved, Session, resume, start
+from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
+from tests.train.following import follow, kill
 from tests.train.test_records import FIELDS, record_one
 
 SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "steps": 6, "eval_every": 2, "lr": 3e-3}
@@ -37,16 +37,13 @@ def stops(folder):
 
 
 def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished(tmp_path):
-    walk = begun(tmp_path / "run").walk(lambda: None)
-    for event in walk:
-        if isinstance(event, Saved) and event.step == 6:
-            walk.close()
+    kill(begun(tmp_path / "run"), lambda event: event == SaveDue(6, best=True))
     assert stops(tmp_path / "run") == []
     again = resume(tmp_path / "run", {}, {})
     assert again.messages == [
         f"{tmp_path / 'run'} was ended before its report: all 6 updates are done; go on by giving more with --steps."
     ]
-    assert [type(event) for event in again.walk(lambda: None)] == [Finished]
+    assert [type(event) for event in follow(again)] == [Finished]
     assert stops(tmp_path / "run") == ["all 6 updates are done"]
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     complete = resume(tmp_path / "run", {}, {})
@@ -55,25 +52,25 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_finished(tmp_path):
     assert (status.code, status.reason) == (0, "all 6 updates are done")
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     more = resume(tmp_path / "run", {}, {"steps": 8})
-    assert [*more.walk(lambda: None)][-1] == Finished("all 8 updates are done")
+    assert follow(more)[-1] == Finished("all 8 updates are done")
 
 
 def test_a_run_that_stopped_early_makes_no_further_update(tmp_path):
     session = begun(tmp_path / "run", lr=1e-9, steps=20, eval_every=1, patience=1)
     session.trainer.best = 0.0  # which nothing is better than
-    assert [*session.walk(lambda: None)][-1] == Finished("stopped early: 1 evaluations were no better than 0.0000")
+    assert follow(session)[-1] == Finished("stopped early: 1 evaluations were no better than 0.0000")
     again = resume(tmp_path / "run", {}, {})
     assert "go on by giving more with --patience" in again.messages[0]
-    assert [type(event) for event in again.walk(lambda: None)] == [Finished]
+    assert [type(event) for event in follow(again)] == [Finished]
     assert again.trainer.step == session.trainer.step == 1
     longer = resume(tmp_path / "run", {}, {"patience": 3})
-    assert [*longer.walk(lambda: None)][-1] == Finished("stopped early: 3 evaluations were no better than 0.0000")
+    assert follow(longer)[-1] == Finished("stopped early: 3 evaluations were no better than 0.0000")
 
 
 def test_the_answers_are_those_of_the_best_checkpoint(tmp_path):
     """Which is not the last: from there on the rate is such that it learns the wrong things."""
     session = begun(tmp_path / "run", steps=4, lr=1e-2)
-    [*session.walk(lambda: None)]
+    session.train()
     worse = resume(tmp_path / "run", {}, {"steps": 8, "lr": 100.0})
     status = command.follow(worse, shown=False)
     best, _ = checkpoint.best(tmp_path / "run" / "checkpoints")
@@ -201,22 +198,6 @@ def test_how_often_is_measured_once_and_kept(tmp_path):
     early.cut_after(100)  # it never recorded before
     walked(early, range(101, 141), extra=0.1)
     assert read_record(tmp_path / FILE).steps.tolist() == [*(100 + each for each in TRIED), 120, 128, 136]
-
-
-def test_what_a_full_disk_kept_from_being_recorded_is_told_when_it_goes_on(tmp_path, monkeypatch):
-    session = begun(tmp_path / "run")
-    with monkeypatch.context() as broken:
-        broken.setattr(Session, "_write", _full)
-        for event in session.walk(lambda: None):
-            if type(event).__name__ == "NotSaved" and session.last_saved == 4:
-                break
-    again = resume(tmp_path / "run", {}, {})
-    assert again.trainer.step == 4
-    assert again.messages[-1] == "Some of what was recorded up to step 4 is lost: there is no room."
-
-
-def _full(self, now=False):
-    raise UnwritableError("there is no room.")
 
 
 def test_trainings_that_are_killed_in_every_phase_record_what_one_that_was_not_does():

@@ -13,12 +13,16 @@ import torch
 from tapeless import Model
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files import disk
+from tapeless.files.disk import UnwritableError
 from tapeless.tasks.task import Measured, Task
+from tapeless.train import checkpoint
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
-from tapeless.train.metrics import read_metrics
-from tapeless.train.session import NotSaved, Saved, resume, start
+from tapeless.train.metrics import Recorder, read_metrics
+from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.files.full_disk import full_at
+from tests.train.following import follow
+from tests.train.test_resume import fingerprint
 
 FIELDS: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2, "vocab": 11, "context": 6}
 
@@ -72,7 +76,7 @@ def test_accumulation_is_the_big_batch(name, backend):
     def trained(batch, accumulate, given):
         model = Model(name, batch=batch, time=6, backend=backend, optimizer="adamw", seed=1, **FIELDS)
         trainer = Trainer(model, Given(given), replace(settings, accumulate=accumulate))
-        steps = [event for event in train(trainer) if isinstance(event, Step)]
+        steps = [event for event in follow(trainer) if isinstance(event, Step)]
         return model, steps
 
     small, small_steps = trained(2, 4, batches)
@@ -111,7 +115,7 @@ def test_the_rate_follows_the_schedule():
     settings = Settings(steps=10, lr=0.5, schedule="step", every=3, rate=0.1, warmup=2)
     model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
     trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2)), settings)
-    rates = [event.lr for event in train(trainer) if isinstance(event, Step)]
+    rates = [event.lr for event in follow(trainer) if isinstance(event, Step)]
     assert rates == [trainer.schedule.at(step) for step in range(10)]
     assert rates[:3] == pytest.approx([0.5 / 3, 1 / 3, 0.5])
     assert rates[5] == pytest.approx(0.05)
@@ -120,7 +124,7 @@ def test_the_rate_follows_the_schedule():
 def events_of(measured, **changes):
     model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
     settings = replace(Settings(steps=10, lr=1e-3, eval_every=1, save_every=4, log_every=5), **changes)
-    return list(train(Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2), measured), settings)))
+    return follow(Trainer(model, Given(random_batches(np.random.default_rng(0), 2, 2), measured), settings))
 
 
 def test_it_stops_early_and_says_why():
@@ -239,13 +243,14 @@ def test_the_batches_of_an_update_but_the_last_only_add():
 def test_a_spike_is_reported_with_the_norms_of_the_layers():
     model = Model("gpt2-4x256", batch=2, time=6, backend="reference", **FIELDS)
     trainer = Trainer(model, Given(random_batches(np.random.default_rng(0), 1, 2)), Settings(steps=70, lr=1e-3))
-    spikes = []
-    for event in train(trainer):
+
+    def enlarged(event):
         if isinstance(event, Step) and event.number == 60:
             for weight in model.params.values():
                 weight *= 30
-        if isinstance(event, Spiked):
-            spikes.append(event)
+
+    spikes = []
+    train(trainer, enlarged, lambda event: spikes.append(event) if isinstance(event, Spiked) else None)
     assert [spike.step for spike in spikes] == [61]
     assert "blocks.0" in spikes[0].message
     assert "usually" in spikes[0].message
@@ -260,7 +265,7 @@ def test_the_best_and_the_last_checkpoints_stay(tmp_path, monkeypatch):
     session = start(request(keep=2), tmp_path / "run")
     found = lambda model, batches: Measured(1.0 if session.trainer.step == 4 else 2.0)  # noqa: E731
     monkeypatch.setattr(session.trainer.task, "evaluate", found)
-    saved = [event for event in session.walk(lambda: None) if isinstance(event, Saved)]
+    saved = [event for event in follow(session) if isinstance(event, SaveDue)]
     assert [(event.step, event.best) for event in saved] == [(2, False), (4, True), (6, False), (8, False)]
     kept = sorted(path.name for path in session.run.checkpoints.glob("step-*"))
     assert kept == ["step-00000004", "step-00000006", "step-00000008"]
@@ -268,39 +273,79 @@ def test_the_best_and_the_last_checkpoints_stay(tmp_path, monkeypatch):
     assert session.run.checkpoint("newest")[0].step == 8
 
 
-def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
-    """The save fails, the training is still in memory, the checkpoint before it is whole, and a later save works."""
+@pytest.mark.parametrize("what", ["checkpoints", "metrics"])
+def test_a_full_disk_is_tried_again_and_loses_nothing(tmp_path, monkeypatch, what):
+    """There is room again after two attempts: all is as if there had always been."""
+    monkeypatch.setattr(disk, "PAUSES", (0.01, 0.01))
     session = start(request(), tmp_path / "run")
-    seen = []
-    right = disk.perform
+    refused: list[int | None] = []
 
     def full(operation, *arguments, **named):
-        if operation.__name__ == "write" and session.trainer.step == 4:
+        if operation is os.write and session.trainer.step == 4 and len(refused) < 2:
+            refused.append(session.last_saved)
             raise OSError(28, "No space left on device")
         return right(operation, *arguments, **named)
 
-    monkeypatch.setattr(disk, "perform", full)
-    for event in session.walk(lambda: None):
-        if isinstance(event, Saved | NotSaved):
-            seen.append(event)
-        if isinstance(event, NotSaved):
-            assert "No space left on device" in event.message
-            assert ("cannot record step 4" if len(seen) == 2 else "step 2 is intact") in event.message
-            assert session.run.checkpoint("newest")[0].step == 2
-    assert [type(event).__name__ for event in seen] == ["Saved", "NotSaved", "NotSaved", "Saved", "Saved"]
-    assert session.run.checkpoint("newest")[0].step == 8
-    # The line that did not fit and those that came after it were written with the next checkpoint.
+    where, name = (checkpoint, "save") if what == "checkpoints" else (Recorder, "write")
+    right, write = disk.perform, getattr(where, name)
+
+    def during(*arguments, **named):
+        monkeypatch.setattr(disk, "perform", full)
+        try:
+            return write(*arguments, **named)
+        finally:
+            monkeypatch.setattr(disk, "perform", right)
+
+    monkeypatch.setattr(where, name, during)
+    session.train()
+    assert refused == [2, 2]
+    assert checkpoint.steps(session.run.checkpoints) == [4, 6, 8]
     assert [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "evaluation"] == [4, 8]
+
+
+@pytest.mark.parametrize("operation", [os.write, os.fsync])
+def test_a_disk_that_stays_full_ends_it_and_names_the_last_good_checkpoint(tmp_path, monkeypatch, operation):
+    """The resumed run is, bit for bit, the one that never met it."""
+    monkeypatch.setattr(disk, "PAUSES", (0.01, 0.01))
+    whole = start(request(record=0), tmp_path / "whole")
+    whole.train()
+    session, right = start(request(record=0), tmp_path / "run"), disk.perform
+
+    def full(performed, *arguments, **named):
+        if performed is operation and session.trainer.step == 4:
+            raise OSError(28, "No space left on device")
+        return right(performed, *arguments, **named)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "perform", full)
+        good = tmp_path / "run" / "checkpoints" / "step-00000002"
+        with pytest.raises(UnwritableError, match=rf"No space left on device\. The last good checkpoint is {good}"):
+            session.train()
+    assert session.trainer.step == 4
+    again = resume(tmp_path / "run", {}, {})
+    assert again.trainer.step == 2
+    again.train()
+    assert fingerprint(again.trainer) == fingerprint(whole.trainer)
+
+
+def test_a_disk_without_room_for_a_first_checkpoint_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "PAUSES", ())
+    session = start(request(record=0), tmp_path / "run")
+    monkeypatch.setattr(disk, "perform", full_at(os.fsync))
+    with pytest.raises(UnwritableError, match=r"No space left on device\. There is no checkpoint yet"):
+        session.train()
 
 
 def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
     asked = request()
     session = start(replace(asked, settings=replace(asked.settings, eval_every=1)), tmp_path / "run")
-    events = session.walk(lambda: None)
-    next(event for event in events if isinstance(event, Step))
-    session.model.params["blocks.0.mlp.up.bias"][0] = np.nan  # as if the update had done it
+
+    def spoil(event):  # as if the update had done it
+        if isinstance(event, Step):
+            session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
+
     with pytest.raises(NonFiniteError, match="update 2 was stopped"):
-        list(events)
+        session.train(spoil)
     assert session.last_saved == 1
     *_, evaluated, stop = read_metrics(tmp_path / "run")
     assert (evaluated["kind"], evaluated["loss"], evaluated["best"]) == ("evaluation", None, False)
@@ -310,21 +355,22 @@ def test_nan_that_an_evaluation_meets_first_is_saved_and_recorded(tmp_path):
 def test_nan_on_a_full_disk_tells_of_both(tmp_path, monkeypatch):
     session = start(request(), tmp_path / "run")
     monkeypatch.setattr(disk, "perform", full_at(os.write))
+    monkeypatch.setattr(disk, "PAUSES", (0.01,))
     session.model.params["blocks.0.mlp.up.bias"][0] = np.nan
     with pytest.raises(NonFiniteError, match=r"(?s)update 1 was stopped: .*mlp\.up\.bias.*No space left on device"):
-        list(session.walk(lambda: None))
+        session.train()
 
 
 def test_a_session_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     whole = start(request(), tmp_path / "whole")
-    list(whole.walk(lambda: None))
+    whole.train()
     cut = start(request(), tmp_path / "cut")
-    events = list(cut.walk(lambda: "enough" if cut.trainer.step == 3 else None))
+    events = follow(cut, lambda: "enough" if cut.trainer.step == 3 else None)
     assert events[-1] == Finished("enough")
-    assert isinstance(events[-2], Saved)
+    assert cut.last_saved == 3
     again = resume(tmp_path / "cut", {}, {})
     assert again.trainer.step == 3
-    list(again.walk(lambda: None))
+    again.train()
     for name, weight in whole.model.params.items():
         assert np.array_equal(again.model.params[name], weight)
 
@@ -336,7 +382,7 @@ def test_a_session_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     session = start(request(), tmp_path / "run")
-    list(session.walk(lambda: "enough" if session.trainer.step == 4 else None))
+    session.train(stopping=lambda: "enough" if session.trainer.step == 4 else None)
     path = tmp_path / "run" / "checkpoints" / "step-00000004" / "weights.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -345,7 +391,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert again.trainer.step == 2
     assert "step-00000004" in again.messages[0]
     assert all(line["step"] <= 2 for line in read_metrics(tmp_path / "run"))
-    list(again.walk(lambda: None))
+    again.train()
     assert again.trainer.step == 8
 
 
@@ -362,7 +408,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 )
 def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
     session = start(request(), tmp_path / "run")
-    list(session.walk(lambda: "enough" if session.trainer.step == 3 else None))
+    session.train(stopping=lambda: "enough" if session.trainer.step == 3 else None)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     with pytest.raises(TapelessError, match=message):
         resume(tmp_path / "run", model, settings)
@@ -374,7 +420,7 @@ def test_what_a_resumed_run_may_not_be_told(tmp_path, model, settings, message):
 )
 def test_what_stands_in_the_way_of_records_is_found_before_the_training(name, kind, tmp_path):
     session = start(request(), tmp_path / "run")
-    list(session.walk(lambda: "enough"))
+    session.train(stopping=lambda: "enough")
     path = tmp_path / "run" / name
     path.rename(tmp_path / "aside")
     if kind == "a file":
@@ -389,7 +435,7 @@ def test_what_stands_in_the_way_of_records_is_found_before_the_training(name, ki
 
 def test_metrics_are_finite_and_complete(tmp_path):
     session = start(request(log_every=1), tmp_path / "run")
-    list(session.walk(lambda: None))
+    session.train()
     lines = read_metrics(tmp_path / "run")
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, 9))

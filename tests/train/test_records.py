@@ -12,6 +12,7 @@ from tapeless import Model
 from tapeless.errors import TapelessError
 from tapeless.files import disk
 from tapeless.files.disk import UnwritableError
+from tapeless.train.history.files import Lines
 from tapeless.train.history.measuring import measure
 from tapeless.train.history.record import (
     FILE,
@@ -28,6 +29,7 @@ from tapeless.train.loop import Finished
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.files.full_disk import full_at
+from tests.train.following import follow
 
 FIELDS: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 SETTINGS: dict[str, Any] = {"data": "operations", "batch": 200, "lr": 3e-3, "save_every": 4, "eval_every": 100}
@@ -40,7 +42,7 @@ def trained(folder: Path, steps=8, stop=None, **settings):
 
 
 def finish(session, stop=None):
-    for event in session.walk(lambda: "enough" if stop == session.trainer.step else None):
+    for event in follow(session, lambda: "enough" if stop == session.trainer.step else None):
         assert not isinstance(event, Finished) or event.reason
 
 
@@ -136,6 +138,18 @@ def test_a_full_record_is_thinned_and_goes_on_half_as_often(tmp_path, model):
     assert len(found.rows) > 20
     assert found.header.every == 8
     assert all(np.diff(found.steps)[-3:] == 8)
+
+
+def test_thinned_lines_leave_the_file_too(tmp_path):
+    lines = Lines(tmp_path / "lines")
+    for step in range(1, 5):
+        lines.add(step, b"%d\n" % step)
+    lines.write(b"head\n")
+    lines.thin(lambda step: step % 2 == 0)
+    lines.add(6, b"6\n")
+    lines.write(b"head\n")
+    assert (tmp_path / "lines").read_bytes() == b"head\n2\n4\n6\n"
+    assert (lines.steps, lines.size) == ([2, 4, 6], 6)
 
 
 def test_a_row_waits_a_moment_for_the_next(tmp_path, model):

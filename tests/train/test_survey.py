@@ -18,8 +18,7 @@ MODEL = {"layers": 1, "channels": 8}
 def trained(folder, steps=4, stop=None, **settings):
     chosen: dict[str, Any] = {"data": "operations", "steps": steps, "backend": "reference", "eval_every": 2} | settings
     session = start(Request("ops-102k", MODEL, Settings(**chosen)), folder)
-    for _ in session.walk(lambda: stop if stop and session.trainer.step == 2 else None):
-        pass
+    session.train(stopping=lambda: stop if stop and session.trainer.step == 2 else None)
     return folder
 
 

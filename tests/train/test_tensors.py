@@ -35,8 +35,7 @@ def session(folder, steps=6, **settings):
 
 
 def finish(made, stop=None):
-    for _ in made.walk(lambda: "enough" if stop == made.trainer.step else None):
-        pass
+    made.train(stopping=lambda: "enough" if stop == made.trainer.step else None)
 
 
 def recorded(folder, whole=(1,)):

@@ -40,8 +40,7 @@ def request_of(tmp_path):
 
 
 def finish(session, until=None):
-    for _ in session.walk(lambda: "enough" if session.trainer.step == until else None):
-        pass
+    session.train(stopping=lambda: "enough" if session.trainer.step == until else None)
     session.run.release()
     return {name: weight.tobytes() for name, weight in session.model.params.items()}
 

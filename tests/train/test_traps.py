@@ -16,6 +16,7 @@ from tapeless.train.run import open_run
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
 from tests.train import crash
+from tests.train.following import kill
 
 TINY = {"layers": 1, "channels": 8, "heads": 2}
 SETTINGS = Settings(data="operations", steps=40, save_every=10, eval_every=20, backend="reference", batch=8)
@@ -27,7 +28,7 @@ def assembled(folder, base=None, **changes):
 
 
 def stopped_at(session, step):
-    list(session.walk(lambda: "enough" if session.trainer.step == step else None))
+    session.train(stopping=lambda: "enough" if session.trainer.step == step else None)
     return session
 
 
@@ -79,10 +80,12 @@ def test_what_may_change_may_be_edited(half):
     assert (session.trainer.step, session.trainer.steps, session.trainer.schedule.lr) == (20, 44, 0.002)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(half):
+@pytest.mark.parametrize("lacking", ["all of it", "seed"])
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(half, lacking):
     found, _ = checkpoint.newest(half / "checkpoints")
     assert found is not None
-    state = {name: value for name, value in found.state.items() if name != "run"}
+    said = {name: value for name, value in found.state["run"].items() if name != lacking}
+    state = found.state | {"run": None if lacking == "all of it" else said}
     tensors = {stem: found.tensors(stem) for stem in found.stems}
     checkpoint.save(half / "checkpoints", 20, tensors, state)
     with pytest.raises(TapelessError, match="does not say what run it is of"):
@@ -111,15 +114,12 @@ def test_it_starts_from_the_beginning_and_says_so(tmp_path):
     """As if it had never been killed, bit for bit."""
     whole = stopped_at(assembled(tmp_path / "whole", save_every=40, eval_every=40), None)
     killed = assembled(tmp_path / "killed", save_every=40, eval_every=40)
-    walk = killed.walk(lambda: None)
-    while killed.trainer.step < 15:
-        next(walk)
-    walk.close()
+    kill(killed, lambda event: killed.trainer.step == 15)
     assert not list((tmp_path / "killed").glob("checkpoints/*"))
     again = resume(tmp_path / "killed", {}, {})
     assert any("starts from the beginning" in message for message in again.messages)
     assert again.last_saved is None
-    list(again.walk(lambda: None))
+    again.train()
     for name, weight in whole.model.params.items():
         np.testing.assert_array_equal(again.model.params[name], weight)
     steps = [line["step"] for line in read_metrics(tmp_path / "killed") if line["kind"] == "step"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,6 +29,7 @@ from tapeless.tasks.operations import KIND as OPERATIONS
 from tapeless.tasks.operations import Expressions, Operations
 from tapeless.tasks.task import Task
 from tapeless.train import run, session
+from tapeless.train.keeping import Keeper
 from tapeless.train.loop import Trainer
 from tapeless.train.metrics import Recorder, read_metrics
 from tapeless.train.settings import Request, Settings
@@ -90,11 +92,8 @@ def run_trial(trial: Trial, folder: Path) -> list[dict[str, Any]]:
     """Train it in a new folder, and read what was recorded."""
     making = _open(trial, folder)
     damage(making.model, trial.damage)
-    try:
-        for _ in making.walk(lambda: None):
-            pass
-    except NonFiniteError:
-        pass  # the metrics say so
+    with suppress(NonFiniteError):  # the metrics say so
+        making.train()
     return read_metrics(folder)
 
 
@@ -128,7 +127,8 @@ def _open(trial: Trial, folder: Path) -> session.Session:
             session.make_model(request, config, OPERATIONS if kind == "operations" else LABELLED), task, settings
         )
         run.write_configuration(made, request, config)
-        return session.Session(made, request, trainer, Recorder(folder), [])
+        keeper = Keeper(made, trainer, Recorder(folder), session.identity(request, config, task))
+        return session.Session(made, request, keeper, [])
 
 
 def _operations(task: Operations, which: str) -> Operations:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -13,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 
 from tapeless.cli.common import console
 from tapeless.train.loop import Evaluated, Event, Logged, Spiked, Step
-from tapeless.train.session import NotSaved, Saved, Session
+from tapeless.train.session import Session
 
 WIDE, MEDIUM = 100, 64  # columns from which there is room for everything, and for a bar and the speed
 QUIET_SECONDS = 10.0  # between lines of a log
@@ -45,19 +44,7 @@ class Display:
         if self.shown:
             self._progress.console.print(text, markup=True)
 
-    def ask(self, question: str) -> str | None:
-        """A person's answer; None where nobody is there to give one. The live line would be drawn over the question."""
-        if not (self.live and sys.stdin.isatty()):
-            return None
-        self._progress.stop()
-        try:
-            return console.input(question).strip().lower()
-        except EOFError:
-            return None
-        finally:
-            self._progress.start()
-
-    def show(self, event: Event | Saved | NotSaved) -> None:
+    def show(self, event: Event) -> None:
         if isinstance(event, Step):
             self.losses.append(event.loss)
             values: dict[str, Any] = {"loss": event.loss, "lr": event.lr, "norm": event.gradient_norm}
@@ -74,8 +61,6 @@ class Display:
             self.say(shown_line(event, self.losses))
         elif isinstance(event, Spiked):
             self.say(f"[yellow]step {event.step}: {escape(event.message)}[/]")
-        elif isinstance(event, NotSaved):
-            self.say(f"[red]{escape(event.message)}[/]")
 
 
 def shown_line(event: Evaluated, losses: Sequence[float]) -> str:

@@ -17,12 +17,12 @@ from tapeless.cli.train import (
     Status,
     announce,
     follow,
-    insist,
     preparing_shown,
     print_farewell,
     print_stopped,
 )
 from tapeless.errors import TapelessError
+from tapeless.files.disk import retried
 from tapeless.labelling import run
 from tapeless.labelling.output import open_labelling
 from tapeless.labelling.report import plural
@@ -156,7 +156,7 @@ def _document(session: Session, status: Status, began: float) -> dict[str, Any]:
     if status.code:
         return about
     assert isinstance(task, run.LabellingTask)  # what this command begins, and resumes
-    report = insist(lambda: task.report(session.model, folder), shown=False)
+    report = retried(lambda: task.report(session.model, folder))
     times = {"seconds": clock.perf_counter() - began, "cpu_seconds": clock.process_time()}
     return {**about, **times, **report.document()}
 

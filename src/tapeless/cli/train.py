@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ from tapeless.cli.find_lr import print_found, refuse_beside
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
-from tapeless.files.disk import UnwritableError
+from tapeless.files.disk import retried
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.step import DEFAULT_BACKEND
@@ -40,17 +39,16 @@ from tapeless.tasks.task import Ended, Farewell
 from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.find_rate import find_rate
-from tapeless.train.loop import Evaluated, Finished
+from tapeless.train.loop import Evaluated, Event
 from tapeless.train.report import measured, take_best
 from tapeless.train.run import NumberedFolder, Run, open_run
-from tapeless.train.session import NotSaved, Session
+from tapeless.train.session import Session
 from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
 from tapeless.train.settings import naming_its_file, read_request
 
 T = TypeVar("T")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
-RETRY_SECONDS = 20.0
 MARKS = {"✓": "green", "✗": "red"}
 
 
@@ -192,37 +190,30 @@ class Status:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.quit = False  # the user chose to leave, with the disk full
-        self.failed = False  # the end could not be saved
         self.reason = ""
         self.evaluations: list[Evaluated] = []
         self.losses: list[float] = []
 
     def stopping(self) -> str | None:
-        if self.quit:
-            return "stopped as you asked"
         return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
 
     @property
     def code(self) -> int:
-        return SIGNALS[signal.Signals(self.signal)] if self.signal is not None else int(self.failed or self.quit)
+        return 0 if self.signal is None else SIGNALS[signal.Signals(self.signal)]
 
 
 def follow(session: Session, shown: bool) -> Status:
-    status = Status()
+    status, prompt = Status(), session.trainer.settings.sample
     with Display(session, shown) as display, _signals(status, display):
         status.losses, status.evaluations = display.losses, display.evaluations
-        for event in session.walk(status.stopping):
-            display.show(event)
-            if isinstance(event, NotSaved):
-                _save_after_all(event, status, display)
-            elif isinstance(event, Evaluated) and (prompt := session.trainer.settings.sample) is not None:
+
+        def sample(event: Event) -> None:
+            if isinstance(event, Evaluated) and prompt is not None:
                 tokenizer = session.trainer.task.tokenizer
                 written = continuation(session.model, tokenizer, prompt, 48, seed=session.trainer.step)
                 display.say(f"[cyan]{escape(written)}[/]")
-            elif isinstance(event, Finished):
-                status.reason = event.reason
-    status.failed = session.last_saved != session.trainer.step
+
+        status.reason = session.train(display.show, sample, stopping=status.stopping).reason
     return status
 
 
@@ -243,51 +234,6 @@ def _signals(status: Status, display: Display) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _save_after_all(event: NotSaved, status: Status, display: Display) -> None:
-    """The training is in memory until the user decides. In a log nobody can be asked: it goes on and tries again at
-    the next checkpoint and, where there is no next, until there is room or somebody stops it."""
-    waits, said = False, event.message
-    while not status.quit:
-        answer = display.ask("[bold]r[/]etry, [bold]c[/]ontinue without it, or [bold]q[/]uit? ")
-        if answer is not None:
-            if answer.startswith("c"):
-                return
-            if answer.startswith("q"):
-                status.quit = True
-                return
-        elif status.signal is not None:
-            return
-        elif not event.final:
-            display.say("[yellow]it goes on, and tries again at the next checkpoint[/]")
-            return
-        else:
-            if not waits:
-                display.say("[yellow]it waits for that, and saves as soon as it can; Ctrl-C leaves without[/]")
-            waits = True
-            clock.sleep(RETRY_SECONDS)
-        try:
-            event.again()
-            return
-        except TapelessError as error:
-            if answer is not None or str(error) != said:
-                display.say(f"[red]{escape(str(error))}[/]")
-            said = str(error)
-
-
-def insist(write: Callable[[], T], shown: bool) -> T:
-    """What is written after the training, in the same way; there, going on without it is leaving."""
-    while True:
-        try:
-            return write()
-        except UnwritableError as error:
-            if shown:
-                console.print(f"[red]{escape(str(error))}[/]")
-            if not (console.is_terminal and sys.stdin.isatty()):
-                clock.sleep(RETRY_SECONDS)
-            elif not console.input("[bold]r[/]etry or [bold]q[/]uit? ").strip().lower().startswith("r"):
-                raise
 
 
 def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
@@ -335,7 +281,7 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
             console.print(f"[yellow]{escape(message)}[/]")
     with preparing_shown(False) as progress:
         ended = _ended(session, step, progress)
-        said = insist(lambda: task.farewell(ended), shown=True)
+        said = retried(lambda: task.farewell(ended))
     _print_said(said)
     found = measured(session.run, step)
     if said.result:
@@ -390,14 +336,9 @@ def _print_said(said: Farewell) -> None:
 
 
 def print_stopped(session: Session, status: Status, subcommand: str) -> None:
-    saved = "Saved. Go on with:"
-    if status.failed:
-        kept = session.last_saved
-        saved = "It could not be saved" + ("." if kept is None else f"; update {kept:,} is. Go on from there with:")
-    console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. {saved}")
-    if session.last_saved is not None:
-        words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
-        console.print(words, soft_wrap=True, markup=False)
+    console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. Saved. Go on with:")
+    words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
+    console.print(words, soft_wrap=True, markup=False)
 
 
 def _print_next(lines: list[tuple[str, str]]) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from tapeless.attention import attention_pulls
 from tapeless.errors import TapelessError
 from tapeless.explorer.remembered import Remembered
 from tapeless.explorer.tracing import check_size_of, opened
 from tapeless.ops.contract import Array
+from tapeless.shown import visible
 from tapeless.tasks.kinds import kind_of
-from tapeless.tracing.attention import attention_pulls
-from tapeless.train.attending import visible
 from tapeless.train.run import Run
 from tapeless.train.upcoming import held_out
 

@@ -18,8 +18,8 @@ from tapeless.inputs import rows_of as some_rows
 from tapeless.inputs import unpacked
 from tapeless.model import Model
 from tapeless.ops.contract import Array
+from tapeless.shown import visible
 from tapeless.tasks.kinds import kind_of
-from tapeless.train.attending import visible
 from tapeless.train.upcoming import drawn_for
 
 MOST_ROWS = 128  # of an update

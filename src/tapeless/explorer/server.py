@@ -219,7 +219,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
     def calls(request: Request) -> Response:
         query = Query(request, "near", "what")
         tracer, near = tracers[number_of(request)], query.number("near", 0)
-        what = query.one_of("what", ("branches", "error", "time")) or "branches"
+        what = query.one_of("what", ("error", "time")) or "error"
         return Answer(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
 
     def call(request: Request) -> Response:

@@ -14,8 +14,8 @@ from tapeless.explorer.tracing import opened
 from tapeless.inputs import unpacked
 from tapeless.model import Model
 from tapeless.ops.contract import Array
+from tapeless.shown import visible
 from tapeless.tasks.kinds import kind_of
-from tapeless.train.attending import visible
 from tapeless.train.run import Run
 from tapeless.train.upcoming import held_out
 

@@ -1,12 +1,11 @@
-"""A step of a run, walked again for a page: the branches of its stream, the error of every call against the proven
-reference, its time against the machine's ceiling, and the numbers of one call."""
+"""A step of a run, walked again for a page: the error of every call against the proven reference, its time against the
+machine's ceiling, and the numbers of one call."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -19,15 +18,15 @@ from tapeless.explorer.numbers import finite, told
 from tapeless.explorer.tracing import MOST_FLOPS, Traced
 from tapeless.model import Model
 from tapeless.program.call import Call
-from tapeless.tracing.stream import PHASES, branches
+from tapeless.tracing.stream import PHASES
 from tapeless.train.history.record import header_of
 
 TIMES = 5
 
 
 def of_calls(traced: Traced, what: str) -> dict[str, Any]:
-    """Of every call of the step: "branches", "error" or "time"."""
-    found = {"branches": _branches, "error": _errors, "time": _times}[what](traced)
+    """Of every call of the step: "error" or "time"."""
+    found = {"error": _errors, "time": _times}[what](traced)
     listing = header_of(traced.model.program).listing
     return {"step": traced.standing.step, "what": what, "listing": listing, "calls": found}
 
@@ -45,11 +44,6 @@ def _fed(traced: Traced, *twins: Model) -> Iterator[None]:
     finally:
         for side in sides:
             side.draws = traced.update.draws
-
-
-def _branches(traced: Traced) -> list[dict[str, Any]]:
-    inputs, targets = traced.update.batches[0]
-    return [asdict(each) for each in branches(traced.model, inputs, targets, count=traced.update.count)]
 
 
 def _numbered(model: Model) -> list[tuple[int, Call]]:

@@ -15,13 +15,12 @@ from tapeless.errors import TapelessError
 from tapeless.explorer.source import check_no_link
 from tapeless.inputs import unpacked
 from tapeless.ops.contract import Array
-from tapeless.shown import size
+from tapeless.shown import size, visible
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tracing.probe import Probe, Push
 from tapeless.tracing.shares import Contributions
 from tapeless.tracing.update import Update
 from tapeless.train import metrics
-from tapeless.train.attending import visible
 from tapeless.train.run import CHECKPOINTS, CONFIGURATION, Run, open_run
 from tapeless.train.upcoming import Standing, kept_steps, last_update, standing_at
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+PAUSES = (1.0, 4.0, 15.0)  # seconds after which what did not reach the disk is tried again
+
+
 class UnwritableError(TapelessError):
     """Something did not reach the disk: with room made, or the cause removed, it can be tried again."""
 
@@ -26,6 +30,16 @@ class UnwritableError(TapelessError):
 def perform(operation: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Every operation that changes the disk passes here, so that a test can make any one of them fail, or the last."""
     return operation(*arguments, **named)
+
+
+def retried(write: Callable[[], T]) -> T:
+    """What `write` gives; as long as it does not reach the disk it is tried again, and at last UnwritableError."""
+    for pause in PAUSES:
+        try:
+            return write()
+        except UnwritableError:
+            time.sleep(pause)
+    return write()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import log
 from xml.sax.saxutils import escape
 
@@ -54,13 +55,17 @@ class Panel:
         self, points: Points, colour: str, dash: str = "", dots: bool = True, wide: float = 1.5, faint: bool = False
     ) -> list[str]:
         placed = [self.place(*point) for point in points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        path = " ".join(point for point, _ in groupby(f"{x:.1f},{y:.1f}" for x, y in placed))  # in one place: once
         more = ' stroke-opacity="0.4"' if faint else ""
         parts = [
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{wide:g}" '
             f'stroke-dasharray="{dash}"{more}/>'
         ]
-        return parts + [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in placed if dots]
+        return parts + ([self.dot(point, colour) for point in points] if dots else [])
+
+    def dot(self, point: tuple[float, float], colour: str, radius: float = 2.5) -> str:
+        x, y = self.place(*point)
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
     def label(self, point: tuple[float, float], words: str, colour: str) -> str:
         """To the right of a point."""

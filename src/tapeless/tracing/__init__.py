@@ -3,7 +3,7 @@ arithmetic (`Update`), the same gradient by complex step and the words that the 
 head what it looks at, with the gradient of each look (`attention_pulls`); of the
 residual stream what joins it (`branches`)."""
 
-from tapeless.tracing.attention import Looked, attention_pulls
+from tapeless.attention import Looked, attention_pulls
 from tapeless.tracing.probe import Digits, Probe, Push
 from tapeless.tracing.shares import Contributions, Part, contributions
 from tapeless.tracing.stream import Branch, branches

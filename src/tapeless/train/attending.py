@@ -9,13 +9,12 @@ import numpy as np
 
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.ops.contract import Array
+from tapeless.shown import visible
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.data.tokenizer import load_tokenizer, lost_in
 from tapeless.tasks.kinds import kind_of
 from tapeless.train import checkpoint
 from tapeless.train.run import Run, read_weights
-
-VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,6 @@ def read_prompt(opened: Run, prompt: str) -> Words:
     if len(tokens) > window:
         raise TapelessError(f"the prompt has {len(tokens):,} tokens and {opened.folder} reads {window:,}: shorten it.")
     return Words(tokens, shown)
-
-
-def visible(text: str, token: int) -> str:
-    """What a token stands for, so that it can be seen; its number where that is nothing by itself."""
-    shown = "".join(VISIBLE.get(each, each if each.isprintable() else f"\\x{ord(each):x}") for each in text)
-    return shown.replace("\N{REPLACEMENT CHARACTER}", "") or f"‹{token}›"
 
 
 def attend(opened: Run, prompt: str, *, at: str = "best", backend: str = DEFAULT_BACKEND) -> tuple[Attended, list[str]]:

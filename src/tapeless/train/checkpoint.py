@@ -272,10 +272,14 @@ def _finish_replacements(folder: Path) -> None:
 
 
 def _failure(folder: Path, step: int, error: OSError) -> str:
-    whole, _ = newest(folder)
-    standing = f"The checkpoint of step {whole.step} is intact" if whole else "There is no earlier checkpoint"
     remedy = REMEDIES.get(error.errno or 0, "remove the cause")
-    return f"cannot save the checkpoint at step {step} in {folder}: {error.strerror}. {standing}; {remedy}."
+    return f"cannot save the checkpoint at step {step} in {folder}: {error.strerror}. {standing(folder)}; {remedy}."
+
+
+def standing(folder: Path) -> str:
+    """Which checkpoint there is to go on from, as the end of a sentence about one that could not be saved."""
+    whole, _ = newest(folder)
+    return f"The last good checkpoint is {whole.path}" if whole else "There is no checkpoint yet"
 
 
 # What is removed.

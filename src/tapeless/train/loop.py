@@ -1,10 +1,10 @@
-"""Training as a loop that yields what happened. It can be stopped after any batch and goes on bit for bit."""
+"""Training: one loop that tells its callbacks what happens. Stopped after any batch it goes on bit for bit."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.files.disk import UnwritableError
 from tapeless.inputs import joined
 from tapeless.model import Model, Stepped
 from tapeless.ops.contract import Array
@@ -67,8 +68,9 @@ class Spiked:
 
 @dataclass(frozen=True)
 class SaveDue:
-    """The caller saves: it knows where to, and what to do if the disk is full."""
+    """It is time for a checkpoint. The training goes on when every callback has returned."""
 
+    step: int
     best: bool
 
 
@@ -78,6 +80,7 @@ class Finished:
 
 
 Event = Step | Logged | Evaluated | Spiked | SaveDue | Finished
+Callback = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,10 @@ class Trainer:
 
     def saves(self, number: int) -> bool:
         return number == self.steps or number % self.save_every == 0
+
+    @property
+    def done(self) -> bool:
+        return self.step >= self.steps or self.out_of_patience
 
     @property
     def out_of_patience(self) -> bool:
@@ -311,6 +318,19 @@ class Trainer:
         self.model.draws = update.draws + number
         return explain_nonfinite(self.model, *update.batches[number])
 
+    def spike(self, step: Step) -> Spiked | None:
+        """The loss has leapt: with the gradient norms of that update beside the usual ones."""
+        message = self.spikes.see(step.number, step.loss)
+        if message is None:
+            return None
+        norms = norms_by_layer(gradient_norms(self.model, self.made), usual_norms(self.norms))
+        return Spiked(step.number, f"{message} {norms}")
+
+    def logged(self, step: Step, tokens_per_second: float) -> Logged:
+        self.norms.append(gradient_norms(self.model))
+        ratios = update_ratios(self.model)
+        return Logged(step, self.norms[-1], ratios, tokens_per_second, self.phases.shares())
+
     def evaluate(self) -> Evaluated:
         with self.phases("evaluate"), np.errstate(all="ignore"):
             measured = self.task.evaluate(self.model, self.settings.eval_batches)
@@ -408,41 +428,65 @@ def _spread(model: Model, aims: Array) -> float | None:
     return float(np.sqrt(np.mean(np.square(table - table.mean(axis=0)))))
 
 
-def train(trainer: Trainer) -> Iterator[Event | None]:
-    """Yields what happened and, when a batch and all that it brought about is done, None: there, and only there, the
-    training may be left, to be restored from its state later. Where the backend runs ahead, something may still be in
-    flight then: whoever wants to leave sets `trainer.ahead` to False, and goes on until nothing is."""
+def train(trainer: Trainer, *callbacks: Callback, stopping: Callable[[], str | None] = lambda: None) -> Finished:
+    """Train to the end, and tell every callback what happens, in order.
+
+    `stopping` is asked after every batch and all that it brought about. As soon as it gives a reason, what is in flight
+    is taken in, and the training ends there, to be restored from its state later.
+    """
+
+    def tell(event: Event) -> None:
+        for callback in callbacks:
+            callback(event)
+
     trainer.ahead = trainer.model.engine.backend.runs_ahead
+    reason: str | None = None
+    speed = Speed(trainer)
     try:
-        yield from _trained(trainer)
+        while not trainer.done and (reason is None or trainer.in_flight):
+            step = trainer.batch()
+            if step is not None:
+                tell(step)
+                if spike := trainer.spike(step):
+                    tell(spike)
+                if trainer.logs(step.number):
+                    tell(trainer.logged(step, speed.measure()))
+                evaluated = trainer.evaluate() if trainer.evaluates(step.number) else None
+                if evaluated:
+                    tell(evaluated)
+                best = evaluated is not None and evaluated.best
+                if best or trainer.saves(step.number):
+                    tell(SaveDue(step.number, best))
+                    speed.restart()  # evaluating and saving are not training
+            reason = reason or stopping()
+            if reason:
+                trainer.ahead = False  # what is in flight is taken in, and nothing more is launched
+        finished = Finished(reason or trainer.end())
+        tell(finished)
+        return finished
+    except NonFiniteError as error:  # the weights have seen nothing of it, and can be kept
+        try:
+            tell(Finished(str(error)))
+        except UnwritableError as unsaved:
+            raise NonFiniteError(f"{error} {unsaved}") from None
+        raise
     finally:
         trainer.ahead = False
 
 
-def _trained(trainer: Trainer) -> Iterator[Event | None]:
-    tokens = trainer.model.batch * trainer.model.time * trainer.settings.accumulate
-    mark, logged_at = time.perf_counter(), trainer.step
-    while trainer.step < trainer.steps and not trainer.out_of_patience:
-        done = trainer.batch()
-        if done is None:
-            yield None
-            continue
-        yield done
-        spike = trainer.spikes.see(done.number, done.loss)
-        if spike:
-            norms = norms_by_layer(gradient_norms(trainer.model, trainer.made), usual_norms(trainer.norms))
-            yield Spiked(done.number, f"{spike} {norms}")
-        if trainer.logs(done.number):
-            speed = tokens * (done.number - logged_at) / (time.perf_counter() - mark)
-            trainer.norms.append(gradient_norms(trainer.model))
-            ratios = update_ratios(trainer.model)
-            yield Logged(done, trainer.norms[-1], ratios, speed, trainer.phases.shares())
-            mark, logged_at = time.perf_counter(), done.number
-        evaluated = trainer.evaluate() if trainer.evaluates(done.number) else None
-        if evaluated:
-            yield evaluated
-        if trainer.saves(done.number) or (evaluated and evaluated.best):
-            yield SaveDue(bool(evaluated and evaluated.best))
-            mark, logged_at = time.perf_counter(), done.number  # evaluating and saving are not training
-        yield None
-    yield Finished(trainer.end())
+class Speed:
+    """Tokens per second since the last line of metrics or the last checkpoint."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._tokens = trainer.model.batch * trainer.model.time * trainer.settings.accumulate  # of an update
+        self.restart()
+
+    def restart(self) -> None:
+        self._since, self._step = time.perf_counter(), self._trainer.step
+
+    def measure(self) -> float:
+        tokens = self._tokens * (self._trainer.step - self._step)
+        speed = tokens / (time.perf_counter() - self._since)
+        self.restart()
+        return speed

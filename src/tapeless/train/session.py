@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tapeless.errors import NonFiniteError, TapelessError
+from tapeless.errors import TapelessError
 from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.ops.contract import Array
@@ -17,16 +15,15 @@ from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.base import as_held, write_base
-from tapeless.train.chance import chance
 from tapeless.train.history.recording import Recording
-from tapeless.train.loop import Evaluated, Event, Finished, Logged, SaveDue, Spiked, Trainer, train
+from tapeless.train.keeping import Keeper
+from tapeless.train.loop import Callback, Finished, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
 from tapeless.train.metrics import Recorder
 from tapeless.train.resolve import resolve, sequence_length
 from tapeless.train.run import NumberedFolder, Run
 from tapeless.train.settings import Request
 
-ENDED = object()
 # A resumed run that changed one of these would not be the run it was.
 FIXED = (
     "data",
@@ -45,161 +42,35 @@ FIXED = (
 )
 
 
-@dataclass(frozen=True)
-class Saved:
-    step: int
-    path: Path
-    best: bool
-
-
-@dataclass(frozen=True)
-class NotSaved:
-    """Something did not reach the disk. The training is still in memory: whoever walks may make room and do it `again`,
-    go on, when it is tried with the next checkpoint, or leave."""
-
-    message: str
-    again: Callable[[], Any]
-    final: bool  # there is no next checkpoint
-
-
 @dataclass
 class Session:
     run: Run
     request: Request
-    trainer: Trainer
-    recorder: Recorder
+    keeper: Keeper
     messages: list[str]  # what the user should know about how it started
-    last_saved: int | None = None  # the step of the newest checkpoint
-    complete: bool = False  # it came to its end before, and has recorded that
-    _waiting: bool = False  # with what is to be recorded, for the next checkpoint: just now it could not be written
+
+    @property
+    def trainer(self) -> Trainer:
+        return self.keeper.trainer
 
     @property
     def model(self) -> Model:
         return self.trainer.model
 
-    def walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
-        """Train, record and save. When `stopping` gives a reason, it is saved after the batch at hand, and ends. Then
-        another may train this run."""
+    @property
+    def last_saved(self) -> int | None:
+        """The step of the newest checkpoint."""
+        return self.keeper.last_saved
+
+    def train(self, *callbacks: Callback, stopping: Callable[[], str | None] = lambda: None) -> Finished:
+        """Train to the end, or until `stopping` gives a reason: it is kept in the run's folder, and the callbacks are
+        told what happens. Then another process may train this run."""
         try:
-            yield from self._walk(stopping)
+            if self.trainer.step == 0 and not self.trainer.added:
+                self.keeper.begin()
+            return train(self.trainer, self.keeper, *callbacks, stopping=stopping)
         finally:
             self.run.release()
-
-    def _walk(self, stopping: Callable[[], str | None]) -> Iterator[Event | Saved | NotSaved]:
-        trainer = self.trainer
-        if trainer.step == 0 and not trainer.added:
-            self.recorder.note("start", 0, **chance(trainer.model, trainer.task, trainer.first_spread))
-            if trainer.recording:
-                trainer.recording.snapshots.take(0)
-        events = train(trainer)
-        reason: str | None = None
-        while (event := self._next(events)) is not ENDED:
-            if event is None:
-                reason = reason or stopping()
-                if reason:
-                    trainer.ahead = False  # what is in flight is taken in first
-                if reason and not trainer.in_flight:
-                    yield from self._tried(self.keep, final=True)
-                    yield from self._ended(Finished(reason))
-                    return
-            elif isinstance(event, SaveDue):
-                last = self.trainer.step == self.trainer.steps
-                yield from self._tried(partial(self.keep, event.best), final=last)
-            elif isinstance(event, Finished):
-                stopped_early = self.trainer.step < self.trainer.steps
-                if stopped_early and self.last_saved != self.trainer.step:  # the disk was full just now
-                    yield from self._tried(self.keep, final=True)
-                yield from self._ended(event)
-            else:
-                self._note(event)
-                if not self._waiting:
-                    yield from self._tried(self._write, final=False)
-                yield event
-
-    def _next(self, events: Iterator[Event | None]) -> Any:
-        """The next event. NaN and infinity end the training; the weights, which have seen nothing of it, are kept."""
-        try:
-            return next(events, ENDED)
-        except NonFiniteError as error:
-            self._note(Finished(str(error)))
-            try:
-                self.keep()
-            except TapelessError as unsaved:
-                raise NonFiniteError(f"{error} {unsaved}") from None
-            raise
-
-    def _ended(self, event: Finished) -> Iterator[Event | Saved | NotSaved]:
-        """Where somebody has just said to go on without what could not be written, nobody is asked once more."""
-        if not self.complete:
-            self._note(event)
-        if self._waiting:
-            with suppress(TapelessError):
-                self._write()
-        else:
-            yield from self._tried(self._write, final=True)
-        yield event
-
-    def _tried(self, write: Callable[[], Saved | None], final: bool) -> Iterator[Saved | NotSaved]:
-        try:
-            saved = write()
-        except TapelessError as error:
-            self._waiting = True
-            yield NotSaved(str(error), write, final)
-        else:
-            if saved is not None:
-                yield saved
-
-    def keep(self, best: bool = False) -> Saved:
-        """What there is to record, then a checkpoint: a run that goes on from it has all that was recorded before it.
-        Where a record does not reach the disk the weights are saved all the same."""
-        trainer = self.trainer
-        unrecorded: TapelessError | None = None
-        try:
-            self._write(now=True)
-        except TapelessError as error:
-            unrecorded = error
-        with trainer.phases("save"):
-            about: dict[str, Any] = {"run": identity(self.request, self.model.preset, trainer.task)}
-            about |= {"unrecorded": str(unrecorded)} if unrecorded else {}
-            path = checkpoint.save(
-                self.run.checkpoints,
-                trainer.step,
-                trainer.tensors(),
-                trainer.state() | about,
-                keep=trainer.settings.keep,
-                best=best,
-            )
-        self.last_saved = trainer.step
-        if unrecorded:
-            raise unrecorded
-        return Saved(trainer.step, path, best)
-
-    def _write(self, now: bool = False) -> None:
-        """`now`: when this returns, it also survives a power cut."""
-        self.recorder.write()
-        if self.trainer.recording:
-            self.trainer.recording.write(now)
-        if now:
-            self.recorder.sync()
-        self._waiting = False
-
-    def _note(self, event: Event) -> None:
-        note = self.recorder.note
-        if isinstance(event, Logged):
-            values = asdict(event.step) | {
-                "gradient_norms": event.gradient_norms,
-                "update_ratios": event.update_ratios,
-                "tokens_per_second": event.tokens_per_second,
-                "phases": event.phases,
-            }
-            note("step", values.pop("number"), **values)
-        elif isinstance(event, Evaluated):
-            found = asdict(event)
-            note("evaluation", found.pop("step"), **found.pop("measured"), **found)
-        elif isinstance(event, Spiked):
-            note("spike", event.step, message=event.message)
-        elif isinstance(event, Finished):
-            note("stop", self.trainer.step, reason=event.reason)
 
 
 def start(
@@ -245,14 +116,14 @@ def begin(
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
     trainer.recording = _recording(made, trainer)
     messages += offered(settings, trainer.model)
-    session = Session(made, request, trainer, recorder, [*messages, *_lock_messages(made)])
+    keeper = Keeper(made, trainer, recorder, identity(request, preset, task))
     if weights is not None:
-        _take(weights, session.model)
-    trainer.base = _keep_base(made, session.model, weights or {})
+        _take(weights, trainer.model)
+    trainer.base = _keep_base(made, trainer.model, weights or {})
     if weights is not None:
-        session.keep()  # a run that is resumed before its first checkpoint has its seed alone to start from
+        keeper.save()  # a run that is resumed before its first checkpoint has its seed alone to start from
     run.write_configuration(made, request, preset)
-    return session
+    return Session(made, request, keeper, [*messages, *_lock_messages(made)])
 
 
 def _take(weights: Mapping[str, Array], model: Model) -> None:
@@ -346,15 +217,16 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     trainer.recording = _recording(opened, trainer)
     if trainer.recording:
         messages += trainer.recording.cut_after(trainer.step)
-    if found is not None and "unrecorded" in found.state:
-        messages.append(f"Some of what was recorded up to step {found.step:,} is lost: {found.state['unrecorded']}")
     complete = finished and recorder.ended(trainer.step)
     if finished:
         checkpoint.tidy(opened.checkpoints, trainer.step, request.settings.keep)
         more = "--patience" if trainer.step < trainer.steps else "--steps"
         how = "is complete" if complete else "was ended before its report"
         messages.append(f"{folder} {how}: {trainer.end()}; go on by giving more with {more}.")
-    return Session(opened, request, trainer, recorder, messages, found.step if found else None, complete)
+    keeper = Keeper(opened, trainer, recorder, identity(request, preset, task), complete=complete)
+    if found is not None:
+        keeper.resumed()
+    return Session(opened, request, keeper, messages)
 
 
 def open_task(opened: Run, kind: TaskKind) -> Task:

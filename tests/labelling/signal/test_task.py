@@ -14,10 +14,11 @@ from tapeless.labelling.signal import Features, Labelled, Recording, class_weigh
 from tapeless.labelling.signal.store import Store, make_store
 from tapeless.labelling.signal.task import cut, spans
 from tapeless.models.presets import preset
-from tapeless.train.loop import Evaluated, Step, Trainer, train
+from tapeless.train.loop import Evaluated, Step, Trainer
 from tapeless.train.settings import Settings
 from tests.labelling.signal.made import bursts, noise
 from tests.random_cases import cases
+from tests.train.following import follow
 
 SCALES = (3.0, 10.0)
 WAVELETS = Features(scales=SCALES)
@@ -232,7 +233,7 @@ def trainer(**more: Any) -> Trainer:
 
 def test_a_trainer_learns_where_the_period_is():
     """Majority is about a half."""
-    measured = [event.measured for event in train(trainer()) if isinstance(event, Evaluated)]
+    measured = [event.measured for event in follow(trainer()) if isinstance(event, Evaluated)]
     assert measured[-1].accuracy is not None
     assert measured[-1].accuracy > 0.9
     assert measured[-1].loss < measured[0].loss
@@ -240,12 +241,8 @@ def test_a_trainer_learns_where_the_period_is():
 
 def test_training_is_the_same_for_the_same_seed():
     def losses() -> list[float]:
-        found: list[float] = []
-        for event in train(trainer()):
-            if isinstance(event, Step):
-                found.append(event.loss)
-            if len(found) == 5:
-                break
-        return found
+        made = trainer()
+        seen = follow(made, lambda: "enough" if made.step == 5 else None)
+        return [event.loss for event in seen if isinstance(event, Step)]
 
     assert losses() == losses()

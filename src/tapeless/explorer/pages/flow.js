@@ -77,7 +77,7 @@ export function render({ model, el }) {
     clearTimeout(waiting); // what was chosen in another run is not asked of this one
     look();
     tell();
-    if (record.rows < 1) drive();
+    if (record.rows < 1) road.wait();
     if (COMPUTED.includes(by.value)) compute();
     if (chosen !== null) choose(chosen);
   }
@@ -99,20 +99,11 @@ export function render({ model, el }) {
 
   const step = () => (values ? values[0] + values[1] * 2 ** 24 : 0);
 
-  // What joins the stream at this step, as it was recorded; null if nothing was.
-  function joined() {
+  // The highway of the row at hand: what joins the stream at this step, as it was recorded.
+  function drive() {
+    if (!values) return;
     const { results, branches } = run.record, first = LEAD + STATISTICS.length * results.length;
-    const found = branches.map((each, index) => ({ ...each, ...Object.fromEntries(JOINING.map((name, part) => [name, values[first + JOINING.length * index + part]])) }));
-    return found.some((each) => Number.isFinite(each.highway)) ? found : null;
-  }
-
-  // The highway of the row at hand; where it was not recorded, that of the nearest step whose weights are kept.
-  async function drive() {
-    const mine = run, here = values, recorded = here && joined();
-    if (recorded) { road.show({ calls: recorded, step: step(), recorded: true }, step()); return; }
-    road.wait();
-    const near = step(), answer = await answered(`calls?near=${near}&what=branches`);
-    if (mine === run && here === values) road.show(answer, near);
+    road.show(branches.map((each, index) => ({ ...each, ...Object.fromEntries(JOINING.map((name, part) => [name, values[first + JOINING.length * index + part]])) })));
   }
 
   async function compute() {

@@ -12,7 +12,7 @@ export function highway({ choose }) {
   let found = null, at = -1;
   const canvas = h("canvas", { id: "highway", className: "highway", tabIndex: 0, role: "img", ariaLabel: "the residual stream and its branches" });
   const told = h("p", { className: "readout", id: "highway-told", ariaLive: "polite" });
-  const said = h("p", { className: "soft", id: "highway-said" }, "computing …");
+  const said = h("p", { className: "soft", id: "highway-said" }, "nothing recorded yet");
   const beside = tableBeside("as a table", () => table("Branches of the residual stream", ["call", "way", "branch", "size", "of the stream", "cosine"],
     found.map((each) => [String(each.call), each.direction, each.name, each.size, percent(each.highway ? each.size / each.highway : 0), each.cosine])));
   const picture = h("div", { hidden: true }, canvas, told, beside);
@@ -21,13 +21,11 @@ export function highway({ choose }) {
   // Forward in the order of its calls; of the backward, which comes from the loss, the last stands leftmost.
   const lanes = () => [found.filter((each) => each.direction === "forward"), found.filter((each) => each.direction === "backward").reverse()];
 
-  function show(answer, step) {
-    if (picture.hidden !== !!answer.error) picture.hidden = !!answer.error;
-    if (answer.error) { said.textContent = answer.error; return; }
-    found = answer.calls;
+  function show(branches) {
+    picture.hidden = false;
+    found = branches;
     at = Math.min(at, found.length - 1);
-    const when = answer.recorded ? "At the step that is chosen above, as it was recorded" : `After update ${whole(answer.step)}${answer.step === step ? "" : ", the nearest whose weights are kept"}`;
-    const told = `A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. ${when}.`;
+    const told = "A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. At the step that is chosen above, as it was recorded.";
     if (said.textContent !== told) said.textContent = told;
     beside.refresh();
     draw();
@@ -78,7 +76,7 @@ export function highway({ choose }) {
     choose(found[at].call);
   });
   const leave = onResize(canvas, draw);
-  return { el, show, draw, leave, wait: () => { said.textContent = "computing …"; } };
+  return { el, show, draw, leave, wait: () => { picture.hidden = true; said.textContent = "nothing recorded yet"; } };
 }
 
 // The nearer to going across, the paler.

@@ -16,11 +16,12 @@ from tapeless.inputs import spelled
 from tapeless.labelling.signal.checks import checked_labels
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
+from tapeless.pictures import svg
+from tapeless.pictures.svg import OURS, QUIET, Panel
 
 BINS = 1 << 14
 ROUNDING = 1e-6  # how far beyond 0 … 1 a probability may lie: so little of a bin that it is counted as 0 or 1
 MOST_SCORED = 1 << 10  # each takes 256 KiB of counts
-WIDTH, HEIGHT, MARGIN = 380, 380, 50
 
 
 @dataclass(frozen=True)
@@ -123,27 +124,9 @@ def _ratio(part: int, whole: int) -> float | None:
 
 def picture(curve: Curve) -> str:
     """The curve as an SVG: precision over recall, and dashed what saying yes everywhere gives."""
-    side, height = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
-
-    def place(recall: float, precision: float) -> str:
-        return f"{MARGIN + side * recall:.1f},{HEIGHT - MARGIN - height * precision:.1f}"
-
-    points = zip(curve.recall.tolist(), curve.precision.tolist(), strict=True)
-    path = " ".join(dict.fromkeys(place(*point) for point in points))  # points that fall together are drawn once
-    begin = place(0.0, float(curve.precision[0]))
-    base = f"{place(0.0, curve.share)} {place(1.0, curve.share)}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-        'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-        f'<rect x="{MARGIN}" y="{MARGIN}" width="{side}" height="{height}" fill="none" stroke="#999"/>',
-        f'<polyline points="{base}" fill="none" stroke="#999" stroke-dasharray="4 4"/>',
-        f'<polyline points="{begin} {path}" fill="none" stroke="#0a7" stroke-width="1.5"/>',
-        f'<text x="{MARGIN}" y="{MARGIN - 12}">average precision {curve.area:.4f}</text>',
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">recall</text>',
-        f'<text x="14" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2})">precision</text>',
-    ]
-    for tick in (0, 0.5, 1):
-        x, y = place(tick, tick).split(",")
-        parts.append(f'<text x="{x}" y="{HEIGHT - MARGIN + 16}" text-anchor="middle">{tick}</text>')
-        parts.append(f'<text x="{MARGIN - 8}" y="{y}" text-anchor="end">{tick}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    panel = Panel(f"average precision {curve.area:.4f}", 50, 50, 280, 280, (0.0, 1.0), (0.0, 1.0))
+    points = [*zip(curve.recall.tolist(), curve.precision.tolist(), strict=True)]
+    parts = panel.frame((0, 0.5, 1), (0, 0.5, 1), "precision over recall")
+    parts += panel.line([(0.0, curve.share), (1.0, curve.share)], QUIET, dash="4 4", dots=False)
+    parts += panel.line([(0.0, points[0][1]), *points], OURS, dots=False)
+    return svg.picture(380, 380, parts)

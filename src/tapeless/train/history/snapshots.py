@@ -6,7 +6,7 @@ gradient of any example. They take at most 10 MB, so a large model keeps none, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, sqrt
 from pathlib import Path
@@ -17,9 +17,7 @@ from tapeless.errors import TapelessError
 from tapeless.files.safetensors import read_safetensors
 from tapeless.model import Model
 from tapeless.ops.contract import Array
-from tapeless.train import checkpoint
 from tapeless.train.history.files import StepFiles, files_in
-from tapeless.train.run import Run
 
 FOLDER = "snapshots"
 MOST_BYTES = 10_000_000
@@ -101,18 +99,3 @@ def read_snapshots(folder: Path) -> Kept:
         else:
             weights[step] = {name: np.array(array) for name, array in stored.items()}
     return Kept(weights, lost)
-
-
-def over_training(opened: Run) -> Iterator[tuple[int, dict[str, Array]]]:
-    """The weights of a run at every step that is kept, the oldest first: of its snapshots, or of its checkpoints if it
-    has none. What is damaged is passed over."""
-    if files_in(opened.folder / FOLDER):
-        yield from read_snapshots(opened.folder).weights.items()
-        return
-    for step in checkpoint.steps(opened.checkpoints):
-        try:
-            here = checkpoint.at(opened.checkpoints, step)
-        except TapelessError:
-            continue
-        if here is not None:  # a training may just have removed it
-            yield step, here.tensors("weights")
