@@ -23,11 +23,12 @@ from tapeless.cli.common import (
 from tapeless.cli.idle import refuse_idle_fields
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, subject
 from tapeless.errors import TapelessError
+from tapeless.lowering import lower, lowered_for
 from tapeless.model import DEFAULT_BACKEND, Model
 from tapeless.models import transformer
 from tapeless.program.call import Call
 from tapeless.program.explanation import Explanation
-from tapeless.program.listing import describe
+from tapeless.program.listing import UNWRITTEN, describe
 
 Norms = dict[tuple[int, str], float]
 
@@ -39,6 +40,10 @@ def explain(
     time: SubjectTime = None,
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
+    lowered: Annotated[
+        bool, typer.Option("--lowered", help="The list that runs, as it is fused for --backend.")
+    ] = False,
+    backend: Annotated[str | None, typer.Option(help="With --lowered: cpu, cuda or reference.")] = None,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -46,13 +51,18 @@ def explain(
     """The training step, call by call, with formulas and shapes.
 
     Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place;
-    a call marked ↻ computes again what was not kept. Of a run it is its own step, and the values are those of its
-    newest weights on random words.
+    a call marked ↻ computes again what was not kept. With --lowered it is the list that runs: what a backend fuses
+    stands together, and no gradient is zeroed that is written first. Of a run it is its own step, and the values are
+    those of its newest weights on random words.
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
-    backend = DEFAULT_BACKEND if values else None
-    seen = subject(name, changes, batch=batch, time=time, usual=(2, 64), backend=backend)
+    if values and lowered:
+        raise TapelessError("--values shows the calls as they are written, and --lowered as they run: leave out one.")
+    if backend is not None and not lowered:
+        raise TapelessError("--backend says for which backend the list is lowered: say --lowered, too.")
+    chosen = DEFAULT_BACKEND if values else backend
+    seen = subject(name, changes, batch=batch, time=time, usual=(2, 64), backend=chosen)
     wanted, config = seen.preset, seen.preset.architecture
     unseen = {} if values else {"initialisation": "no weight is made without --values"}
     refuse_idle_fields(changes, wanted, unseen if seen.run is None else {"initialisation": "the run has its weights"})
@@ -73,6 +83,8 @@ def explain(
             master=seen.precision.has_master,
             weighted=seen.class_weights is not None,
         )
+    if lowered:
+        program = lowered_for(lower(program, planner_named(seen.backend).rules(seen.precision)))
     explanation = Explanation(seen.name, program, layer)
     if json:
         print_json(_as_json(explanation, norms))
@@ -112,6 +124,8 @@ def _print_listing(seen: Subject, explanation: Explanation, norms: Norms) -> Non
     console.print(f"[dim]batch {seen.batch}, time {seen.time}[/]")
     legend = ",  ".join(f"[bold]{letter}[/] {meaning}" for letter, meaning in explanation.legend.items())
     console.print(f"[dim]{legend}[/]")
+    if any(len(call.parts) > 1 for _, call in explanation.calls):
+        console.print(f"[dim]{explanation.signs}[/]")
     for group in explanation.groups:
         console.print(f"\n[bold cyan]{group.name.upper()}[/]  {group.title}  [dim]{group.cost}[/]")
         for stretch in group.stretches:
@@ -133,9 +147,10 @@ def _table(explanation: Explanation, calls: Sequence[tuple[int, Call]], norms: N
     table.add_column(justify="right", style="dim", no_wrap=True)
     if norms:
         table.add_column(justify="right", style="green", no_wrap=True)
-    of_results = [norms.get((number, result.name)) for number, call in calls for result in call.writes]
+    results = [(number, result) for number, call in calls for part in call.parts for result in part.writes]
+    of_results = [norms.get((number, result.name)) for number, result in results]
     for (number, op, name, sign, formula, shape), norm in zip(explanation.rows(calls), of_results, strict=True):
-        mark = {"=": "green", "+=": "yellow", "←": "magenta"}[sign]
+        mark = {"=": "green", "+=": "yellow", "←": "magenta", UNWRITTEN: "dim"}[sign]
         row: list[str | Text] = [number, op, Text(name), Text(sign, style=f"bold {mark}"), Text(formula), shape]
         table.add_row(*row, *([] if norm is None else [f"‖{norm:.3g}‖"]))
     return table
