@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, thread_count
 from tapeless.kernels.cpu import blas
 from tapeless.train.loop import Evaluated
 from tapeless.train.session import start
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    backend_named("cpu").threads(1)
+    thread_count(backend_named("cpu"), 1)
     missed = 0
     for products in blas.PRODUCTS if blas.mkl() else ("own",):
         backend_named("cpu").products(products)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tapeless.backends.folded import bind_fused, linear_of
 from tapeless.backends.host import Host
+from tapeless.backends.traits import Traits
 from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import blas
 from tapeless.kernels.cpu.uninterrupted import imported
@@ -41,11 +42,11 @@ if tuple(map(int, version("numba").split(".")[:2])) < NUMBA:
 
 class Cpu(Host):
     name = "cpu"
-    default_precision = "float32"
 
     @property
-    def precisions(self) -> tuple[str, ...]:
-        return ("float32", "bfloat16") if imported("tapeless.kernels.cpu.products_bfloat16").THERE else ("float32",)
+    def traits(self) -> Traits:
+        there = imported("tapeless.kernels.cpu.products_bfloat16").THERE
+        return Traits(("float32", "bfloat16") if there else ("float32",))
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         if len(call.parts) > 1:
@@ -93,17 +94,6 @@ class Cpu(Host):
     def capture(self, natives: list[Native]) -> list[Native]:
         ready = partial(blas.be_ready, blas.threads())
         return [ready, *([imported("tapeless.kernels.cpu.listed").Listed(natives)] if natives else [])]
-
-    def threads(self, count: int | None = None, *, lower: bool = False) -> int:
-        """Of BLAS and Numba together."""
-        if count is None:
-            return blas.threads()
-        return blas.set_threads(min(count, blas.cores()) if lower else count)
-
-    def products(self, name: str | None = None, *, lower: bool = False) -> str:
-        if name is None:
-            return blas.products()
-        return blas.set_products("own" if lower and name == "mkl" and blas.mkl() is None else name)
 
 
 CPU = Cpu()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tapeless.backends.backend import Backend
-from tapeless.backends.memory import largest_batch
+from tapeless.backends.memory import free_for_arena, largest_batch
 from tapeless.errors import TapelessError
 from tapeless.lowering import lower
 from tapeless.models import transformer
@@ -20,7 +20,7 @@ FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger o
 
 def laid_out(preset: Preset, backend: Backend, precision: Precision) -> Preset:
     """With as many rows of logits at a time as suit the backend, unless it says how many, or the backend does not."""
-    rows = preset.layout.chunk or backend.rows_of_logits(preset.architecture.vocab, precision)
+    rows = preset.layout.chunk or backend.traits.logits_chunk(preset.architecture.vocab, precision)
     return preset if rows is None else preset.override(chunk=rows)
 
 
@@ -76,7 +76,7 @@ class Wanted:
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, unless the backend has no room for them: then the largest batch that has, and what would help."""
         made = self.plans()
-        room = self.backend.room()
+        room = free_for_arena(self.backend.name)
         if room is not None and made[0].peak_bytes > room:
             raise TapelessError(self._does_not_fit(made[0].peak_bytes, room))
         return made

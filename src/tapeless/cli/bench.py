@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, gemm_library, thread_count
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size, with_preset_fields
 from tapeless.cli.idle import idle, refuse_idle_fields
@@ -78,8 +78,8 @@ def bench(
     if backend == "reference":
         raise TapelessError("the reference is there to be right, not fast: bench the cpu or the cuda backend.")
     kind = backend_named(backend)
-    if precision not in kind.precisions:
-        raise unknown("precision", precision, kind.precisions)
+    if precision not in kind.traits.precisions:
+        raise unknown("precision", precision, kind.traits.precisions)
     if wanted.lora is not None and kind.name == "cuda":
         raise TapelessError("adapters are benched on the cpu backend alone: benchmarks/cuda_peers.py has a GPU's peer.")
     there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
@@ -92,8 +92,8 @@ def bench(
     if has_choice(kind, precision, "adamw"):
         from tapeless.kernels.cpu.faster import faster_products  # which loads Numba
 
-        kind.threads(work.threads)
-        work = replace(work, products=kind.products(products or faster_products().products))
+        thread_count(kind, work.threads)
+        work = replace(work, products=gemm_library(kind, products or faster_products().products))
     elif products is not None:
         raise idle("products", "they are those of the cpu backend in float32")
     floor = ["floor"] if kind.name == "cpu" else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.backends import gpu
-from tapeless.backends.backend import AUTO, backend_named
+from tapeless.backends.backend import AUTO, backend_named, thread_count
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
@@ -93,7 +93,7 @@ def idle(name: str, why: str) -> TapelessError:
 
 def take_threads(backend: str, threads: int | None) -> None:
     """What --threads asks for."""
-    if threads is not None and backend_named(backend).threads(threads) is None:
+    if threads is not None and thread_count(backend_named(backend), threads) is None:
         raise idle("threads", f"they are those of the {DEFAULT_BACKEND} backend")
 
 

@@ -412,7 +412,7 @@ def train(trainer: Trainer) -> Iterator[Event | None]:
     """Yields what happened and, when a batch and all that it brought about is done, None: there, and only there, the
     training may be left, to be restored from its state later. Where the backend runs ahead, something may still be in
     flight then: whoever wants to leave sets `trainer.ahead` to False, and goes on until nothing is."""
-    trainer.ahead = trainer.model.engine.backend.runs_ahead
+    trainer.ahead = trainer.model.engine.backend.traits.asynchronous
     try:
         yield from _trained(trainer)
     finally:
