@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from tapeless.errors import NonFiniteError
-from tapeless.model import Model
+from tapeless.model import GRADIENTS, Model
 from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
@@ -170,7 +171,7 @@ def _judged(title: str, found: list[Any], started: float) -> None:
 
 def together() -> None:
     """Gradients of the third run, which is a captured one, by tensor, ‖difference‖ / ‖truth‖ to the reference in
-    float64; and those of the same calls walked singly."""
+    float64; and those of the same calls one by one."""
     for title, fields in WIRED.items():
         for precision in ("float32", "bfloat16"):
             given = {"optimizer": None, "seed": 3, "chunk": 600, **WIRED_SIZE, **fields}
@@ -185,8 +186,10 @@ def together() -> None:
             batch = rng.integers(0, 2053, (4, 256)), rng.integers(0, 2053, (4, 256))
             losses = [each.forward_backward(*batch) for each in (model, model, model, reference)]
             found, true = (_gradients(each) for each in (model, reference))
-            for _ in model.trace(*batch):
-                pass
+            model.feed(*batch)
+            for call, natives in model.engine.bound:
+                for native in natives if call.phase in GRADIENTS else ():
+                    native()
             singly = _gradients(model)
             off = [{key: _distance(each[key], true[key]) for key in true} for each in (found, singly)]
             print(
@@ -305,7 +308,7 @@ def loop(name: str = "gpt2-4x256") -> None:
 
     def begin(ahead: bool) -> None:
         trainer.restore(beginning)
-        backend.runs_ahead = ahead
+        backend.traits = replace(backend.traits, asynchronous=ahead)
 
     started = time.perf_counter()
     begin(False)

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from tapeless import Model
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, gemm_library
 from tapeless.generate import Decoder
 from tapeless.kernels.cpu import faster_gemm
 from tapeless.shown import size
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--time", type=int, default=512)
     parser.add_argument("--turns", type=int, default=9)
     options = parser.parse_args()
-    products = backend_named("cpu").products(faster_gemm().library)
+    products = gemm_library(backend_named("cpu"), faster_gemm().library)
     models = [Model(options.preset, time=options.time, lora=RANK, lean=True, frozen_precision=kind) for kind in KINDS]
     tokens = np.random.default_rng(0).integers(0, models[0].config.vocab, (2, 1, options.time))
     print(f"{options.preset}, 1 × {options.time}, LoRA {RANK}, float32; frozen matrices in {' and in '.join(KINDS)}")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, gemm_library, thread_count
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.train.loop import Evaluated, Event
 from tapeless.train.session import start
@@ -34,10 +34,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    backend_named("cpu").threads(1)
+    thread_count(backend_named("cpu"), 1)
     missed = 0
     for products in cpu_kernels.GEMM_LIBRARIES if cpu_kernels.mkl() else ("own",):
-        backend_named("cpu").products(products)
+        gemm_library(backend_named("cpu"), products)
         last, best, begun = [], [], time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(options.seeds):

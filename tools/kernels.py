@@ -49,7 +49,7 @@ def compile_share(share: int, of: int) -> None:
     for configuration in CONFIGURATIONS:
         cpu_kernels.set_threads(1)
         bind_all(configuration, "float32")
-        if configuration.name in (*ON_CPU, "gpt2-4x256") and "bfloat16" in CPU.precisions:
+        if configuration.name in (*ON_CPU, "gpt2-4x256") and "bfloat16" in CPU.traits.precisions:
             bind_all(configuration, "bfloat16")
     for name in OPS:  # the longest tests, which begin at the same time, all have each op by itself
         list(check_backend_alone(name, CPU))

@@ -459,10 +459,10 @@ class Stepped:
         engine, updated = self._model.engine, UPDATE[-1] in self._phases
         names = ("loss", *(OF_AN_UPDATE if updated else ()))
         self._check_there()
-        later = engine.backend.read_later([engine.view(name) for name in names])
+        seen = engine.view("finite" if updated else "loss")
+        disable = None if self._model.optimizer is None else (engine.view("largest"), seen)
+        later = engine.backend.read_later([engine.view(name) for name in names], disable)
         self._kept = cache(lambda: dict(zip(names, later(), strict=True)))
-        if self._model.optimizer is not None:
-            engine.backend.shut(engine.view("largest"), engine.view("finite" if updated else "loss"))
 
     def read(self, name: str) -> Array:
         """The values of a buffer that it wrote."""

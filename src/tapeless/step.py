@@ -71,7 +71,7 @@ class StepSpec:
         """The preset with as many rows of logits at a time as suit the backend, unless it or the backend says no
         number."""
         config = self.preset.architecture
-        rows = self.preset.layout.chunk or self.backend.rows_of_logits(config.vocab, self.precision)
+        rows = self.preset.layout.chunk or self.backend.traits.logits_chunk(config.vocab, self.precision)
         return self.preset if rows is None else self.preset.override(chunk=rows)
 
     def program(self, *, verified: bool = True) -> Program:
@@ -100,8 +100,10 @@ class StepSpec:
 
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, or a refusal with the largest batch that the backend has memory for, and what would help."""
+        from tapeless.backends.memory import free_for_arena
+
         made = self.plans()
-        room = self.backend.room()
+        room = free_for_arena(self.backend.name)
         if room is not None and made[0].peak_bytes > room:
             raise TapelessError(self._does_not_fit(made[0].peak_bytes, room))
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ class Delayed(Reference):
     """Calls, writes and copies wait in a queue until somebody asks for a number; then what comes before it runs, and of
     what is read later, nothing that was launched since."""
 
-    runs_ahead = True
+    traits = replace(Reference.traits, asynchronous=True)
 
     def __init__(self, inner: Reference = REFERENCE) -> None:
         self.inner, self.stops = inner, 0  # how often somebody has waited for all that was launched
@@ -36,18 +37,17 @@ class Delayed(Reference):
         self.run_until(lambda: not self.queue)
         return super().read(view)
 
-    def read_later(self, views: Sequence[Array]) -> Callable[[], list[Array]]:
+    def read_later(
+        self, views: Sequence[Array], disable: tuple[Array, Array] | None = None
+    ) -> Callable[[], list[Array]]:
         held: list[Array] = []
-        self.queue.append(lambda: held.extend(np.array(view) for view in views))
+        self.queue.append(lambda: held.extend(REFERENCE.read_later(views, disable)()))
 
         def values() -> list[Array]:
             self.run_until(lambda: bool(held))
             return held
 
         return values
-
-    def shut(self, limit: Array, found: Array) -> None:
-        self.queue.append(partial(super().shut, limit, found))
 
     def run_until(self, done: Callable[[], bool]) -> None:
         with np.errstate(all="ignore"):

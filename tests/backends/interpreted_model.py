@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -226,7 +227,7 @@ def ahead() -> Iterator[str]:
     found = []
     for runs_ahead, known in ((False, 3), (True, 2)):  # then update 3 is in flight
         device = Device("cpu")
-        device.runs_ahead = runs_ahead
+        device.traits = replace(device.traits, asynchronous=runs_ahead)
         model = Model("gpt2-4x256", batch=2, time=5, backend=device, optimizer=OPTIMIZER, seed=3, **SMALL)
         asked = Settings(steps=6, lr=1e-2, log_every=6, eval_every=6, save_every=6)
         trainer = Trainer(model, Given(given), asked)

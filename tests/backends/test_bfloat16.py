@@ -201,7 +201,7 @@ ON_CPU = (  # `make bfloat16` takes all
     "qwen3-0.6b",
     "llama-4x256 LoRA, one head of keys",
 )
-fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
+fast_here = pytest.mark.skipif("bfloat16" not in CPU.traits.precisions, reason="this processor multiplies no bfloat16")
 
 
 @fast_here

@@ -123,7 +123,7 @@ def test_what_is_read_later_is_what_was_there_and_a_limit_is_shut_by_what_is_not
         (np.nan, 1, "flag", 1e19),
     ):
         written(number=number, flag=flag, limit=1e19)
-        device.shut(views["limit"], views[by])
+        device.read_later([views["number"]], (views["limit"], views[by]))()
         assert device.read(views["limit"]).tolist() == [left]
 
 
@@ -171,7 +171,7 @@ def test_a_gpu_has_half_a_gigabyte_of_logits(words, precision, rows):
     from tapeless.backends.backend import planner_named
     from tapeless.program.precision import PRECISIONS
 
-    assert planner_named("cuda").rows_of_logits(words, PRECISIONS[precision]) == rows
+    assert planner_named("cuda").traits.logits_chunk(words, PRECISIONS[precision]) == rows
 
 
 @pytest.mark.parametrize(("there", "name"), [(True, "cuda"), (False, "cpu")])

@@ -3,10 +3,12 @@ calls costs, whatever the model weighs."""
 
 import re
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
 from tapeless import Model
+from tapeless.backends import planning
 from tapeless.backends.backend import planner_named
 from tapeless.backends.reference import Reference
 from tapeless.errors import TapelessError
@@ -19,15 +21,18 @@ from tapeless.step import StepSpec
 SMALL = preset("gpt2-4x256").override(layers=2, channels=8, heads=2, hidden=16, vocab=11, context=16)
 
 
-class Cramped(Reference):
+@pytest.fixture
+def cramped(monkeypatch):
     """A machine with so many bytes, on which nothing may be allocated."""
 
-    def __init__(self, bytes_there: int) -> None:
-        self.bytes_there = bytes_there
+    def backend(bytes_there: int) -> Reference:
+        monkeypatch.setattr(planning, "free_for_arena", lambda name: bytes_there)
+        return Unallocated()
 
-    def room(self) -> int:
-        return self.bytes_there
+    return backend
 
+
+class Unallocated(Reference):
     def allocate(self, size: int):
         raise AssertionError("allocated")
 
@@ -37,7 +42,7 @@ def needed(made, batch: int) -> int:
     return spec.plan().peak_bytes
 
 
-def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_that_helps():
+def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_that_helps(cramped):
     room = needed(SMALL, 5)
     assert needed(SMALL, 6) > room
     lean, again = (
@@ -47,7 +52,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_batch_and_the_setting_tha
     helps = rf"with lean=True batch {lean} fits, with recompute=True batch {again} fits"
     says = rf"^gpt2-4x256 at batch 8, time 16 needs {needed(SMALL, 8):,} bytes and the GPU has {room:,} to give: "
     with pytest.raises(TapelessError, match=says + rf"batch 5 fits, {helps}\.$"):
-        Model(SMALL, batch=8, time=16, backend=Cramped(room), optimizer="adamw")
+        Model(SMALL, batch=8, time=16, backend=cramped(room), optimizer="adamw")
 
 
 @pytest.mark.parametrize(("backend", "optimizer"), [("cpu", "adamw"), ("cpu", "muon"), ("cuda", "adamw")])
@@ -91,17 +96,15 @@ def test_a_bound_from_below_is_asked_for_most_plans():
     assert set(planned) <= {39, 40}
 
 
-def test_where_no_batch_fits_it_says_so():
+def test_where_no_batch_fits_it_says_so(cramped):
     with pytest.raises(TapelessError, match=r"no batch fits, so take a smaller model, or freeze most of it"):
-        Model(SMALL, batch=2, time=16, backend=Cramped(1000))
+        Model(SMALL, batch=2, time=16, backend=cramped(1000))
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_rows_of_logits_are_the_backends_unless_somebody_says(chunk):
     class Wide(Reference):
-        def rows_of_logits(self, words, precision):
-            assert words == 11
-            return 40
+        traits = replace(Reference.traits, logits_chunk=lambda words, precision: 40 if words == 11 else None)
 
     rows = {
         backend: Model(SMALL, batch=9, time=16, backend=backend, chunk=chunk).plan.placements["logits"].buffer.shape[0]
@@ -118,8 +121,8 @@ def test_narrow_models_have_more_rows_of_logits():
         assert logits.shape[0] == rows
 
 
-def test_a_large_chunk_is_named_where_a_smaller_one_would_do():
+def test_a_large_chunk_is_named_where_a_smaller_one_would_do(cramped):
     wide = SMALL.override(vocab=5000, chunk=4096)
     room = needed(wide.override(chunk=1024), 256)
     with pytest.raises(TapelessError, match=r"with chunk=1024 batch \d+ fits"):
-        Model(wide, batch=256, time=16, backend=Cramped(room), optimizer="adamw")
+        Model(wide, batch=256, time=16, backend=cramped(room), optimizer="adamw")

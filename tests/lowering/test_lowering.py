@@ -1,5 +1,7 @@
 """What runs is the program: the same calls, the same gradients; and what is walked is what runs, to the last bit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from tapeless.program.call import gradient_name
 from tests.program.wiring import BASE, CHANGES
 
 RNG = np.random.default_rng(0)
-SIZES = {"layers": 2, "channels": 32, "heads": 4, "vocab": 20, "context": 8, "hidden": 48}
+SIZES: dict[str, Any] = {"layers": 2, "channels": 32, "heads": 4, "vocab": 20, "context": 8, "hidden": 48}
 ALL = Rules((*FUSIONS, RELU_IN_LINEAR), omits=True)
 STEP = ("zero", *GRADIENTS, *UPDATE)
 
@@ -28,7 +30,7 @@ def training(name, **fields):
 
 def modes(program):
     """How each gradient is written to, in order."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for call in program.calls:
         for argument in call.writes:
             if argument.view.buffer.kind == "gradient":
@@ -104,7 +106,7 @@ WALKED = [
     ("gpt2-4x256", {"lean": True}),
     ("llama-4x256", {"kv_heads": 2}),
 ]
-PLACES = [("reference", "float64"), ("reference", "bfloat16"), *(("cpu", each) for each in CPU.precisions)]
+PLACES = [("reference", "float64"), ("reference", "bfloat16"), *(("cpu", each) for each in CPU.traits.precisions)]
 
 
 @pytest.mark.parametrize(("backend", "precision"), PLACES)

@@ -149,7 +149,7 @@ def test_one_row_is_no_product():
 
 
 def test_elsewhere_calls_are_bound_singly():
-    if "bfloat16" in CPU.precisions:
+    if "bfloat16" in CPU.traits.precisions:
         assert not fused(a_model(precision="bfloat16"))
     assert not fused(Model("ops-102k", batch=5, time=8, backend="reference"))
     if cpu_kernels.mkl() is not None:
@@ -185,7 +185,7 @@ def test_a_product_that_knows_of_no_relu_says_so():
         cpu_kernels.set_gemm_library("mkl")
         with pytest.raises(ValueError, match="no ReLU"):
             linear.forward(y, x, weight, bias, relu=True)
-    if "bfloat16" in CPU.precisions:
+    if "bfloat16" in CPU.traits.precisions:
         y, x, weight, bias = (each.astype(bfloat16) for each in (y, x, weight, bias))
         with pytest.raises(ValueError, match="no ReLU"):
             linear.forward(y, x, weight, bias, relu=True)

@@ -266,7 +266,8 @@ def over(*pairs: tuple[str, str]) -> Callable[[LoweredProgram, FusedCall], Fused
         found = []
         for names in pairs:
             inside = [a.view.buffer for each in call.parts for a in each.arguments] + list(p.buffers)
-            found.append(tuple(next(b for b in inside if b.name.endswith(name)) for name in names))
+            above, below = (next(b for b in inside if b.name.endswith(name)) for name in names)
+            found.append((above, below))
         return replace(call, places=tuple(found))
 
     return change

@@ -269,7 +269,7 @@ def test_remember_and_attend_are_attention_over_the_whole_sequence(backend, seed
     position = int(rng.integers(0, 90))
     seen = position + time
     held, channels = seen + int(rng.integers(0, 6)), heads * width
-    dtype = backend_named(backend).default_precision
+    dtype = backend_named(backend).traits.precisions[0]
     past = rng.normal(size=(2, batch, seen, channels)).astype(dtype)
     asked = rng.normal(size=(batch, seen, group * channels)).astype(dtype)
     keys, values = (np.full((batch, heads, held, width), np.nan, past.dtype) for _ in range(2))

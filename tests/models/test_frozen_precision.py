@@ -10,6 +10,7 @@ import pytest
 
 from tapeless import Model, TapelessError
 from tapeless.backends.backend import precision_for
+from tapeless.backends.traits import Traits
 from tapeless.check.configurations import CONFIGURATIONS, LARGER
 from tapeless.check.lockstep import lockstep, pair
 from tapeless.errors import NotYetError
@@ -162,7 +163,7 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
 class Elsewhere:
     """A backend that multiplies matrices of one type."""
 
-    name, default_precision, precisions, widens = "cuda", "float32", ("float32", "bfloat16"), False
+    name, traits = "cuda", Traits(("float32", "bfloat16"), mixed_gemm=False)
 
 
 def test_a_backend_that_cannot_says_what_to_do() -> None:

@@ -28,7 +28,7 @@ CONFIGURATIONS = {
     "gpt": Configuration("muon", "gpt2-4x256", small("gpt2-4x256", tied=False)),
     "llama": Configuration("muon", "llama-4x256", small("llama-4x256", heads=4, kv_heads=2, hidden=7)),
 }
-fast_here = pytest.mark.skipif("bfloat16" not in CPU.precisions, reason="this processor multiplies no bfloat16")
+fast_here = pytest.mark.skipif("bfloat16" not in CPU.traits.precisions, reason="this processor multiplies no bfloat16")
 MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.up.weight", "mlp.gate_up.weight", "mlp.down.weight")
 
 

@@ -8,6 +8,7 @@ import pytest
 from tapeless import Model
 from tapeless.backends import gpu
 from tapeless.backends.cpu import Cpu
+from tapeless.backends.traits import Traits
 from tapeless.errors import TapelessError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models.config import Optimizer
@@ -171,9 +172,9 @@ def test_bfloat16_is_offered_where_it_is_fast_and_pays(monkeypatch):
     assert offered(Settings(), model) == []  # too small
     monkeypatch.setattr(machine, "WORTH_IT", 0)
     for there in ("float32", "bfloat16"), ("float32",):
-        monkeypatch.setattr(Cpu, "precisions", there)
+        monkeypatch.setattr(Cpu, "traits", Traits(there))
         assert len(offered(Settings(), model)) == len(there) - 1
-    monkeypatch.setattr(Cpu, "precisions", ("float32", "bfloat16"))
+    monkeypatch.setattr(Cpu, "traits", Traits(("float32", "bfloat16")))
     assert offered(Settings(precision="float32"), model) == []
     model.optimizer = Optimizer("muon")
     assert offered(Settings(), model) == []

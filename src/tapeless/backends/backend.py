@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from tapeless.backends import gpu
+from tapeless.backends.traits import Traits
 from tapeless.errors import NotYetError, TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
 from tapeless.lowering.rules import Rules
@@ -27,20 +28,7 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def precisions(self) -> tuple[str, ...]: ...
-    @property
-    def default_precision(self) -> str: ...
-    @property
-    def widens(self) -> bool:
-        """Whether it multiplies wider numbers by frozen weights that are bfloat16, as they are."""
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether calls are still running when they return, so that the next may be launched meanwhile. They, and what
-        is written and read, come about in the order in which they were asked for."""
-
-    def room(self) -> int | None:
-        """Bytes that `allocate` can give, where that is known beforehand."""
+    def traits(self) -> Traits: ...
 
     def allocate(self, size: int) -> Any:
         """So many bytes, all of them 0."""
@@ -55,16 +43,12 @@ class Backend(Protocol):
     def write(self, view: Any, values: Any) -> None:
         """The values as they are now, whatever becomes of them."""
 
-    def read_later(self, views: Sequence[Any]) -> Callable[[], list[Array]]:
+    def read_later(self, views: Sequence[Any], disable: tuple[Any, Any] | None = None) -> Callable[[], list[Array]]:
         """The values as they are when what was launched is through, and not as a later launch leaves them. Who asks for
-        them waits for them, and for nothing that was launched since."""
+        them waits for them, and for nothing that was launched since.
 
-    def shut(self, limit: Any, found: Any) -> None:
-        """When what was launched is through: `limit` becomes 0 where `found` is a number that is not finite, or a flag,
-        0 or 1, that is 0."""
-
-    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
-        """How many at a time suit it, where a vocabulary has so many words; None where the model's own number does."""
+        `disable`: a number, and another that is looked at when these are copied: the first becomes 0 where that is not
+        finite, or is a flag, 0 or 1, that is 0."""
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         """What the kernel of a call needs besides its arguments, said before anything is allocated."""
@@ -83,14 +67,6 @@ class Backend(Protocol):
     def capture(self, natives: list[Native]) -> list[Native]:
         """Calls that always run in this order and with nothing in between, as they are run fastest, and before them
         what must come before any."""
-
-    def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
-        """On how many threads calls run that are bound from now on: as many as before, or `count`, and where there are
-        not so many, `lower` takes those there are. None where there is nothing to set."""
-
-    def products(self, name: str | None = None, *, lower: bool = False) -> str | None:
-        """Whose matrix products calls have that are bound from now on: as before, or those of `name`, and where those
-        are not installed, `lower` takes the backend's own. None where there is nothing to set."""
 
 
 def backend_named(name: str | Backend) -> Backend:
@@ -120,18 +96,40 @@ def precision_for(backend: Backend, name: str | None, frozen: str | None = None)
     type its frozen matrices have, if not the one that this precision gives them."""
     if name is not None and name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
-    if name is not None and name not in backend.precisions:
+    offered = backend.traits.precisions
+    if name is not None and name not in offered:
         raise TapelessError(
-            f"the {backend.name} backend has no {name}: it runs in {' or '.join(backend.precisions)}; "
-            f"take the reference backend."
+            f"the {backend.name} backend has no {name}: it runs in {' or '.join(offered)}; take the reference backend."
         )
-    found = PRECISIONS[backend.default_precision if name is None else name].freezing(frozen)
-    if found.frozen != found.weight and not backend.widens:
+    found = PRECISIONS[offered[0] if name is None else name].freezing(frozen)
+    if found.frozen != found.weight and not backend.traits.mixed_gemm:
         raise NotYetError(
             f"the {backend.name} backend multiplies no {found.activation} by weights that are {found.frozen} "
             f"(frozen_precision): take precision bfloat16 there, in which frozen weights are bfloat16 anyway."
         )
     return found
+
+
+def thread_count(backend: Backend, count: int | None = None, *, lower: bool = False) -> int | None:
+    """Get or set the thread count of calls bound from now on; where there are not so many threads, `lower` takes those
+    there are. None where there is nothing to set."""
+    if backend.name != "cpu":
+        return None
+    from tapeless.kernels import cpu as cpu_kernels
+
+    if count is None:
+        return cpu_kernels.threads()
+    return cpu_kernels.set_threads(min(count, cpu_kernels.cores()) if lower else count)
+
+
+def gemm_library(backend: Backend, name: str | None = None, *, lower: bool = False) -> str | None:
+    """Get or set whose GEMMs calls have that are bound from now on; where those are not installed, `lower` takes the
+    backend's own. None where there is nothing to set."""
+    if backend.name != "cpu":
+        return None
+    from tapeless.kernels import cpu as cpu_kernels
+
+    return cpu_kernels.gemm_library() if name is None else cpu_kernels.set_gemm_library(name, lower)
 
 
 def bind_call(

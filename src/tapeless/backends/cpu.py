@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tapeless.backends.folded import bind_fused, linear_of
 from tapeless.backends.host import Host
+from tapeless.backends.traits import Traits
 from tapeless.errors import TapelessError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native, Scratch
@@ -40,11 +41,10 @@ if tuple(map(int, version("numba").split(".")[:2])) < NUMBA:
 
 class Cpu(Host):
     name = "cpu"
-    default_precision = "float32"
 
     @property
-    def precisions(self) -> tuple[str, ...]:
-        return ("float32", "bfloat16") if cpu_kernels.has_bfloat16() else ("float32",)
+    def traits(self) -> Traits:
+        return Traits(("float32", "bfloat16") if cpu_kernels.has_bfloat16() else ("float32",))
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         if len(call.parts) > 1:
@@ -89,17 +89,6 @@ class Cpu(Host):
     def capture(self, natives: list[Native]) -> list[Native]:
         ready = partial(cpu_kernels.start_threads, cpu_kernels.threads())
         return [ready, *([cpu_kernels.run_list(natives)] if natives else [])]
-
-    def threads(self, count: int | None = None, *, lower: bool = False) -> int:
-        """Of BLAS and Numba together."""
-        if count is None:
-            return cpu_kernels.threads()
-        return cpu_kernels.set_threads(min(count, cpu_kernels.cores()) if lower else count)
-
-    def products(self, name: str | None = None, *, lower: bool = False) -> str:
-        if name is None:
-            return cpu_kernels.gemm_library()
-        return cpu_kernels.set_gemm_library(name, lower)
 
 
 CPU = Cpu()

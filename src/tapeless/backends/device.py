@@ -18,7 +18,7 @@ import torch
 from tapeless.backends.backend import bind_parts
 from tapeless.backends.fused import bind
 from tapeless.backends.host import to_be_narrowed
-from tapeless.backends.memory import LIBRARIES
+from tapeless.backends.traits import Traits
 from tapeless.errors import TapelessError
 from tapeless.kernels.cuda.launch import blocks
 from tapeless.kernels.cuda.products import exact
@@ -40,22 +40,14 @@ T = TypeVar("T")
 
 class Device:
     name = "cuda"
-    default_precision = "float32"
-    precisions = ("float32", "bfloat16")
-    widens = False  # cuBLAS multiplies matrices of one type
 
     def __init__(self, device: str = "cuda") -> None:
         """On "cpu", where tests have no GPU, Triton's interpreter runs the kernels and nothing is captured."""
         self.device = device
-        self.runs_ahead = device != "cpu"
-
-    def room(self) -> int | None:
-        """What is free on the device and what torch holds without use, less what its libraries will ask for."""
-        if self.device == "cpu" or not torch.cuda.is_available():
-            return None
-        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        free: int = torch.cuda.mem_get_info()[0] + unused - LIBRARIES
-        return max(0, free)
+        # cuBLAS multiplies matrices of one type.
+        self.traits = Traits(
+            ("float32", "bfloat16"), mixed_gemm=False, asynchronous=device != "cpu", logits_chunk=_logits_chunk
+        )
 
     def allocate(self, size: int) -> Any:
         try:
@@ -89,13 +81,7 @@ class Device:
         for part, piece in zip(view.view(-1).split(PIECE), source.view(-1).split(PIECE), strict=True):
             part.copy_(piece, non_blocking=True)
 
-    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
-        """Products want thousands of rows, in multiples of 128. More than half a gigabyte of them brings nothing."""
-        width = row_width(words)
-        rows = LOGITS // (width * precision.itemsize("activation")) // 128 * 128
-        return blocks(max(rows, FEWEST_ROWS) * width, words)
-
-    def read_later(self, views: Sequence[Any]) -> Callable[[], list[Array]]:
+    def read_later(self, views: Sequence[Any], disable: tuple[Any, Any] | None = None) -> Callable[[], list[Array]]:
         """By one copy: they are a few numbers of an arena, and lie close together."""
         starts = [view.storage_offset() * view.element_size() for view in views]
         first, last = min(starts), max(start + view.nbytes for start, view in zip(starts, views, strict=True))
@@ -104,6 +90,9 @@ class Device:
         held = torch.empty(last - first, dtype=torch.uint8, pin_memory=self.device != "cpu")
         held.copy_(near, non_blocking=True)
         there = None if self.device == "cpu" else torch.cuda.current_stream().record_event()
+        if disable is not None:
+            number, seen = disable
+            number.mul_(seen.isfinite() if seen.dtype.is_floating_point else seen)
 
         def values() -> list[Array]:
             if there is not None:
@@ -112,9 +101,6 @@ class Device:
             return [self.read(part.view(view.dtype)) for part, view in zip(parts, views, strict=True)]
 
         return values
-
-    def shut(self, limit: Any, found: Any) -> None:
-        limit.mul_(found.isfinite() if found.dtype.is_floating_point else found)
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         with recorded() as asked:
@@ -145,12 +131,6 @@ class Device:
     def capture(self, natives: list[Native]) -> list[Native]:
         return natives if self.device == "cpu" or not natives else [Captured(natives)]
 
-    def threads(self, count: int | None = None, *, lower: bool = False) -> None:
-        return None
-
-    def products(self, name: str | None = None, *, lower: bool = False) -> None:
-        return None
-
 
 class Captured:
     """Native calls as one. The first run is an ordinary one, in which kernels are compiled and cuBLAS makes itself
@@ -171,6 +151,13 @@ class Captured:
                 _run(self._natives)
             self._graph = graph
         self._graph.replay()
+
+
+def _logits_chunk(words: int, precision: Precision) -> int:
+    """GEMMs want thousands of rows, in multiples of 128. More than half a gigabyte of logits brings nothing."""
+    width = row_width(words)
+    rows = LOGITS // (width * precision.itemsize("activation")) // 128 * 128
+    return blocks(max(rows, FEWEST_ROWS) * width, words)
 
 
 def _without_memory(call: Call, precision: Precision) -> dict[str, Any]:

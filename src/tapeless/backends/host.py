@@ -39,12 +39,6 @@ def to_be_narrowed(values: Array) -> Array:
 
 
 class Host:
-    widens = True
-    runs_ahead = False
-
-    def room(self) -> int | None:
-        return None
-
     def allocate(self, size: int) -> Array:
         try:
             raw = np.zeros(size + ALIGNMENT, np.uint8)
@@ -72,15 +66,14 @@ class Host:
     def write(self, view: Array, values: Any) -> None:
         store_rounded(view, np.asarray(values))
 
-    def rows_of_logits(self, words: int, precision: Precision) -> int | None:
-        return None
-
-    def read_later(self, views: Sequence[Array]) -> Callable[[], list[Array]]:
+    def read_later(
+        self, views: Sequence[Array], disable: tuple[Array, Array] | None = None
+    ) -> Callable[[], list[Array]]:
         values = [self.read(view).copy() for view in views]
+        if disable is not None:
+            number, seen = disable
+            number *= np.isfinite(seen) if seen.dtype.kind in "fc" else seen
         return lambda: values
-
-    def shut(self, limit: Array, found: Array) -> None:
-        limit *= np.isfinite(found) if found.dtype.kind in "fc" else found
 
     def scratch(self, call: Call, precision: Precision) -> Sequence[Scratch]:
         return ()
@@ -93,9 +86,3 @@ class Host:
 
     def capture(self, natives: list[Native]) -> list[Native]:
         return natives
-
-    def threads(self, count: int | None = None, *, lower: bool = False) -> int | None:
-        return None
-
-    def products(self, name: str | None = None, *, lower: bool = False) -> str | None:
-        return None

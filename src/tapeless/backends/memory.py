@@ -34,6 +34,20 @@ def memory_of(backend: str) -> Memory | None:
     return _of_the_gpu() if backend == "cuda" else _of_this_machine()
 
 
+def free_for_arena(backend: str) -> int | None:
+    """Bytes that a backend can allocate, where that is known beforehand: of a GPU what is free there and what torch
+    holds without use, less what its libraries will ask for."""
+    if backend != "cuda":
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    free: int = torch.cuda.mem_get_info()[0] + unused - LIBRARIES
+    return max(0, free)
+
+
 def parsed_memory(text: str) -> int:
     """`16GB`, `16 GiB`, `500M`: bytes."""
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z]{1,3})\s*", text, re.ASCII)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.host import Host, store_rounded
+from tapeless.backends.traits import Traits
 from tapeless.kernels.native import Native
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
@@ -17,8 +18,7 @@ from tapeless.program.call import Call
 
 class Reference(Host):
     name = "reference"
-    default_precision = "float64"
-    precisions = ("float32", "float64", "complex128", "bfloat16")
+    traits = Traits(("float64", "float32", "complex128", "bfloat16"))
 
     def bind(self, call: Call, arguments: list[Any], options: dict[str, Any]) -> list[Native]:
         function = getattr(OPS[call.op], call.direction)

@@ -23,7 +23,7 @@ def profiled(model: Model, inputs: Any, targets: Any, steps: int) -> dict[str, A
     """Median time of every call, those that do the same taken together, and the ceilings in the same run."""
     model.feed(inputs, targets)
     backend = model.engine.backend
-    if backend.runs_ahead:
+    if backend.traits.asynchronous:
         from tapeless.bench import gpu
 
         clock, limits = gpu.seconds, gpu.ceilings(model.precision.activation)

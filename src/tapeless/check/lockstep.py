@@ -93,7 +93,7 @@ def compare(
         true[argument.name][...] = backend.read(found[argument.name])
     # A frozen weight that is bfloat16 beside what is wider is widened, which rounds nothing.
     narrow = any(array.dtype.kind == "V" and call[name].buffer.role != "frozen" for name, array in true.items())
-    dtype = "bfloat16" if narrow else backend.default_precision
+    dtype = "bfloat16" if narrow else backend.traits.precisions[0]
     rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
@@ -127,7 +127,7 @@ def compare_fused(fused: FusedCall, model: Model, reference: Model, number: int)
         for name, array in true.items()
         if fused.has(name)
     )
-    dtype = "bfloat16" if narrow else backend.default_precision
+    dtype = "bfloat16" if narrow else backend.traits.precisions[0]
     rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
     rng = np.random.default_rng(number)
     draws = MOVES if sum(array.size for array in true.values()) < MANY else 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 
-from tapeless.backends.backend import Backend
+from tapeless.backends.backend import Backend, thread_count
 from tapeless.check.complex_step import TensorError, check_op
 from tapeless.check.finding import Finding, Judgement
 from tapeless.check.lockstep import Difference
@@ -88,7 +88,7 @@ def check_one(name: str, backend: Backend | None) -> OpReport:
         return OpReport(name, None, gradients, tuple(findings), (), (), threads=False)
     findings += check_backend_alone(name, backend)
     results = () if findings else tuple(op_alone(name, backend))
-    here = backend.threads() is not None and not findings  # kernels that have this machine's threads and memory
+    here = thread_count(backend) is not None and not findings  # kernels that have this machine's threads and memory
     if here:
         findings += [*check_on_threads(name), *check_ranges(name, backend)]
     ranges = tuple(range_errors(name, backend)) if here else ()

@@ -220,7 +220,7 @@ def _beside_the_reference(name: str, backend: Backend) -> Iterator[tuple[list[Di
             signature = OPS[name].SPEC.signature(direction)
             for adding, without in product((False, True) if signature.adds else (False,), forms_of(signature, example)):
                 call, true = call_alone(name, direction, example, adding, without)
-                found = held(narrowed(call, true, backend.default_precision), backend)
+                found = held(narrowed(call, true, backend.traits.precisions[0]), backend)
                 before = {key: backend.read(view).copy() for key, view in found.items()}
                 try:
                     differences = list(compare(call, found, true, backend))

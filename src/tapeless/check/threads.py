@@ -100,7 +100,7 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
-    arrays = narrowed(call, true, CPU.default_precision)
+    arrays = narrowed(call, true, CPU.traits.precisions[0])
     before = {key: array.copy() for key, array in arrays.items()}
     with on_threads(1):
         differences = list(compare(call, arrays, true, CPU))

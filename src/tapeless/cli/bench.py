@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, gemm_library, thread_count
 from tapeless.bench.race import Contender, Work, contenders, race
 from tapeless.cli.common import Json, PresetName, Time, console, print_json, size
 from tapeless.cli.fields import Set, model_changes
@@ -69,8 +69,8 @@ def bench(
     if backend == "reference":
         raise TapelessError("the reference is there to be right, not fast: bench the cpu or the cuda backend.")
     kind = backend_named(backend)
-    if precision not in kind.precisions:
-        raise unknown("precision", precision, kind.precisions)
+    if precision not in kind.traits.precisions:
+        raise unknown("precision", precision, kind.traits.precisions)
     if wanted.lora is not None and kind.name == "cuda":
         raise TapelessError("adapters are benched on the cpu backend alone: benchmarks/cuda_peers.py has a GPU's peer.")
     there = PEERS if wanted.lora is None else PEERS_OF_ADAPTERS
@@ -81,8 +81,8 @@ def bench(
             raise unknown("peer", peer, there)
     work = Work(name, batch, time, cpu_kernels.checked_threads(threads), changes, precision, kind.name)
     if has_choice(kind, precision, "adamw"):
-        kind.threads(work.threads)
-        work = replace(work, products=kind.products(products or cpu_kernels.faster_gemm().library))
+        thread_count(kind, work.threads)
+        work = replace(work, products=gemm_library(kind, products or cpu_kernels.faster_gemm().library))
     floor = ["floor"] if kind.name == "cpu" else []
     with contenders(["ours", *chosen, *floor], work) as runners:
         _run(runners, steps, quiet=json)

@@ -41,10 +41,10 @@ def with_flowing_help(command: Callable[..., None]) -> Callable[..., None]:
 
 def take_threads(backend: str, threads: int | None) -> None:
     """Run calls on so many threads from now on, if the backend has any."""
-    from tapeless.backends.backend import backend_named
+    from tapeless.backends.backend import backend_named, thread_count
 
     if threads is not None:
-        backend_named(backend).threads(threads)
+        thread_count(backend_named(backend), threads)
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from tapeless.cli.common import Json, compiling_shown, console, print_json
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.errors import TapelessError
+from tapeless.lowering import lower, lowered_for
 from tapeless.program.call import Call
 from tapeless.program.explanation import Explanation
-from tapeless.program.listing import describe
+from tapeless.program.listing import UNWRITTEN, describe
 from tapeless.step import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -33,19 +34,28 @@ def explain(
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
     set_: Set = None,
+    lowered: Annotated[
+        bool, typer.Option("--lowered", help="The list that runs, as it is fused for --backend.")
+    ] = False,
+    backend: Annotated[str | None, typer.Option(help="With --lowered: cpu, cuda or reference.")] = None,
     json: Json = False,
 ) -> None:
     """The training step, call by call, with formulas and shapes.
 
     Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place;
-    a call marked ↻ computes again what was not kept. Of a run it is its own step, and the values are those of its
-    newest weights on random words.
+    a call marked ↻ computes again what was not kept. With --lowered it is the list that runs: what a backend fuses
+    stands together, and no gradient is zeroed that is written first. Of a run it is its own step, and the values are
+    those of its newest weights on random words.
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
     # The list is the same on every backend that keeps no master copy, and the reference needs NumPy alone.
-    backend = DEFAULT_BACKEND if values else None if is_run(name) else "reference"
-    seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=backend)
+    if values and lowered:
+        raise TapelessError("--values shows the calls as they are written, and --lowered as they run: leave out one.")
+    if backend is not None and not lowered:
+        raise TapelessError("--backend says for which backend the list is lowered: say --lowered, too.")
+    chosen = DEFAULT_BACKEND if values else backend or (None if is_run(name) or lowered else "reference")
+    seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=chosen)
     config = seen.spec.preset.architecture
     if layer is not None and not 0 <= layer < config.layers:
         raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
@@ -56,6 +66,8 @@ def explain(
         program, norms = model.program, _norms_of_one_step(model)
     else:
         program = seen.spec.program()
+    if lowered:
+        program = lowered_for(lower(program, seen.spec.backend.rules(seen.spec.precision)))
     explanation = Explanation(seen.name, program, layer)
     if json:
         print_json(_as_json(explanation, norms))
@@ -95,6 +107,8 @@ def _print_listing(seen: Subject, explanation: Explanation, norms: Norms) -> Non
     console.print(f"[dim]batch {seen.spec.batch}, time {seen.spec.seq_len}[/]")
     legend = ",  ".join(f"[bold]{letter}[/] {meaning}" for letter, meaning in explanation.legend.items())
     console.print(f"[dim]{legend}[/]")
+    if any(len(call.parts) > 1 for _, call in explanation.calls):
+        console.print(f"[dim]{explanation.signs}[/]")
     for group in explanation.groups:
         console.print(f"\n[bold cyan]{group.name.upper()}[/]  {group.title}  [dim]{group.cost}[/]")
         for stretch in group.stretches:
@@ -116,9 +130,10 @@ def _table(explanation: Explanation, calls: Sequence[tuple[int, Call]], norms: N
     table.add_column(justify="right", style="dim", no_wrap=True)
     if norms:
         table.add_column(justify="right", style="green", no_wrap=True)
-    of_results = [norms.get((number, result.name)) for number, call in calls for result in call.writes]
+    results = [(number, result) for number, call in calls for part in call.parts for result in part.writes]
+    of_results = [norms.get((number, result.name)) for number, result in results]
     for (number, op, name, sign, formula, shape), norm in zip(explanation.rows(calls), of_results, strict=True):
-        mark = {"=": "green", "+=": "yellow", "←": "magenta"}[sign]
+        mark = {"=": "green", "+=": "yellow", "←": "magenta", UNWRITTEN: "dim"}[sign]
         row: list[str | Text] = [number, op, Text(name), Text(sign, style=f"bold {mark}"), Text(formula), shape]
         table.add_row(*row, *([] if norm is None else [f"‖{norm:.3g}‖"]))
     return table

@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, thread_count
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, lockstep, pair
@@ -38,7 +38,7 @@ def check_backend(backend: str, asked: list[Configuration], json: bool) -> None:
             left_out.append((each.name, str(error)))
     kind = backend_named(backend)
     # These two look at kernels that have this machine's threads and memory.
-    ops = [] if asked or kind.threads() is None else list(OPS)
+    ops = [] if asked or thread_count(kind) is None else list(OPS)
     on_threads = one_by_one(ops, lambda name: f"{name} on threads", json)
     races = [finding for name in on_threads for finding in check_on_threads(name)]
     found.sort(key=lambda pair: -_share(pair[1]))

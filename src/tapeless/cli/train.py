@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tapeless.backends.backend import backend_named
+from tapeless.backends.backend import backend_named, gemm_library
 from tapeless.cli.common import (
     Json,
     bars,
@@ -86,7 +86,7 @@ def train(
     if settings.get("threads") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
         take_threads(DEFAULT_BACKEND, settings["threads"])
     if settings.get("products") is not None and settings.get("backend") in (None, DEFAULT_BACKEND):
-        backend_named(DEFAULT_BACKEND).products(settings["products"])
+        gemm_library(backend_named(DEFAULT_BACKEND), settings["products"])
     if find_lr:
         refuse_beside(resume, out)
         with TemporaryDirectory(prefix="tapeless-") as folder:

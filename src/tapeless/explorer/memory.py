@@ -60,7 +60,7 @@ def memory(folder: Path, wanted: Switches) -> dict[str, Any]:
         "time": time,
         "recompute": preset.layout.recompute,
         "backend": backend,
-        "precisions": list(spec.backend.precisions),
+        "precisions": list(spec.backend.traits.precisions),
         "kinds": plan.bytes_by_kind(),
         "phases": [call.phase for call in plan.program.calls],
         "titles": [call.title for call in plan.program.calls],

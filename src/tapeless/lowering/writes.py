@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tapeless.program.call import Argument, Buffer, Call, Program, View
+from tapeless.program.call import Buffer, Call, Program, View
+from tapeless.program.lowered import covers
 
 
 def first_writes(program: Program, calls: Mapping[int, Call]) -> dict[int, Call]:
@@ -32,7 +33,7 @@ def first_writes(program: Program, calls: Mapping[int, Call]) -> dict[int, Call]
                 continue
             if argument.mode == "add" and not argument.view.meets(before):
                 argument = replace(argument, mode="write")
-            if argument.mode != "write" and not _holds(before, argument):
+            if argument.mode != "write" and not covers(before, argument.view):
                 return dict(calls)
             before.append(argument.view)
             arguments.append(argument)
@@ -41,17 +42,5 @@ def first_writes(program: Program, calls: Mapping[int, Call]) -> dict[int, Call]
     return found if all(map(_filled, written, written.values())) else dict(calls)
 
 
-def _columns(views: list[View]) -> set[int]:
-    return {column for view in views for column in range(view.start, view.stop)}
-
-
 def _filled(buffer: Buffer, views: list[View]) -> bool:
-    return any(view.whole for view in views) or len(_columns(views)) == buffer.shape[-1]
-
-
-def _holds(before: list[View], argument: Argument) -> bool:
-    """Whether all that is read, or added to, was written."""
-    view = argument.view
-    return any(view.start >= each.start and view.stop <= each.stop for each in before) or _columns([view]) <= _columns(
-        before
-    )
+    return covers(views, buffer.all)

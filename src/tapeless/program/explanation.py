@@ -9,7 +9,7 @@ from itertools import islice
 
 from tapeless.ops.contract import LEGEND
 from tapeless.program.call import Call, Program
-from tapeless.program.listing import describe, local_name, runs_of_sections
+from tapeless.program.listing import local_name, results_of, runs_of_sections
 from tapeless.shown import Table, aligned, flops, html_table, shape
 
 GROUPS = {
@@ -23,6 +23,7 @@ TITLES = {
     "update": "one step down the gradient",
 }
 SIGNS = "= overwrites, += adds to what is there, ← changes in place"
+OF_FUSED = "+ runs with the call above it as one, · is only between these"
 FOLDED = 3  # more blocks than this repeat each other: the inner ones stand in one line
 Numbered = tuple[int, Call]
 
@@ -78,6 +79,11 @@ class Explanation:
         return {letter: LEGEND[letter] for letter in LEGEND if letter in used}
 
     @property
+    def signs(self) -> str:
+        """What the signs mean."""
+        return f"{SIGNS}, {OF_FUSED}" if any(len(call.parts) > 1 for call in self.program.calls) else SIGNS
+
+    @property
     def calls(self) -> list[Numbered]:
         """Those that it is about, each with its number."""
         every = enumerate(self.program.calls)
@@ -112,19 +118,22 @@ class Explanation:
         return found
 
     def rows(self, calls: Sequence[Numbered]) -> list[tuple[str, ...]]:
-        """Number, op, result, sign, formula and shape of every result; number and op stand at a call's first."""
+        """Number, op, result, sign, formula and shape of every result; number and op stand at a call's first. The parts
+        of a fused call stand under each other, with a + before their ops."""
         made: list[tuple[str, ...]] = []
         for number, call in calls:
-            head = (str(number), f"{call.op}{' ↻' if call.phase == 'recompute' else ''}")
-            for result in describe(self.program, number)["results"]:
-                name = local_name(result["buffer"], call.section)
-                made.append((*head, name, result["sign"], result["reads_as"], shape(result["shape"])))
-                head = ("", "")
+            for index, part in enumerate(call.parts):
+                op = f"{'+ ' if index else ''}{part.op}{' ↻' if part.phase == 'recompute' else ''}"
+                head = ("" if index else str(number), op)
+                for result in results_of(call, part):
+                    name = local_name(result["buffer"], part.section)
+                    made.append((*head, name, result["sign"], result["reads_as"], shape(result["shape"])))
+                    head = ("", "")
         return made
 
     def __str__(self) -> str:
         letters = ",  ".join(f"{letter} {meaning}" for letter, meaning in self.legend.items())
-        lines = [f"{self.name}  {self.heading}", letters, SIGNS]
+        lines = [f"{self.name}  {self.heading}", letters, self.signs]
         for group in self.groups:
             lines += ["", f"{group.name.upper()}  {group.title}  {group.cost}"]
             parts = [self.rows(stretch.calls) for stretch in group.stretches]
@@ -138,7 +147,9 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         letters = ", ".join(f"<strong>{letter}</strong> {escape(text)}" for letter, text in self.legend.items())
-        parts = [f"<div><strong>{escape(self.name)}</strong> {escape(self.heading)}<br>{letters}<br>{escape(SIGNS)}"]
+        parts = [
+            f"<div><strong>{escape(self.name)}</strong> {escape(self.heading)}<br>{letters}<br>{escape(self.signs)}"
+        ]
         for group in self.groups:
             title = f"<strong>{group.name.upper()}</strong> {escape(group.title)}"
             parts.append(f'<div style="margin-top:.8em">{title} <span style="opacity:.65">{group.cost}</span></div>')

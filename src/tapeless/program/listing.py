@@ -15,6 +15,7 @@ from tapeless.program.call import Argument, Call, Program
 # Scalars that say where things lie in memory, of which a deep model has hundreds.
 SPANS = ("decayed", "sections")
 SIGNS = {"write": "=", "add": "+=", "update": "←"}
+UNWRITTEN = "·"
 
 
 def listing(program: Program) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def describe(program: Program, number: int) -> dict[str, Any]:
         "source": call.source,
         "stack": list(call.stack),
         "flops": call.flops,
-        "results": [_result(call, argument) for argument in call.writes],
+        "results": [result for part in call.parts for result in results_of(call, part)],
         "reads": {argument.name: argument.view.name for argument in call.arguments if argument.mode == "read"},
         "scalars": {name: value for name, value in call.scalars if name not in SPANS},
     }
@@ -65,6 +66,12 @@ def planned(plan: Plan) -> dict[str, Any]:
             if not placement.buffer.members
         ],
     }
+
+
+def results_of(call: Call, part: Call) -> list[dict[str, Any]]:
+    """What a part of a call computes, or a call by itself. What a fused call may leave unwritten has its own sign."""
+    between = call.intermediates
+    return [_result(part, each) | ({"sign": UNWRITTEN} if each.view.buffer in between else {}) for each in part.writes]
 
 
 def _result(call: Call, argument: Argument) -> dict[str, Any]:

@@ -105,13 +105,20 @@ def arguments_of(parts: Sequence[Call], between: Sequence[Buffer]) -> tuple[Argu
 
 
 def _covered(argument: Argument, before: Sequence[Argument]) -> bool:
-    """Whether it is known already: the same columns are written, or read and not more than that."""
-    known = [each for each in before if _contains(each.view, argument.view)]
-    return any(each.mode != "read" or argument.mode == "read" for each in known)
+    """Whether it is known already: all its columns are written, or they are read and not more than that."""
+    known = [each for each in before if each.view.buffer == argument.view.buffer]
+    if covers([each.view for each in known if each.mode != "read"], argument.view):
+        return True
+    return argument.mode == "read" and any(covers([each.view], argument.view) for each in known)
 
 
-def _contains(one: View, other: View) -> bool:
-    return one.buffer == other.buffer and one.start <= other.start and other.stop <= one.stop
+def covers(views: Sequence[View], view: View) -> bool:
+    """Whether every column of a view is one of these views' of the same buffer."""
+    reached = view.start
+    for each in sorted(views, key=lambda each: each.start):
+        if each.start <= reached:
+            reached = max(reached, each.stop)
+    return reached >= view.stop
 
 
 def named(number: int, name: str) -> str:

@@ -439,7 +439,7 @@ def train(trainer: Trainer, *callbacks: Callback, stopping: Callable[[], str | N
         for callback in callbacks:
             callback(event)
 
-    trainer.ahead = trainer.model.engine.backend.runs_ahead
+    trainer.ahead = trainer.model.engine.backend.traits.asynchronous
     reason: str | None = None
     speed = Speed(trainer)
     try:

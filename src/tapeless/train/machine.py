@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tapeless.backends.backend import Backend, backend_named
+from tapeless.backends.backend import Backend, backend_named, gemm_library, thread_count
 from tapeless.model import Model
 from tapeless.train.settings import Settings
 
@@ -17,7 +17,7 @@ def on_its_machine(settings: Settings, optimizer: str, *, new: bool = False) -> 
     that are in effect, and a `new` training the faster products. The settings as they are to be recorded, and what the
     user should know about it."""
     backend = backend_named(settings.backend)
-    threads = backend.threads(settings.threads, lower=True)
+    threads = thread_count(backend, settings.threads, lower=True)
     products, messages = _products(backend, settings, optimizer, new)
     if settings.threads not in (None, threads) and threads is not None:
         messages.append(
@@ -39,10 +39,10 @@ def _products(backend: Backend, settings: Settings, optimizer: str, new: bool) -
         from tapeless.kernels.cpu import faster_gemm  # which loads Numba
 
         found = faster_gemm()
-        products = backend.products(found.library)
+        products = gemm_library(backend, found.library)
         faster = f"the products are our own: on this processor they take {found.fraction:.0%} of MKL's time."
         return products, [faster] if products == "own" and found.fraction < 1 else []
-    products = backend.products(wanted, lower=True)
+    products = gemm_library(backend, wanted, lower=True)
     if wanted in (None, products):
         return products, []
     missing = f"{wanted.upper()} is not installed here"
@@ -63,7 +63,7 @@ def offered(settings: Settings, model: Model) -> list[str]:
     muon = model.optimizer is not None and model.optimizer.name == "muon"
     if settings.precision is not None or muon or model.backend != "cpu" or model.plan.flops < WORTH_IT:
         return []
-    if "bfloat16" not in backend_named(model.backend).precisions:
+    if "bfloat16" not in backend_named(model.backend).traits.precisions:
         return []
     return [
         "this processor multiplies bfloat16: with --precision bfloat16 a step of this size takes a third to a half of "
