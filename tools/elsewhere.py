@@ -167,7 +167,8 @@ def other_python(version: str) -> Environment:
 def oldest_packages() -> Environment:
     """The oldest Numba and NumPy that pyproject.toml allows; the newest of both are what any other run installs."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    found = dict(match.groups() for each in declared if (match := re.match(r"(numba|numpy)>=([\d.]+)", each)))
+    floors = (re.match(r"(numba|numpy)>=([\d.]+)", each) for each in declared)
+    found = {floor[1]: floor[2] for floor in floors if floor}
     pins = [f"{name}=={version}" for name, version in found.items()]
     return other_packages(f"NumPy {found['numpy']} and Numba {found['numba']}", PYTHONS[0], *pins)
 
