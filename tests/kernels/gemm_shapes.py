@@ -1,10 +1,8 @@
-"""Products of small whole numbers, which are exact in float32 whatever the order of their sums, at every size up to so
-many: `python -m tests.kernels.gemm_shapes [SIZE]` tries them all, `make gemm-shapes` on vectors of every width.
-They are exact in bfloat16, too, which either factor may be. Some products add a bias, multiply what ReLU leaves of a,
-or write 0 where a mask is shut.
+"""GEMMs of small integers, which are exact in float32 whatever the order of their sums, at every size up to so many:
+`python -m tests.kernels.gemm_shapes [SIZE]` tries them all, `make gemm-shapes` on vectors of every width. They are
+exact in bfloat16, too, which either factor may be. Some add a bias, apply ReLU to a, or write 0 where a mask is ≤ 0.
 
-The matrices end where a page ends behind which nothing may be read, and the product's own rows have numbers between
-them that must stay.
+The matrices end in front of a guard page, and the rows of the result have numbers between them that must stay.
 """
 
 import ctypes
@@ -21,22 +19,21 @@ from typing import Any
 import numpy as np
 from ml_dtypes import bfloat16
 
-from tapeless.kernels.cpu import dispatch, packing
-from tapeless.kernels.cpu import gemm_float32 as own
+from tapeless.kernels.cpu import dispatch, gemm_float32, packing
 
-WAYS = tuple(product((False, True), repeat=3))  # a turned, b turned, added to
+WAYS = tuple(product((False, True), repeat=3))  # a transposed, b transposed, added to
 NARROW = ("neither", "a", "b")  # is bfloat16
 
 
-class Walled:
-    """Memory right behind whose last number begins what nobody may touch."""
+class Guarded:
+    """Memory that ends in front of a guard page."""
 
     def __init__(self, floats: int) -> None:
         whole = -(-4 * floats // mmap.PAGESIZE) * mmap.PAGESIZE
         self._mapping = mmap.mmap(-1, whole + mmap.PAGESIZE)
-        wall = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping)) + whole
-        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(mmap.PAGESIZE), 0):
-            raise OSError("no wall")
+        guard = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping)) + whole
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(mmap.PAGESIZE), 0):
+            raise OSError("no guard page")
         self._floats = np.frombuffer(self._mapping, np.float32, whole // 4)
 
     def rows(self, count: int, step: int, length: int, dtype: Any = np.float32) -> Any:
@@ -49,36 +46,42 @@ class Walled:
 def faults(size: int, shapes: Any, ways: Any = WAYS, workers: int = 1) -> Iterator[str]:
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-8, 9, (size, size)).astype(np.float64) for _ in range(3))
-    lefts, rights, outs = (Walled(size * (size + 5)) for _ in range(3))
-    rooms, biases, masks = (
-        Walled(own.scratch_floats(size, size, size, workers) * 2),
-        Walled(size),
-        Walled(size * (size + 7)),
+    lefts, rights, outs = (Guarded(size * (size + 5)) for _ in range(3))
+    all_panels, biases, masks = (
+        Guarded(gemm_float32.scratch_floats(size, size, size, workers) * 2),
+        Guarded(size),
+        Guarded(size * (size + 7)),
     )
     for m, n, k in shapes:
         plain, positive = a[:m, :k] @ b[:k, :n], np.maximum(a[:m, :k], 0) @ b[:k, :n]
-        for (turn_a, turn_b, add), narrow in product(ways, NARROW):
-            relu = turn_a != turn_b
+        for (transpose_a, transpose_b, add), narrow in product(ways, NARROW):
+            relu = transpose_a != transpose_b
             true = positive if relu else plain
             of_a, of_b = (bfloat16 if narrow == factor else np.float32 for factor in "ab")
-            left = lefts.rows(*((k, m + 3, m) if turn_a else (m, k + 5, k)), of_a)
-            right = rights.rows(*((n, k + 1, k) if turn_b else (k, n + 2, n)), of_b)
-            out, room = outs.rows(m, n + 1, n), rooms.rows(1, 0, own.scratch_floats(m, n, k, workers))[0]
-            left[...], right[...] = (a[:m, :k].T if turn_a else a[:m, :k]), (b[:k, :n].T if turn_b else b[:k, :n])
+            left = lefts.rows(*((k, m + 3, m) if transpose_a else (m, k + 5, k)), of_a)
+            right = rights.rows(*((n, k + 1, k) if transpose_b else (k, n + 2, n)), of_b)
+            out, panels = (
+                outs.rows(m, n + 1, n),
+                all_panels.rows(1, 0, gemm_float32.scratch_floats(m, n, k, workers))[0],
+            )
+            left[...], right[...] = (
+                (a[:m, :k].T if transpose_a else a[:m, :k]),
+                (b[:k, :n].T if transpose_b else b[:k, :n]),
+            )
             between = outs.rows(m, n + 1, n + 1)[1:, :1]  # in front of every row but the first
-            out[...], between[...], room[...] = c[:m, :n], 77, np.nan
-            bias = biases.rows(1, 0, n)[0] if turn_a and not add else None
+            out[...], between[...], panels[...] = c[:m, :n], 77, np.nan
+            bias = biases.rows(1, 0, n)[0] if transpose_a and not add else None
             if bias is not None:
                 bias[...] = c[0, :n]
-            mask = masks.rows(m, n + 7, n) if turn_b and not add else None
+            mask = masks.rows(m, n + 7, n) if transpose_b and not add else None
             if mask is not None:
                 mask[...] = c.T[:m, :n]
-            own.bound(out, left, right, turn_a, turn_b, add, workers, room, bias, relu, mask)()
+            gemm_float32.bound(out, left, right, transpose_a, transpose_b, add, workers, panels, bias, relu, mask)()
             found = true + (c[:m, :n] if add else 0 if bias is None else bias)
             if mask is not None:
                 found = np.where(c.T[:m, :n] <= 0, 0, found)
             if not np.array_equal(out, found) or np.any(between != 77):
-                way = f"a turned {turn_a}, b turned {turn_b}, added to {add}, {narrow} bfloat16"
+                way = f"a transposed {transpose_a}, b transposed {transpose_b}, added to {add}, {narrow} bfloat16"
                 yield f"{m} × {n} × {k}, {way}, {workers} workers"
 
 
@@ -105,5 +108,5 @@ if __name__ == "__main__":
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 70
     found = everywhere(with_rows, most)
     count = most**3 * len(WAYS) * len(NARROW)
-    print(f"{packing.TILES}: {count:,} products of up to {most} × {most} × {most}, {len(found)} wrong")
+    print(f"{packing.TILES}: {count:,} GEMMs of up to {most} × {most} × {most}, {len(found)} wrong")
     raise SystemExit(bool(found))

@@ -1,4 +1,4 @@
-"""Products of our own."""
+"""Products of our gemm_float32."""
 
 import os
 import subprocess
@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import dispatch, packing
-from tapeless.kernels.cpu import gemm_float32 as own
+from tapeless.kernels.cpu import dispatch, gemm_float32, packing
 from tapeless.kernels.cpu.gemm_plan import thread_grid
 from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
-from tests.kernels.gemm_shapes import WAYS, Walled, faults
+from tests.kernels.gemm_shapes import WAYS, Guarded, faults
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("own_products")
@@ -31,7 +30,7 @@ def a_sample(count, most=70):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_sizes_strides_turns_and_adding(workers):
+def test_sizes_strides_transposes_and_adding(workers):
     """`make gemm-shapes` tries every size."""
     assert list(faults(70, a_sample(60), workers=workers)) == []
 
@@ -39,9 +38,9 @@ def test_sizes_strides_turns_and_adding(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sizes_beyond_a_block(workers):
     shapes = [
-        (own.BLOCK_HIGH + 5, 40, own.BLOCK_DEPTH + 3),
-        (13, own.BLOCK_WIDE + 33, 2 * own.BLOCK_DEPTH + 17),
-        (3 * own.BLOCK_HIGH, 64, 4),
+        (gemm_float32.BLOCK_HIGH + 5, 40, gemm_float32.BLOCK_DEPTH + 3),
+        (13, gemm_float32.BLOCK_WIDE + 33, 2 * gemm_float32.BLOCK_DEPTH + 17),
+        (3 * gemm_float32.BLOCK_HIGH, 64, 4),
     ]
     for shape in shapes:
         assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []
@@ -70,22 +69,22 @@ def test_tiles_leave_registers_for_what_is_multiplied():
     assert tiles_for("+sse2", "x86_64") == Tiles(4, 4, 2)  # of 16
 
 
-def product_of(a, b, workers):
+def gemm_of(a, b, workers):
     c = np.empty((len(a), b.shape[1]), np.float32)
-    room = np.empty(own.scratch_floats(len(a), b.shape[1], len(b), workers), np.float32)
-    own.bound(c, a, b, False, False, False, workers, room)()
+    room = np.empty(gemm_float32.scratch_floats(len(a), b.shape[1], len(b), workers), np.float32)
+    gemm_float32.bound(c, a, b, False, False, False, workers, room)()
     return c
 
 
 def test_bits_depend_on_the_numbers_alone():
     """Not on the threads, on what stands in the rows and columns beside, or on what the scratch held."""
     a, b = (RNG.normal(size=size).astype(np.float32) for size in ((150, 700), (700, 200)))
-    whole = product_of(a, b, 1)
+    whole = gemm_of(a, b, 1)
     for workers in (2, 3, 4, 6):
         for _ in range(17):
-            assert product_of(a, b, workers).tobytes() == whole.tobytes()
+            assert gemm_of(a, b, workers).tobytes() == whole.tobytes()
     for rows, columns in ((1, 1), (7, 40), (13, 33), (100, 15)):
-        assert np.array_equal(product_of(a[:rows], np.ascontiguousarray(b[:, :columns]), 1), whole[:rows, :columns])
+        assert np.array_equal(gemm_of(a[:rows], np.ascontiguousarray(b[:, :columns]), 1), whole[:rows, :columns])
 
 
 def test_relu_and_masks_let_nan_through():
@@ -93,11 +92,11 @@ def test_relu_and_masks_let_nan_through():
     a, b = np.full((14, 40), -1, np.float32), np.ones((40, 37), np.float32)
     mask = np.full((14, 37), -1, np.float32)
     a[13, 39] = mask[3, 5] = mask[13, 36] = np.nan
-    c, room = np.empty((14, 37), np.float32), np.empty(own.scratch_floats(14, 37, 40, 1), np.float32)
-    own.bound(c, a, b, False, False, False, 1, room, relu=True)()
+    c, room = np.empty((14, 37), np.float32), np.empty(gemm_float32.scratch_floats(14, 37, 40, 1), np.float32)
+    gemm_float32.bound(c, a, b, False, False, False, 1, room, relu=True)()
     assert np.isnan(c[13]).all()
     assert not c[:13].any()
-    own.bound(c, a, b, False, False, False, 1, room, mask=mask)()
+    gemm_float32.bound(c, a, b, False, False, False, 1, room, mask=mask)()
     assert c[3, 5] == -40
     assert np.isnan(c[13, 36])
     assert np.count_nonzero(c) == 2
@@ -106,7 +105,7 @@ def test_relu_and_masks_let_nan_through():
 def test_alpha_is_the_same_at_the_edge():
     """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
     a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))
-    for_a_blas = own.small_gemm_function().ctypes
+    for_a_blas = gemm_float32.small_gemm_function().ctypes
     found = []
     for columns in (64, 61):
         out = c.copy()
@@ -119,27 +118,29 @@ def test_alpha_is_the_same_at_the_edge():
     assert np.abs(found[0] - (np.float32(0.3) * (a.astype(np.float64) @ b) + c)).max() < 1e-4
 
 
-def test_the_least_product():
-    """attention's, of whole numbers: all sizes, b turned and its row of whole vectors, right in front of a wall."""
+def test_the_tiny_gemm():
+    """Attention's, of integers: all sizes, b transposed and its row of whole vectors, in front of a guard page."""
     step = packing.LANES
-    for number, (m, n) in enumerate(product(range(1, own.TINY + 1, 3), range(1, own.TINY + 1))):
+    for number, (m, n) in enumerate(product(range(1, gemm_float32.TINY + 1, 3), range(1, gemm_float32.TINY + 1))):
         add, width = number % 2, step * (1 + number % 2)
-        turn_a = number % 3 == 0
-        assert least_is_right(m, -(-n // step) * step, width, n, turn_a, True, add)
-        assert least_is_right(m, width, n, width, turn_a, False, add)
+        transpose_a = number % 3 == 0
+        assert tiny_gemm_is_right(m, -(-n // step) * step, width, n, transpose_a, True, add)
+        assert tiny_gemm_is_right(m, width, n, width, transpose_a, False, add)
 
 
-def least_is_right(m, room, k, n, turn_a, turn_b, add):
-    left, right, outs = Walled(m * k), Walled(n * k), Walled(m * room)
-    a = left.rows(k, m, m) if turn_a else left.rows(m, k, k)
-    b = right.rows(n, k, k) if turn_b else right.rows(k, n, n)
+def tiny_gemm_is_right(m, room, k, n, transpose_a, transpose_b, add):
+    left, right, outs = Guarded(m * k), Guarded(n * k), Guarded(m * room)
+    a = left.rows(k, m, m) if transpose_a else left.rows(m, k, k)
+    b = right.rows(n, k, k) if transpose_b else right.rows(k, n, n)
     out = outs.rows(m, room, room)
     for matrix in (a, b, out):
         matrix[...] = RNG.integers(-8, 9, matrix.shape)
-    true = 0.5 * ((a.T if turn_a else a) @ (b.T if turn_b else b)) + add * out[:, :n]
-    turns = (112 if turn_a else 111), (112 if turn_b else 111)
-    factors = (a.ctypes.data, m if turn_a else k, b.ctypes.data, k if turn_b else n)
-    own.tiny_gemm_function().ctypes(101, *turns, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
+    true = 0.5 * ((a.T if transpose_a else a) @ (b.T if transpose_b else b)) + add * out[:, :n]
+    transposes = (112 if transpose_a else 111), (112 if transpose_b else 111)
+    factors = (a.ctypes.data, m if transpose_a else k, b.ctypes.data, k if transpose_b else n)
+    gemm_float32.tiny_gemm_function().ctypes(
+        101, *transposes, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room
+    )
     return np.array_equal(out[:, :n], true)
 
 
@@ -148,7 +149,7 @@ def test_what_is_not_finite_passes_through(special):
     a, b = (RNG.normal(size=size).astype(np.float32) for size in ((30, 50), (50, 40)))
     a[17, 3], b[48, 37] = special, special
     with np.errstate(invalid="ignore", over="ignore"):
-        found, true = product_of(a, b, 2), a @ b
+        found, true = gemm_of(a, b, 2), a @ b
     assert np.array_equal(np.isnan(found), np.isnan(true))
     assert np.array_equal(found[np.isinf(true)], true[np.isinf(true)])
     assert np.array_equal(np.isfinite(found), np.isfinite(true))
@@ -163,7 +164,7 @@ def test_every_rectangle_has_a_tile():
             assert down <= -(-m // packing.ROWS)
 
 
-def test_products_that_are_not_there(monkeypatch):
+def test_a_library_that_is_not_there(monkeypatch):
     with pytest.raises(TapelessError, match="unknown products"):
         dispatch.set_gemm_library("atlas")
     monkeypatch.setattr(dispatch, "mkl", lambda: None)

@@ -1,4 +1,4 @@
-"""Threads of our own: every part of a loop is done once, whoever does it, whatever else is going on."""
+"""The thread pool: every part of a loop runs once, on whichever thread, whatever else is going on."""
 
 import ctypes
 import subprocess

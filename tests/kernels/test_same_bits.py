@@ -1,6 +1,6 @@
 """Every kernel of a step, on two threads, again and again from the same arguments: the same bits, whatever the
 runs before have left in its scratch. A hundred times in `make soak`, and there in bfloat16 as well: `make test` has of
-that the products alone (test_gemm_bfloat16.py), as nothing else there has a model's kernels compiled for threads in
+that the GEMMs alone (test_gemm_bfloat16.py), as nothing else there has a model's kernels compiled for threads in
 bfloat16, which takes half a minute a model."""
 
 from __future__ import annotations

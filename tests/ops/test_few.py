@@ -1,4 +1,4 @@
-"""Attention for few queries, on the CPU, beside the reference: right in front of memory that nobody may touch."""
+"""Attention for few queries, on the CPU, beside the reference: right in front of a guard page."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ import pytest
 
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops.attention import cpu, cpu_few, reference
-from tests.kernels.gemm_shapes import Walled
+from tests.kernels.gemm_shapes import Guarded
 
 # queries, keys, heads, heads of keys, numbers in a head, causal
 SHAPES = [
@@ -27,11 +27,11 @@ SHAPES = [
 RNG = np.random.default_rng(3)
 
 
-def walled(shape, between):
+def guarded(shape, between):
     """Sequence behind sequence, with so many numbers between the rows."""
     batch, positions, channels = shape
     step = channels + between
-    rows = Walled(batch * positions * step).rows(batch * positions, step, channels)
+    rows = Guarded(batch * positions * step).rows(batch * positions, step, channels)
     rows[...] = np.nan
     steps = (positions * rows.strides[0], *rows.strides)
     return np.lib.stride_tricks.as_strided(rows, (batch, positions, channels), steps)
@@ -48,13 +48,13 @@ def a_case(queries, keys, heads, groups, width, size=1.0, batch=3):
 
 def computed(case, heads, causal, workers):
     """y, lse, dq, dk, dv, as the cpu backend has them."""
-    given = [walled(x.shape, between) for between, x in enumerate(case, 1)]
+    given = [guarded(x.shape, between) for between, x in enumerate(case, 1)]
     for to, values in zip(given, case, strict=True):
         to[...] = values
     q, k, v, dy = given
     (batch, queries, channels), keys = q.shape, k.shape[1]
     lse = np.full((batch, heads, queries), np.nan, np.float32)
-    y, dq, dk, dv = (walled(x.shape, between) for between, x in enumerate((q, q, k, v), 5))
+    y, dq, dk, dv = (guarded(x.shape, between) for between, x in enumerate((q, q, k, v), 5))
     strips = np.empty((workers, 2, 8, 80), np.float32)
     parts = [np.full((batch, keys, channels), np.nan, np.float32) for _ in "kv"] if k.shape[2] < channels else []
     assert cpu_few.is_few(q, k, heads, None, causal, 0)
