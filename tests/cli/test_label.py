@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 
 import numpy as np
@@ -267,20 +266,6 @@ def test_a_model_of_coding_parts_says_cds_and_the_frame(place, coding_run, tapel
     assert lines[0][8].startswith("ID=CDS1;")
     code, said, _ = tapeless(*words, "-o", "cds", "--json", folder=place)
     assert (json.loads(said)["feature"], json.loads(said)["stretches"]) == ("CDS", len(lines))
-
-
-def test_a_run_from_before_families_and_statistics_still_labels(place, coding_run, tapeless, tmp_path):
-    folder, _ = coding_run
-    shutil.copytree(folder, tmp_path / "old")
-    (tmp_path / "old" / "codons.json").unlink()
-    kept = json.loads((folder / "source.json").read_text())
-    old = {name: value for name, value in kept.items() if name not in ("version", "features")}
-    (tmp_path / "old" / "source.json").write_text(json.dumps({**old, "scales": kept["features"]["scales"]}))
-    for run in (tmp_path / "old", folder):
-        code, _, complained = tapeless("predict", run, "--fasta", "genome.fa", "-o", tmp_path / run.name, folder=place)
-        assert code == 0, complained
-    first, second = ((tmp_path / f"{name}.plus.bedgraph").read_bytes() for name in ("old", "coding"))
-    assert first == second
 
 
 def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):

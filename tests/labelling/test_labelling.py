@@ -26,7 +26,6 @@ from tapeless.labelling.scores import (
     beginnings,
     choose_cut,
     choose_threshold,
-    feature_kind,
     probabilities,
     read_cut,
     score,
@@ -305,8 +304,9 @@ def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
         '{"threshold": 2}',
         '{"threshold": "x"}',
         "{}",
-        '{"threshold": 0.5, "shortest": -1}',
-        '{"threshold": 0.5, "gap": "x"}',
+        '{"threshold": 0.5, "shortest": -1, "gap": 10}',
+        '{"threshold": 0.5, "shortest": 30, "gap": "x"}',
+        '{"threshold": 0.5, "shortest": 30}',
     ],
 )
 def test_damaged_scores_are_a_sentence(tmp_path, text):
@@ -317,28 +317,6 @@ def test_damaged_scores_are_a_sentence(tmp_path, text):
 
 def test_without_scores_the_threshold_is_a_half(tmp_path):
     assert read_cut(tmp_path) == Cut(0.5)
-
-
-def test_a_run_of_the_first_version_is_read(tmp_path, genome):
-    """Before features had families: scales stood in their place, and neither feature nor statistics were kept."""
-    old = {
-        "fasta": genome[1].fasta,
-        "gff": genome[1].gff,
-        "feature": None,
-        "held_out": ["b"],
-        "signal": None,
-        "labels": None,
-        "amplitude": 1.0,
-        "scales": [3.0, 10.0],
-    }
-    (tmp_path / "source.json").write_text(json.dumps(old))
-    source = read_source(tmp_path)
-    assert source.features == WAVELETS
-    assert source.held_out == ("b",)
-    assert read_statistics(tmp_path) is None
-    assert feature_kind(source, None).feature == "exon"
-    (tmp_path / "scores.json").write_text('{"threshold": 0.25, "classes": [], "average_precision": 0.5, "exons": null}')
-    assert read_cut(tmp_path) == Cut(0.25)
 
 
 @pytest.mark.parametrize(

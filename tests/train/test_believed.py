@@ -10,6 +10,7 @@ from tapeless.errors import TapelessError
 from tapeless.files import disk
 from tapeless.labelling import source as labelled
 from tapeless.labelling.scores import read_cut
+from tapeless.labelling.signal.features import Features
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND, Operations
 from tapeless.train import checkpoint, session
@@ -189,7 +190,9 @@ def test_metrics_of_a_kind_that_is_not_known_here_are_kept(tmp_path):
     assert len(read_metrics(tmp_path)) == 1
 
 
+FEATURES = Features().document()
 SOURCE = {
+    "version": 1,
     "fasta": "/a.fa",
     "gff": "/a.gff",
     "feature": None,
@@ -197,7 +200,7 @@ SOURCE = {
     "signal": None,
     "labels": None,
     "amplitude": 1.0,
-    "scales": [3.0, 4.0],
+    "features": FEATURES,
 }
 
 
@@ -217,9 +220,10 @@ SOURCE = {
         {"amplitude": "1"},
         {"amplitude": True},
         {"amplitude": 0},
-        {"scales": []},
-        {"scales": "3"},
-        {"scales": [10**400]},
+        {"version": 2},
+        {"features": FEATURES | {"scales": []}},
+        {"features": FEATURES | {"scales": "3"}},
+        {"features": FEATURES | {"scales": [10**400]}},
         {"feature": []},
     ],
 )

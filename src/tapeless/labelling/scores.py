@@ -36,7 +36,7 @@ from tapeless.ops.contract import Array
 from tapeless.tasks.task import Progress
 
 SCORES = "scores.json"
-VERSION = 2  # version 1 called every stretch an exon, and knew of no baselines
+VERSION = 1
 CHOSEN_ON = 200_000  # positions of the training data, that the threshold and the cut are chosen on
 SHORTEST, GAPS = (30, 60, 100, 150, 200, 300), (10, 30, 100)  # tried, in bases
 NEARLY = 0.02  # how far below the best F1 a cut is still as good: some dozens of stretches tell no finer
@@ -260,8 +260,7 @@ def read_cut(folder: Path) -> Cut:
     try:
         content = parse_json(read_plain(path, LARGEST))
         threshold = content["threshold"]
-        # Runs of the first version chose the threshold alone.
-        chosen = {name: content[name] for name in ("shortest", "gap") if content.get(name) is not None}
+        chosen = {name: content[name] for name in ("shortest", "gap") if content[name] is not None}
         return Cut(HALF if threshold is None else float(threshold), **chosen)
     except FileNotFoundError:
         return Cut(HALF)

@@ -28,7 +28,7 @@ from tapeless.labelling.signal.task import hold_out
 from tapeless.ops.contract import Array
 
 SOURCE, STATISTICS = "source.json", "codons.json"
-VERSION = 2  # of both files; version 1 had wavelets alone, and no statistics
+VERSION = 1  # of both files
 LONGEST = 1 << 16  # bases in a window of codon statistics
 # What a model reads at each position; a run keeps what it was made with.
 GENOME_FAMILIES = ("wavelets", "bases", "frames", "opposite")
@@ -166,13 +166,11 @@ def read_source(folder: Path) -> Source:
 
 
 def _source(content: dict[str, Any]) -> Source:
-    """What a file of either version tells. ValueError, or what Python raises of itself, where it tells nothing."""
-    if "version" not in content:
-        content["features"] = Features(scales=content.pop("scales"))
-    elif content.pop("version") == VERSION:
-        content["features"] = Features.of(content["features"])
-    else:
+    """What a file tells. ValueError, or what Python raises of itself, if it tells nothing."""
+    version = content.pop("version")
+    if type(version) is not int or version != VERSION:
         raise ValueError("another version")
+    content["features"] = Features.of(content["features"])
     if {each.name for each in fields(Source)} != set(content):
         raise ValueError
     texts = [content[name] for name in ("fasta", "gff", "feature", "signal", "labels")]
@@ -209,7 +207,7 @@ def write_statistics(folder: Path, statistics: Baseline) -> None:
 
 
 def read_statistics(folder: Path) -> Baseline | None:
-    """Those that a run keeps; None where it was made before runs kept any, or labels a signal."""
+    """Those that a run keeps; None if it labels a signal."""
     path = folder / STATISTICS
     try:
         content = parse_json(read_plain(path, LARGEST))
