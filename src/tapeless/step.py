@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 from tapeless.backends.backend import Backend, planner_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
-from tapeless.lowering import lower
 from tapeless.models import transformer
 from tapeless.models.config import Optimizer, Preset, checked_class_weights
 from tapeless.models.presets import preset as preset_named
-from tapeless.program.arena import Plan, least_bytes, make_plans
 from tapeless.program.call import Program
 from tapeless.program.precision import Precision
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what lists the calls loads no more than they need
     from tapeless.model import Model
+    from tapeless.program.arena import Plan
 
 DEFAULT_BACKEND = "cpu"
 FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
@@ -92,6 +91,9 @@ class StepSpec:
 
     def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """The plans of the step and of the evaluation that shares its memory."""
+        from tapeless.lowering import lower
+        from tapeless.program.arena import make_plans
+
         rules, weighted = self.backend.rules(self.precision), self.class_weights is not None
         training = lower(self.program(verified=verified), rules, verified=verified)
         evaluation = transformer.evaluation(self.laid_out, self.batch, self.seq_len, weighted=weighted)
@@ -128,6 +130,8 @@ class StepSpec:
         """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked
         for, of lists that differ from the verified one in nothing else: they are not verified again."""
         from tapeless.backends.memory import largest_batch
+        from tapeless.lowering import lower
+        from tapeless.program.arena import least_bytes
 
         def needs(batch: int) -> int:
             return replace(self, batch=batch).plans(verified=False)[0].peak_bytes + beside

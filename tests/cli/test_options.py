@@ -67,13 +67,17 @@ def place(tmp_path_factory):
         (("train", "--set", "beta1=high"), "beta1 must be a number, not 'high'."),
         (("train", "--set", "tied=maybe"), "tied must be true or false, not 'maybe'."),
         (("train", "--set", "layer=2"), "unknown key 'layer': did you mean 'layers'?"),
+        (("train", "--set", "xyzzy=2"), "unknown key 'xyzzy': `tapeless help settings` lists what there is."),
         (("train", "--set", "bf16=true"), "unknown key 'bf16': say precision=bfloat16."),
         (
             ("train", "--set", "layers=2", "--set", "layers=3"),
             "--set layers is given twice: once as 2, and again as '3'.",
         ),
         (("train", "--lr", "1", "--set", "lr=2"), "lr is given twice: by its option, and by --set lr=2.0."),
-        (("plan", "ops-102k", "--set", "lr=2"), "unknown key 'lr'"),
+        (
+            ("plan", "ops-102k", "--set", "learning_rate=2"),
+            "lr is a setting of a training, of which there is none here.",
+        ),
         (("plan", "ops-102k", "--set", "hidden_size=7"), "channels=7 cannot be split over heads=4"),
         (("check", "--set", "layers=2"), "--set is of some model: name a preset or a run before it."),
     ],

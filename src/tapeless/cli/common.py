@@ -26,10 +26,8 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS
 
 PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="A preset; `tapeless presets` lists them.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
-Batch = Annotated[int, typer.Option("--batch", "-B", help="Sequences per step.")]
 Time = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the cpu backend; all cores by default.")]
-Seed = Annotated[int, typer.Option(help="Seed of weights and data.")]
 
 
 def with_flowing_help(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,6 +32,7 @@ MODEL_OPTIONS = {
 }
 KINDS: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "tuple[str, ...]": list[str]}
 SHORT = {"batch": "-B", "time": "-T"}
+LONGEST = 200  # characters of a sentence, beyond which a page tells more than a list of all names
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 IS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -68,11 +69,20 @@ def parsed(words: Sequence[str] | None, known: Mapping[str, str]) -> dict[str, A
         name = name.replace("-", "_")
         name = OURS[name] if name not in known and OURS.get(name) in known else name
         if name not in known:
-            raise unknown("key", name, known)
+            raise _unknown(name, known)
         if name in found:
             raise TapelessError(f"--set {name} is given twice: once as {found[name]!r}, and again as {text!r}.")
         found[name] = _value(name, known[name], text)
     return found
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> TapelessError:
+    if OURS.get(name, name) in setting_fields():
+        return TapelessError(f"{OURS.get(name, name)} is a setting of a training, of which there is none here.")
+    found = unknown("key", name, known)
+    if len(str(found)) < LONGEST:
+        return found
+    return TapelessError(f"unknown key {name!r}: `tapeless help settings` lists what there is.")
 
 
 def _value(name: str, kind: str, text: str) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tapeless.program.arena import Plan
 from tapeless.program.call import Argument, Call, Program
+
+if TYPE_CHECKING:
+    from tapeless.program.arena import Plan
 
 # Scalars that say where things lie in memory, of which a deep model has hundreds.
 SPANS = ("decayed", "sections")
