@@ -334,6 +334,7 @@ def shaped_at(definition: Definition, case: str, inputs: list[Any], dy: Arrays |
 def defined_there(
     definition: Definition, directions: Iterable[str], case: str, inputs: list[Any], rng: np.random.Generator
 ) -> At:
+    """What the definition says at these inputs, in the directions that the kernel has."""
     at = shaped_at(definition, case, inputs, rng)
     many = sum(each.size for each in inputs if is_float(each)) > (FEW if definition.way == "complex step" else MANY)
     true: dict[str, Arrays] = {}
