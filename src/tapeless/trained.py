@@ -32,7 +32,7 @@ from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tasks.kinds import kind_of
 from tapeless.tasks.scoring import LARGEST_POWER
 from tapeless.tasks.task import Reader
-from tapeless.tasks.writing import Drawn, Sampling, Writing
+from tapeless.tasks.writing import Sampling, SamplingFields, Writing
 from tapeless.train import checkpoint as checkpoints
 from tapeless.train.believed import LINES
 from tapeless.train.doctor import Diagnosis, diagnose, read_setup
@@ -169,10 +169,10 @@ class Trained(Shown):
             seed: The same seed writes the same text; by default 0.
             stop: End before this text.
         """
-        how = Drawn(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
+        how = SamplingFields(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
         return self.stream(prompt, count, **how).whole()
 
-    def stream(self, prompt: str = "", count: int | None = None, **how: Unpack[Drawn]) -> Writing:
+    def stream(self, prompt: str = "", count: int | None = None, **how: Unpack[SamplingFields]) -> Writing:
         """The same piece by piece, as it is written: `for piece in run.stream("Once"): print(piece, end="")`. It takes
         what `generate` takes."""
         return self.reader.write(self.model, _text(prompt), Sampling(count, **how), self.window)

@@ -15,7 +15,7 @@ from tapeless.labelling import source as labelled
 from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
 from tapeless.labelling.genome.fasta import read_lengths
-from tapeless.labelling.genome.output import Cut, output_paths
+from tapeless.labelling.genome.output import Segmentation, output_paths
 from tapeless.labelling.genome.scores import Matched
 from tapeless.labelling.output import label_genome
 from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
@@ -195,17 +195,21 @@ def test_the_cut_is_the_one_whose_stretches_fit_best():
     halves = [(500, 690), (711, 900), (1500, 1690), (1711, 1900)]
     short = [(100, 190), (1000, 1090), (1300, 1390), (2000, 2090)]
     unknown = [(2600, 2690), (2800, 2890)]
-    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Cut(0.5, shortest=300, gap=30)
+    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Segmentation(
+        0.5, shortest=300, gap=30
+    )
     labels[1200:1290] = 1
-    assert choose_cut(0.5, [answered_of(3000, [*halves, (1200, 1290)], labels)]) == Cut(0.5, shortest=60, gap=30)
-    assert choose_cut(0.4, [answered_of(3000, [], labels)]) == Cut(0.4)
+    assert choose_cut(0.5, [answered_of(3000, [*halves, (1200, 1290)], labels)]) == Segmentation(
+        0.5, shortest=60, gap=30
+    )
+    assert choose_cut(0.4, [answered_of(3000, [], labels)]) == Segmentation(0.4)
 
 
 def test_a_chosen_cut_is_kept_for_what_is_labelled_later(tmp_path, genome, monkeypatch):
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, 60, 100))
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, 60, 100))
     session, opened = started(tmp_path / "run", genome[1], steps=1)
     report = score(session.run.folder, session.model, opened)
-    assert report.cut == Cut(report.threshold or 0, 60, 100) == read_cut(tmp_path / "run")
+    assert report.cut == Segmentation(report.threshold or 0, 60, 100) == read_cut(tmp_path / "run")
 
 
 def started(folder, source, **settings):
@@ -264,7 +268,7 @@ def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monke
     assert report.classes[1].recall == right / np.sum(held.labels == 1)
     assert report.classes[1].precision == (right / said.sum() if said.any() else None)
     assert report.classes[0].recall == np.sum(~said & (held.labels == 0)) / np.sum(held.labels == 0)
-    assert read_cut(tmp_path / "run") == Cut(0.3)
+    assert read_cut(tmp_path / "run") == Segmentation(0.3)
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["stretches"] is None
 
 
@@ -280,7 +284,7 @@ def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
         return iter([np.stack((1 - labels, labels), axis=1)])
 
     monkeypatch.setattr(labelled_scores, "probabilities", truth)
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, shortest=1, gap=0))
     report = score(session.run.folder, session.model, opened)
     assert report.stretches is not None
     for strand in (*STRANDS, "both"):
@@ -316,7 +320,7 @@ def test_damaged_scores_are_a_sentence(tmp_path, text):
 
 
 def test_without_scores_the_threshold_is_a_half(tmp_path):
-    assert read_cut(tmp_path) == Cut(0.5)
+    assert read_cut(tmp_path) == Segmentation(0.5)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +476,7 @@ def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeyp
         return iter([np.stack((1 - labels, labels), axis=1)])
 
     monkeypatch.setattr(labelled_scores, "probabilities", finds_all)
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Cut(threshold, shortest=1, gap=0))
+    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, shortest=1, gap=0))
     report = score(session.run.folder, session.model, opened)
     assert report.classes[1].f1 == 1
     assert report.stretches is not None
@@ -525,7 +529,7 @@ def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, geno
                 **TINY,
             )
             out = tmp_path / f"on {count}"
-            label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Cut(), lambda *_: None)
+            label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Segmentation(), lambda *_: None)
             assert cpu_kernels.threads() == count
             found.append([path.read_bytes() for path in output_paths(out)])
     finally:

@@ -17,7 +17,7 @@ from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.models.presets import preset
 from tapeless.tasks.chat import template
-from tapeless.tasks.chat.packing import Rows
+from tapeless.tasks.chat.packing import PackedRows
 from tapeless.tasks.chat.prepare import FILE, open_chats, prepare_chats, whole_chats
 from tapeless.tasks.chat.template import Chat, chat_beside, published_chat
 from tapeless.tasks.chat.turns import Speech
@@ -103,7 +103,7 @@ def conversations(name: str) -> Prepare:
         def read(data: bytes) -> None:
             (folder / name).write_bytes(data)
             found = whole_chats(str(folder / name), speech, Reading(), lambda what, done, total: None)
-            rows = Rows(found.side, 64, packed=True)
+            rows = PackedRows(found.side, 64, packed=True)
             rows.make(range(len(rows)), len(rows))
 
         return [example], read
@@ -137,7 +137,7 @@ def prepared_conversations(folder: Path) -> tuple[list[bytes], Read]:
         file.write_bytes(data)
         about["training"]["sha256"] = hashlib.sha256(data).hexdigest()
         (made / FILE).write_text(json.dumps(about))
-        Rows(open_chats(made).training, 64, packed=True)
+        PackedRows(open_chats(made).training, 64, packed=True)
 
     return [sound], read
 

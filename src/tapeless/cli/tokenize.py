@@ -26,7 +26,7 @@ from tapeless.cli.reading import ColumnOption, DropOption, EncodingOption, Field
 from tapeless.errors import TapelessError
 from tapeless.tasks.chat.layouts import are_conversations
 from tapeless.tasks.chat.prepare import prepare_chats
-from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, Prepared, prepare
+from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, PreparedData, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.tasks.text import told_left_out
@@ -131,14 +131,14 @@ def _default_folder(source: str, tokenizer: str) -> Path:
     return Path("data") / f"{plain[0] or 'text'}-{plain[1] or 'json'}"
 
 
-def _summary(prepared: Prepared) -> dict[str, Any]:
+def _summary(prepared: PreparedData) -> dict[str, Any]:
     summary = asdict(prepared.meta)
     for name in ("training", "validation"):
         summary[name]["tokens_per_byte"] = summary[name]["tokens"] / summary[name]["bytes"]
     return summary
 
 
-def _print(prepared: Prepared, seconds: float) -> None:
+def _print(prepared: PreparedData, seconds: float) -> None:
     meta = prepared.meta
     table = Table(box=None, header_style="dim")
     for heading in ("", "documents", "text", "tokens", "tokens per byte", "shards"):

@@ -32,7 +32,7 @@ from tapeless.explorer.school import MOST_MOMENTS, School
 from tapeless.explorer.source import RunSource, described, heat
 from tapeless.explorer.stepping import of_calls, of_one
 from tapeless.explorer.tracing import Tracer
-from tapeless.explorer.turns import Streams, Turns
+from tapeless.explorer.turns import ComputationQueue, Streams
 from tapeless.program.precision import PRECISIONS
 
 PORT = 8437  # where it is free: what a page has kept in the browser is kept by address
@@ -87,7 +87,7 @@ def encoded(said: Any) -> bytes:
         ) from None
 
 
-class Answer(JSONResponse):
+class EncodedResponse(JSONResponse):
     def render(self, content: Any) -> bytes:
         return encoded(content)
 
@@ -98,7 +98,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
     school = School(folders)
     tracers = [Tracer(folder) for folder in folders]
     attending = [Attending(folder) for folder in folders]
-    streams, computing, apart = Streams(sources), Turns(), Turns()
+    streams, computing, apart = Streams(sources), ComputationQueue(), ComputationQueue()
 
     def number_of(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -111,15 +111,15 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
     def runs(request: Request) -> Response:
         Query(request)
-        return Answer([source.about() for source in sources])
+        return EncodedResponse([source.about() for source in sources])
 
     def curves(request: Request) -> Response:
         query = Query(request, "generation", "cursor")
-        return Answer(run_of(request).curves(query.number("generation", 0), query.number("cursor", 0)))
+        return EncodedResponse(run_of(request).curves(query.number("generation", 0), query.number("cursor", 0)))
 
     def doctor(request: Request) -> Response:
         Query(request)
-        return Answer(_or_why_not(run_of(request).doctor))
+        return EncodedResponse(_or_why_not(run_of(request).doctor))
 
     def record(request: Request) -> Response:
         Query(request)
@@ -129,7 +129,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             generation, found = source.record()
             return described(found, generation, source.tensors())
 
-        return Answer(_or_why_not(listed))
+        return EncodedResponse(_or_why_not(listed))
 
     def heatmap(request: Request) -> Response:
         query = Query(request, "what", "bins", "from", "to")
@@ -159,45 +159,45 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             query.one_of("backend", BACKENDS),
         )
         folder = run_of(request).folder
-        return Answer(_or_why_not(lambda: memory(folder, wanted)))
+        return EncodedResponse(_or_why_not(lambda: memory(folder, wanted)))
 
     def story(request: Request) -> Response:
         asked = Query(request, "ask").text("ask")
         folder = run_of(request).folder
-        return Answer(_or_why_not(lambda: told_by(folder, asked)))
+        return EncodedResponse(_or_why_not(lambda: told_by(folder, asked)))
 
     def batch(request: Request) -> Response:
         folder, step = run_of(request).folder, Query(request, "step").number("step", 1, 1)
-        return Answer(_or_why_not(lambda: batch_of(folder, step)))
+        return EncodedResponse(_or_why_not(lambda: batch_of(folder, step)))
 
     def lesson(request: Request) -> Response:
         query = Query(request, "at", "ask")
         at, asked = query.number("at", 0, 0, MOST_MOMENTS), query.text("ask")
-        return Answer(_or_why_not(lambda: school.lesson(at, asked)))
+        return EncodedResponse(_or_why_not(lambda: school.lesson(at, asked)))
 
     def planted(request: Request) -> Response:
         number = Query(request, "number").number("number", 0, 0, MOST_MOMENTS)
-        return Answer(_or_why_not(lambda: school.planted(number)))
+        return EncodedResponse(_or_why_not(lambda: school.planted(number)))
 
     def taught(ask: Callable[[], dict[str, Any]]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
             Query(request)
-            return Answer(_or_why_not(ask))
+            return EncodedResponse(_or_why_not(ask))
 
         return answer
 
     def trace(request: Request) -> Response:
         query = Query(request, "step")
         tracer, step = tracers[number_of(request)], query.optional("step")
-        return Answer(_or_why_not(lambda: tracer.overview(step)))
+        return EncodedResponse(_or_why_not(lambda: tracer.overview(step)))
 
     def element(request: Request) -> Response:
         query = Query(request, "step", "weight", "row", "column")
-        return Answer(tracers[number_of(request)].element(*_element(query)))
+        return EncodedResponse(tracers[number_of(request)].element(*_element(query)))
 
     def digits(request: Request) -> Response:
         query = Query(request, "step", "weight", "row", "column")
-        return Answer(tracers[number_of(request)].digits(*_element(query)))
+        return EncodedResponse(tracers[number_of(request)].digits(*_element(query)))
 
     def picture(request: Request) -> Response:
         query = Query(request, "step", "weight", "what")
@@ -208,7 +208,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
 
     def examples(request: Request) -> Response:
         Query(request)
-        return Answer(_or_why_not(attending[number_of(request)].examples))
+        return EncodedResponse(_or_why_not(attending[number_of(request)].examples))
 
     def attention(request: Request) -> Response:
         query = Query(request, "step", "example", "text")
@@ -220,7 +220,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         query = Query(request, "near", "what")
         tracer, near = tracers[number_of(request)], query.number("near", 0)
         what = query.one_of("what", ("error", "time")) or "error"
-        return Answer(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
+        return EncodedResponse(_or_why_not(lambda: tracer.near(near, lambda traced: of_calls(traced, what))))
 
     def call(request: Request) -> Response:
         query = Query(request, "near", "call")
@@ -231,7 +231,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
             kept = source.kept_call(near, number)
             return tracer.near(near, lambda traced: of_one(traced, number)) if kept is None else kept
 
-        return Answer(_or_why_not(answer))
+        return EncodedResponse(_or_why_not(answer))
 
     async def live(request: Request) -> Response:
         Query(request)
@@ -307,13 +307,13 @@ def _or_why_not(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sentence(request: Request, error: Exception) -> Response:
-    return Answer({"error": str(error)}, 422)
+    return EncodedResponse({"error": str(error)}, 422)
 
 
 def _mistake(request: Request, error: Exception) -> Response:
     """One of ours. It goes on to the server, which writes where it happened to the terminal."""
     said = f"This could not be computed ({type(error).__name__}): the terminal of `tapeless explore` says where."
-    return Answer({"error": f"{said} Please report it."}, 500)
+    return EncodedResponse({"error": f"{said} Please report it."}, 500)
 
 
 def _missing(request: Request, error: Exception) -> Response:

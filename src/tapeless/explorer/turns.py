@@ -20,7 +20,7 @@ LONGEST_STREAM = 600.0  # seconds, after which a page asks anew: so the place of
 Endpoint = Callable[[Request], Response]
 
 
-class Turns:
+class ComputationQueue:
     """Computations one at a time: models are used by one, and kernels are compiled by one. Who waits takes no thread,
     and who has left meanwhile is passed over."""
 

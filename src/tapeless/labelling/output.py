@@ -17,7 +17,7 @@ from tapeless.files.disk import rename, write_file
 from tapeless.labelling.genome.baseline import Baseline
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal, check_bases
 from tapeless.labelling.genome.fasta import read_lengths, read_records
-from tapeless.labelling.genome.output import Cut, output_paths, writing
+from tapeless.labelling.genome.output import Segmentation, output_paths, writing
 from tapeless.labelling.scores import feature_kind, probabilities, read_cut
 from tapeless.labelling.signal.checks import checked_signal
 from tapeless.labelling.signal.npy import open_array
@@ -39,7 +39,7 @@ class Labelling:
     fasta: Path | None
     signal: Path | None
     out: Path
-    cut: Cut
+    cut: Segmentation
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -81,7 +81,7 @@ def open_labelling(
         raise TapelessError(f"this run learned from a {'genome' if source.fasta else 'signal'}: give {wanted}.")
     if signal is not None and threshold is not None:
         raise TapelessError("--threshold is for genomes, and of a signal all probabilities are written: leave it out.")
-    cut = read_cut(folder) if fasta is not None else Cut()
+    cut = read_cut(folder) if fasta is not None else Segmentation()
     if threshold is not None:
         cut = replace(cut, threshold=threshold)
     labelling = Labelling(opened, source, fasta, signal, out, cut)
@@ -102,7 +102,7 @@ def label_genome(
     fasta: Path,
     lengths: Mapping[str, int],
     out: Path,
-    cut: Cut,
+    cut: Segmentation,
     progress: Progress,
 ) -> int:
     """Write OUT.gff3 and the two OUT.*.bedgraph; how many stretches were found. `lengths`: what the file held when it

@@ -23,7 +23,7 @@ from tapeless.labelling.genome import baseline, open_frames
 from tapeless.labelling.genome.baseline import Baseline
 from tapeless.labelling.genome.gff import Key
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.output import Cut, FeatureKind, find_stretches, writing
+from tapeless.labelling.genome.output import FeatureKind, Segmentation, find_stretches, writing
 from tapeless.labelling.genome.scores import Matched, StretchScores, base_score, half_in_common, stretch_scores
 from tapeless.labelling.genome.scores import total as total_score
 from tapeless.labelling.signal.features import Features
@@ -52,7 +52,7 @@ class LabelReport:
     classes: tuple[Score, ...]
     average_precision: float | None
     feature: str | None = None  # of a genome, what the stretches are
-    cut: Cut | None = None  # and how they were made
+    cut: Segmentation | None = None  # and how they were made
     stretches: dict[str, StretchScores] | None = None
     baselines: dict[str, Matched] | None = None  # of a genome, per base, of what needs no network
     shortest_open_frame: int | None = None  # in bases, of the rule by that name
@@ -140,23 +140,23 @@ def choose_threshold(answered: Sequence[Answered]) -> float:
     return threshold if 0 < threshold < 1 else HALF
 
 
-def choose_cut(threshold: float, answered: Sequence[Answered]) -> Cut:
+def choose_cut(threshold: float, answered: Sequence[Answered]) -> Segmentation:
     """By the F1 of stretches with half in common: of all that are nearly the best, the one that drops most and then
     fills least. A model is surer of what it was trained on, and says more short wrong things elsewhere."""
     f1 = {}
     for shortest, gap in product(SHORTEST, GAPS):
-        cut = Cut(threshold, shortest, gap)
+        cut = Segmentation(threshold, shortest, gap)
         f1[cut] = total_score(
             half_in_common(runs(each.labels == 1), _known(each.labels, _found(each.probabilities[:, 1], cut)))
             for each in answered
         ).f1
     best = max(f1.values())
     if not best:
-        return Cut(threshold)
+        return Segmentation(threshold)
     return max((cut for cut in f1 if f1[cut] >= best - NEARLY), key=lambda cut: (cut.shortest, -cut.gap))
 
 
-def _found(values: Array, cut: Cut) -> Array:
+def _found(values: Array, cut: Segmentation) -> Array:
     """The stretches in one strand's probabilities, as intervals."""
     return np.array([(each.start, each.end) for each in find_stretches([values], cut)], np.int64).reshape(-1, 2)
 
@@ -223,7 +223,7 @@ def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], thresh
     return tuple(found)
 
 
-def _stretches(folder: Path, opened: Opened, kept: list[Array], cut: Cut) -> dict[str, StretchScores]:
+def _stretches(folder: Path, opened: Opened, kept: list[Array], cut: Segmentation) -> dict[str, StretchScores]:
     """`kept`: of each part the + strand and the − strand, in their own directions."""
     truth: dict[Key, Array] = {}
     predicted: dict[Key, Array] = {}
@@ -254,16 +254,16 @@ def feature_kind(source: Source, statistics: Baseline | None) -> FeatureKind:
     return FeatureKind(source.feature or "exon", None if statistics is None else statistics.odds)
 
 
-def read_cut(folder: Path) -> Cut:
+def read_cut(folder: Path) -> Segmentation:
     """The one that training chose; a threshold of a half where it was stopped before that."""
     path = folder / SCORES
     try:
         content = parse_json(read_plain(path, LARGEST))
         threshold = content["threshold"]
         chosen = {name: content[name] for name in ("shortest", "gap") if content[name] is not None}
-        return Cut(HALF if threshold is None else float(threshold), **chosen)
+        return Segmentation(HALF if threshold is None else float(threshold), **chosen)
     except FileNotFoundError:
-        return Cut(HALF)
+        return Segmentation(HALF)
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError, TapelessError):

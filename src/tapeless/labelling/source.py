@@ -55,7 +55,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledSequence:
     """A stretch of a sequence, and by strand the label of each base, both in the + strand's coordinates."""
 
     name: str
@@ -78,8 +78,8 @@ class LabelledData:
     validation: list[Recording]
     classes: int
     feature: str | None = None
-    training_parts: tuple[Part, ...] = ()
-    parts: tuple[Part, ...] = ()
+    training_parts: tuple[LabelledSequence, ...] = ()
+    parts: tuple[LabelledSequence, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -194,7 +194,7 @@ def learned_statistics(data: LabelledData) -> Baseline | None:
     return fit(*by_name(data.training_parts)) if data.training_parts else None
 
 
-def by_name(parts: Sequence[Part]) -> tuple[dict[str, Array], dict[Key, Array]]:
+def by_name(parts: Sequence[LabelledSequence]) -> tuple[dict[str, Array], dict[Key, Array]]:
     """Letters by sequence, and labels by sequence and strand."""
     found = {(part.name, strand): part.labels[strand] for part in parts for strand in STRANDS}
     return {part.name: part.bases for part in parts}, found
@@ -264,8 +264,8 @@ def _genome(source: Source, share: float) -> LabelledData:
         raise TapelessError("all sequences are held out, and none is left to train on: name fewer with --held-out.")
     annotation = read_annotation(Path(source.gff or ""), lengths, source.feature)
     known = labels(annotation, lengths)
-    training: list[Part] = []
-    held_out: list[Part] = []
+    training: list[LabelledSequence] = []
+    held_out: list[LabelledSequence] = []
     for name, length in lengths.items():
         if all((known[name, strand] < 0).all() for strand in STRANDS):  # the annotation never names it
             if name in source.held_out:
@@ -276,7 +276,7 @@ def _genome(source: Source, share: float) -> LabelledData:
         for side, first, last in ((training, 0, cut), (held_out, cut, length)):
             if first < last:
                 here = {strand: known[name, strand][first:last] for strand in STRANDS}
-                side.append(Part(name, bases[name][first:last], here))
+                side.append(LabelledSequence(name, bases[name][first:last], here))
     return LabelledData(
         _strands(training),
         _strands(held_out),
@@ -288,7 +288,7 @@ def _genome(source: Source, share: float) -> LabelledData:
     )
 
 
-def _strands(parts: Sequence[Part]) -> list[Recording]:
+def _strands(parts: Sequence[LabelledSequence]) -> list[Recording]:
     return [recording for part in parts for recording in part.recordings()]
 
 

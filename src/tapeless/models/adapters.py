@@ -30,14 +30,14 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedProjections:
     """The projections that lie side by side in one weight."""
 
     inputs: int
     projections: tuple[Projection, ...]
 
 
-def packed_weights(c: Architecture) -> dict[str, Packed]:
+def packed_weights(c: Architecture) -> dict[str, PackedProjections]:
     """Those of a block, by what the weight is called."""
     queries, keys = c.heads * c.head_channels, c.key_heads * c.head_channels
     rotary = c.positions == "rotary"
@@ -51,9 +51,9 @@ def packed_weights(c: Architecture) -> dict[str, Packed]:
     }
 
 
-def _side_by_side(inputs: int, widths: Mapping[str, int]) -> Packed:
+def _side_by_side(inputs: int, widths: Mapping[str, int]) -> PackedProjections:
     edges = pairwise(accumulate(widths.values(), initial=0))
-    return Packed(inputs, tuple(Projection(name, *edge) for name, edge in zip(widths, edges, strict=True)))
+    return PackedProjections(inputs, tuple(Projection(name, *edge) for name, edge in zip(widths, edges, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Adapters:
     rank: int
     scale: float
     targets: frozenset[str]
-    weights: Mapping[str, Packed]
+    weights: Mapping[str, PackedProjections]
 
     def of(self, weight: str) -> tuple[Projection, ...]:
         """The adapted projections of a weight: "blocks.0.attn.qkv"."""

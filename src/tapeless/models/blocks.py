@@ -33,7 +33,7 @@ from tapeless.program.call import Buffer, add, write
 
 
 @dataclass(frozen=True)
-class Last:
+class LastPosition:
     """What the last block of a model that answers once needs besides: the last position, by itself."""
 
     stream: Buffer  # of the residual stream
@@ -57,7 +57,7 @@ class Block:
     dsum2: Buffer
     drop1: Dropout | None  # of the attention branch
     drop2: Dropout | None  # of the feed-forward branch
-    last: Last | None
+    last: LastPosition | None
 
     @property
     def y(self) -> Buffer:
@@ -109,7 +109,9 @@ def declare_block(
         dsum2=stream("dsum2", one),
         drop1=declare_dropout(p, draws, f"{name}.attn.proj", batch, one, c.channels),
         drop2=declare_dropout(p, draws, f"{name}.mlp.down", batch, one, c.channels),
-        last=Last(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", time)) if last else None,
+        last=LastPosition(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", time))
+        if last
+        else None,
     )
 
 

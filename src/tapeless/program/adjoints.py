@@ -16,7 +16,7 @@ from collections import Counter
 from tapeless.errors import ProgramError
 from tapeless.program.call import Argument, Call, Program, View, gradient_name
 from tapeless.program.columns import Columns, added, all_of, cut, empty, nothing, put, things, width_of
-from tapeless.program.values import Application, Memory, Numbered, is_application
+from tapeless.program.values import Application, BufferColumns, Numbered, is_application
 
 Atom = tuple[int, str]  # an application, by the index of its call, and the argument that takes the gradient
 
@@ -203,7 +203,7 @@ class Walk:
     def __init__(self, program: Program, numbered: Numbered, active: Active) -> None:
         self._program, self._calls, self._active, self._initial = program, numbered.calls, active, numbered.initial
         self._due = active.due()
-        self._gradients = Memory(program.buffers)
+        self._gradients = BufferColumns(program.buffers)
         self._writers: dict[str, Call] = {}
         self._lost: dict[str, tuple[Call, Counter[Atom]]] = {}  # what the last writing call wrote over
 

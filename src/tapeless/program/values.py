@@ -28,7 +28,7 @@ class Application:
         return self.inputs.get(name, self.outputs.get(name))
 
 
-class Memory:
+class BufferColumns:
     """The columns of every buffer that is no region; a view of a region is all the members that it covers."""
 
     def __init__(self, buffers: tuple[Buffer, ...]) -> None:
@@ -61,7 +61,7 @@ class Numbered:
 
     calls: tuple[Application, ...]
     initial: dict[str, Columns]
-    final: Memory
+    final: BufferColumns
     widths: dict[int, int]  # how many columns a value has
     repeated: dict[int, int]  # by index, the forward call that a recomputation repeats
 
@@ -75,7 +75,7 @@ def is_application(call: Call) -> bool:
 
 
 def number(program: Program) -> Numbered:
-    memory = Memory(program.buffers)
+    memory = BufferColumns(program.buffers)
     widths: dict[int, int] = {}
     known: dict[Any, list[int]] = {}
     repeated: dict[int, int] = {}

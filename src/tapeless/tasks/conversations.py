@@ -13,7 +13,7 @@ from tapeless.generate import generate
 from tapeless.model import Model
 from tapeless.models.config import Preset
 from tapeless.tasks.chat.layouts import are_conversations
-from tapeless.tasks.chat.packing import ChatBatches, Rows, every_row, told_cut
+from tapeless.tasks.chat.packing import ChatBatches, PackedRows, every_row, told_cut
 from tapeless.tasks.chat.prepare import ChatData, holds_conversations, open_chats, prepare_chats
 from tapeless.tasks.chat.template import Message, chat_beside
 from tapeless.tasks.chat.turns import Speech
@@ -30,7 +30,7 @@ class Conversations(Task):
         packed = preset.architecture.packable
         self.data, self.seed = data, seed
         self.tokenizer = data.tokenizer
-        self.training, self.validation = (Rows(side, time, packed) for side in (data.training, data.validation))
+        self.training, self.validation = (PackedRows(side, time, packed) for side in (data.training, data.validation))
 
     def batches(self, batch: int) -> ChatBatches:
         return ChatBatches(self.training, batch, self.seed)

@@ -14,7 +14,7 @@ from tapeless.inputs import Packed
 from tapeless.model import Model
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
-from tapeless.tasks.chat.packing import Rows, every_row
+from tapeless.tasks.chat.packing import PackedRows, every_row
 from tapeless.tasks.data.batches import IGNORED
 from tapeless.tasks.data.tokens import Tokens
 from tapeless.tasks.operations import score_totals
@@ -87,7 +87,7 @@ def score_text(
     return _scored(count, totals, window, stride)
 
 
-def score_rows(model: Model, rows: Rows, told: Callable[[int], None] = lambda done: None) -> Scored:
+def score_rows(model: Model, rows: PackedRows, told: Callable[[int], None] = lambda done: None) -> Scored:
     """The assistant's words of conversations, each foretold from all that stands before it in its own. `told` hears
     how many rows are done."""
     together = _together(model, len(rows), rows.time)

@@ -11,7 +11,7 @@ from tapeless.errors import TapelessError
 COUNT = 200  # tokens, where nobody says how many
 
 
-class Drawn(TypedDict, total=False):
+class SamplingFields(TypedDict, total=False):
     """The names of a `Sampling` but for its count, as keywords of a call."""
 
     temperature: float | None

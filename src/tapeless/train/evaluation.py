@@ -16,12 +16,12 @@ from tapeless.files.plain import read_json
 from tapeless.ops.contract import Array
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks import conversations, text
-from tapeless.tasks.chat.packing import Rows, told_cut
+from tapeless.tasks.chat.packing import PackedRows, told_cut
 from tapeless.tasks.chat.prepare import Side, holds_conversations, open_chats, whole_chats
 from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data import meta as metadata
 from tapeless.tasks.data.corpus import find_documents, pieces
-from tapeless.tasks.data.documents import Reader
+from tapeless.tasks.data.documents import DocumentReader
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
@@ -230,7 +230,7 @@ def _of_conversations(
         rows, name = task.validation, HELD_OUT
     else:
         side, name, told = _spoken(opened, data, reading, progress)
-        rows = Rows(side, opened.window(), preset.architecture.packable)
+        rows = PackedRows(side, opened.window(), preset.architecture.packable)
     if cut := told_cut(rows):
         told.append(f"{cut}: it reads no more.")
     model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
@@ -321,7 +321,7 @@ def _encoded(data: str, reading: Reading, tokenizer: Tokenizer, progress: Progre
     corpus, done = find_documents(data, reading, progress=progress), 0
     parts: list[Array] = []
     lost = ""
-    with closing(corpus), Reader() as reader:
+    with closing(corpus), DocumentReader() as reader:
         for document in corpus.documents:
             for piece in pieces(document, reader):
                 (ids,) = tokenizer.encode_pieces([piece])

@@ -36,7 +36,7 @@ class Stored:
         return self.beside[self.name]
 
 
-class Named(Protocol):
+class TensorNames(Protocol):
     """What a family of models says of its tensors' names."""
 
     @property
@@ -45,7 +45,7 @@ class Named(Protocol):
     def ignored(self) -> str: ...
 
 
-def stored_tensors(folder: Path, family: Named) -> dict[str, Stored]:
+def stored_tensors(folder: Path, family: TensorNames) -> dict[str, Stored]:
     """Every tensor of the folder, by its name without the prefix; not the constants that older versions saved."""
     found: dict[str, Stored] = {}
     for path, listed in _files(folder).items():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tapeless import TapelessError
 from tapeless.labelling.genome.gff import read_annotation
-from tapeless.labelling.genome.output import Cut, find_stretches, output_paths, writing
+from tapeless.labelling.genome.output import Segmentation, find_stretches, output_paths, writing
 from tests.random_cases import cases
 
 LENGTHS = {"chr1": 400, "a,b;c": 120}
@@ -49,7 +49,7 @@ def pieces(values, size):
 @given(
     st.lists(st.sampled_from([0.0, 0.1, 0.4, 0.5, 0.8, 1.0]), max_size=60),
     st.integers(1, 61),
-    st.builds(Cut, st.sampled_from([0.1, 0.5, 1.0]), st.integers(1, 6), st.integers(0, 4)),
+    st.builds(Segmentation, st.sampled_from([0.1, 0.5, 1.0]), st.integers(1, 6), st.integers(0, 4)),
 )
 @cases(400)
 def test_exons_by_their_definition_whatever_the_pieces(values, size, cut):
@@ -66,7 +66,7 @@ def test_an_exon_is_told_as_soon_as_it_has_ended():
         while True:
             yield np.zeros(5)
 
-    assert next(find_stretches(endless(), Cut(shortest=2, gap=20))).end == 5
+    assert next(find_stretches(endless(), Segmentation(shortest=2, gap=20))).end == 5
 
 
 def probabilities(seed=0):
@@ -81,7 +81,7 @@ def probabilities(seed=0):
 
 def write(prefix, made, size=37, cut=None):
     found: dict = {}
-    with writing(prefix, LENGTHS, cut or Cut(shortest=3, gap=2)) as writer:
+    with writing(prefix, LENGTHS, cut or Segmentation(shortest=3, gap=2)) as writer:
         for name, (plus, minus) in made.items():
             exons = writer.add(name, LETTERS[name], pieces(plus, size), pieces(minus[::-1], size))
             found |= {(name, strand): exons[strand] for strand in "+-"}
@@ -118,7 +118,7 @@ def test_the_same_files_whatever_the_pieces(tmp_path):
 
 def test_gff_holds_the_exons_of_both_strands_in_order(tmp_path):
     made = probabilities()
-    cut = Cut(shortest=3, gap=2)
+    cut = Segmentation(shortest=3, gap=2)
     found = write(tmp_path / "out", made, cut=cut)
     lines = (tmp_path / "out.gff3").read_text().splitlines()
     assert lines[:3] == ["##gff-version 3", "##sequence-region chr1 1 400", "##sequence-region a%2Cb%3Bc 1 120"]
@@ -261,7 +261,7 @@ def test_names_that_bedgraph_cannot_hold(tmp_path, name):
 )
 def test_cuts_that_make_no_sense(field, value):
     with pytest.raises(TapelessError, match=f"{field} must be"):
-        Cut(**{field: value})
+        Segmentation(**{field: value})
 
 
 def test_memory_is_that_of_one_strand(tmp_path):

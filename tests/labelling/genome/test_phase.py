@@ -9,7 +9,7 @@ from tapeless.labelling.genome.codons import codon_indices, codons_in_frame, pha
 from tapeless.labelling.genome.dna import opposite_bases
 from tapeless.labelling.genome.fasta import read_records
 from tapeless.labelling.genome.gff import labels, read_annotation
-from tapeless.labelling.genome.output import Cut, FeatureKind, writing
+from tapeless.labelling.genome.output import FeatureKind, Segmentation, writing
 from tapeless.labelling.genome.synthetic import Synthetic
 
 LENGTH = 60_000
@@ -26,7 +26,7 @@ def genome(tmp_path_factory):
 
 def written_lines(folder, records, known, kind, moved=0):
     """What is found where the probabilities are the truth, moved by some bases."""
-    with writing(folder / "out", dict.fromkeys(records, LENGTH), Cut(shortest=1, gap=0), kind) as writer:
+    with writing(folder / "out", dict.fromkeys(records, LENGTH), Segmentation(shortest=1, gap=0), kind) as writer:
         for name, bases in records.items():
             plus, minus = (np.roll((known[name, strand] == 1).astype(float), moved) for strand in "+-")
             writer.add(name, bases, [plus], [minus[::-1]])

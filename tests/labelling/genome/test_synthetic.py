@@ -11,7 +11,7 @@ from tapeless import TapelessError
 from tapeless.labelling.genome.fasta import read_records
 from tapeless.labelling.genome.gff import labels, read_annotation
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.output import Cut, writing
+from tapeless.labelling.genome.output import Segmentation, writing
 from tapeless.labelling.genome.synthetic import EXON, INTRON, LETTERS, Synthetic, codon_usage
 
 LENGTH = 200_000
@@ -109,7 +109,7 @@ def test_the_whole_way_round(tmp_path):
                 exons = [exon for gene in each.genes if gene.strand == strand for exon in gene.exons]
                 assert annotation.intervals[each.name, strand].tolist() == [list(exon) for exon in exons]
     truth = labels(annotation, lengths)
-    with writing(tmp_path / "out", lengths, Cut(shortest=1, gap=0)) as writer:
+    with writing(tmp_path / "out", lengths, Segmentation(shortest=1, gap=0)) as writer:
         for record in records:
             plus, minus = (truth[record.name, strand].astype(float) for strand in "+-")
             writer.add(record.name, record.bases, [plus], [minus[::-1]])

@@ -8,7 +8,7 @@ import pytest
 from tapeless import Model, Packed
 from tapeless.errors import TapelessError
 from tapeless.inputs import unpacked
-from tapeless.tasks.chat.packing import ChatBatches, Rows, every_row
+from tapeless.tasks.chat.packing import ChatBatches, PackedRows, every_row
 from tapeless.tasks.chat.prepare import Side
 
 
@@ -29,7 +29,7 @@ def alone(given, number, time):
 @pytest.mark.parametrize("packed", [True, False])
 def test_every_conversation_stands_in_one_row_once(packed):
     given = side([9, 3, 30, 5, 17, 16, 2, 8, 40], seed=1)
-    rows = Rows(given, 16, packed)
+    rows = PackedRows(given, 16, packed)
     assert sorted(number for row in rows.rows for number in row) == list(range(9))
     assert len(rows) == (6 if packed else 9)
     assert rows.cut == 2
@@ -51,7 +51,7 @@ def test_every_conversation_stands_in_one_row_once(packed):
 def test_a_packed_batch_has_loss_and_gradients_of_its_conversations_apart():
     """Within 1e-12 in float64: a row's neighbours leave no trace."""
     given = side([9, 3, 12, 5, 7, 6], seed=2)
-    rows = Rows(given, 12, packed=True)
+    rows = PackedRows(given, 12, packed=True)
     how: dict[str, Any] = {
         "layers": 2,
         "channels": 16,
@@ -82,15 +82,15 @@ def test_a_packed_batch_has_loss_and_gradients_of_its_conversations_apart():
 
 def test_where_no_answer_is_reached_nothing_is_left_and_the_length_that_would_do_is_said():
     given = Side(np.arange(20) % 7, np.array([False] * 9 + [True] + [False] * 8 + [True] * 2), np.array([10, 10]))
-    rows = Rows(given, 8, packed=True)
+    rows = PackedRows(given, 8, packed=True)
     assert (rows.lost, rows.cut, rows.longest) == (1, 1, 9)
     with pytest.raises(TapelessError, match="at least --time 8"):
-        Rows(given, 7, packed=True)
-    assert len(Rows(given, 9, packed=True)) == 2
+        PackedRows(given, 7, packed=True)
+    assert len(PackedRows(given, 9, packed=True)) == 2
 
 
 def test_epochs_bring_every_row_and_go_on_where_they_stood():
-    rows = Rows(side([8] * 12, seed=4), 7, packed=True)
+    rows = PackedRows(side([8] * 12, seed=4), 7, packed=True)
     stream = ChatBatches(rows, batch=3, seed=5)
     first = [next(stream) for _ in range(4)]
     seen = np.concatenate([inputs.tokens for inputs, _ in first])
@@ -104,7 +104,7 @@ def test_epochs_bring_every_row_and_go_on_where_they_stood():
 
 
 def test_an_evaluation_sees_every_row_once_or_some_of_all():
-    rows = Rows(side([8] * 10, seed=6), 7, packed=True)
+    rows = PackedRows(side([8] * 10, seed=6), 7, packed=True)
     counted = [int((targets != -1).sum()) for _, targets in every_row(rows, 4)]
     assert len(counted) == 3
     assert sum(counted) == int(rows.side.learned.reshape(10, 8)[:, 1:].sum())

@@ -331,9 +331,10 @@ def shaped_at(definition: Definition, case: str, inputs: list[Any], dy: Arrays |
     return At(case, inputs, dy, {"forward": named("y", outputs) | saved, "backward": zeros}, {}, saved)
 
 
-def defined_there(
+def evaluated_at(
     definition: Definition, directions: Iterable[str], case: str, inputs: list[Any], rng: np.random.Generator
 ) -> At:
+    """What the definition says at these inputs, in the directions that the kernel has."""
     at = shaped_at(definition, case, inputs, rng)
     many = sum(each.size for each in inputs if is_float(each)) > (FEW if definition.way == "complex step" else MANY)
     true: dict[str, Arrays] = {}

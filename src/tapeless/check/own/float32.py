@@ -29,7 +29,7 @@ from tapeless.check.own.cases import (
     OwnTrial,
     defined,
     defined_at,
-    defined_there,
+    evaluated_at,
     is_float,
     letters_of,
     named,
@@ -164,10 +164,10 @@ class Bench:
     def note_at(self, check: str, at: At, sentence: str) -> None:
         self.note(check, at.case, f"{sentence.removesuffix('.')}, at {at.case}", at)
 
-    def hold(
+    def compare_result(
         self, check: str, at: At, name: str, found: Array, true: Array, moved: list[Array], read: list[Any], how: str
     ) -> None:
-        """One result to what the definition says, within what `moved` and the numbers that are read allow."""
+        """Compare one result with what the definition says, within what `moved` and the numbers that are read allow."""
         # At some sizes a result all but vanishes, as the gradient of a norm over one channel: that is no smaller error.
         usual = self.usual.setdefault(name, float(np.abs(true).max())) if check != "autograd" else 0.0
         least = usual if float(np.abs(true).max()) < VANISHED * usual else 0.0
@@ -186,12 +186,12 @@ class Bench:
     def compare(
         self, check: str, direction: str, at: At, results: Arrays, start: Arrays | None = None, how: str = ""
     ) -> None:
-        """All results of a call, which may stand on top of what was there."""
+        """Compare all results of a call, which may stand on top of what was there."""
         for name, found in results.items():
             beside = 0.0 if start is None or name not in start else start[name]
             true, *moved = [each[name] + beside for each in (at.true[direction], *at.moved[direction])]
             if true.size:
-                self.hold(check, at, name, found, true, moved, at.read(direction), how)
+                self.compare_result(check, at, name, found, true, moved, at.read(direction), how)
 
 
 Extra = Callable[["Bench", At], None]  # what else is asked of a kernel at one set of inputs
@@ -266,7 +266,7 @@ def _try_all(bench: Bench, extras: Sequence[Extra]) -> None:
 
 
 def _try_at(bench: Bench, case: str, inputs: list[Any], extras: Sequence[Extra]) -> None:
-    at = defined_there(bench.definition, bench.caller.forms, case, inputs, bench.rng(case))
+    at = evaluated_at(bench.definition, bench.caller.forms, case, inputs, bench.rng(case))
     bench.sizes.append(case)
     for direction in bench.directions:
         try:

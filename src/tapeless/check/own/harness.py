@@ -488,21 +488,21 @@ class Caller:
         return Ran(values, saved, tuple(f"the kernel's {direction}: {each}" for each in faults))
 
     def _returned(self, found: Any, like: Arrays, saved: Arrays) -> tuple[list[Any], Any]:
-        with _said_of_the_kernel("forward"):
+        with _naming_the_kernel("forward"):
             outputs, kept = outputs_of(self.pair, found)
         if len(outputs) != len(like):
             raise RefusalError(f"the kernel's forward returned {len(outputs)} outputs, the definition {len(like)}.")
         return outputs, kept
 
     def _gradients(self, found: Any, like: Arrays) -> list[Any]:
-        with _said_of_the_kernel("backward"):
+        with _naming_the_kernel("backward"):
             gradients = gradients_of(self.pair, self.wrt, found)
         zeros = (np.zeros(value.shape, np.float32) for value in like.values())
         return [zero if each is None else each for each, zero in zip(gradients, zeros, strict=True)]
 
 
 @contextmanager
-def _said_of_the_kernel(direction: str) -> Iterator[None]:
+def _naming_the_kernel(direction: str) -> Iterator[None]:
     try:
         yield
     except RefusalError as refusal:

@@ -341,21 +341,21 @@ class AutogradCalls:
             return [handed(each.astype(np.float32), device) for each in usual]
 
         for index in wrt if len(wrt) > 1 else ():
-            self.hold(f"where only {names[index]} asks for a gradient", [index], usual, narrow())
+            self.compare(f"where only {names[index]} asks for a gradient", [index], usual, narrow())
         expanded = [torch.ones((), device=device).expand(shape) for shape in shapes]
-        self.hold("where dy is y.sum()'s, one number seen everywhere", wrt, list(map(np.ones, shapes)), expanded)
+        self.compare("where dy is y.sum()'s, one number seen everywhere", wrt, list(map(np.ones, shapes)), expanded)
         gaps = [each.repeat_interleave(2, -1)[..., ::2] if each.ndim else each for each in narrow()]
-        self.hold("where dy is not contiguous", wrt, usual, gaps)
+        self.compare("where dy is not contiguous", wrt, usual, gaps)
         for output in range(len(shapes)) if len(shapes) > 1 else ():
             alone = [each if number == output else 0 * each for number, each in enumerate(usual)]
             given = [each if number == output else None for number, each in enumerate(narrow())]
-            self.hold(f"where only output {output} is used", wrt, alone, given)
+            self.compare(f"where only output {output} is used", wrt, alone, given)
         for first, second in combinations(wrt, 2):
             if np.shape(inputs[first]) == np.shape(inputs[second]):
                 what = f"where one tensor is both {names[first]} and {names[second]}"
-                self.hold(what, [first], usual, narrow(), (first, second))
+                self.compare(what, [first], usual, narrow(), (first, second))
 
-    def hold(
+    def compare(
         self,
         what: str,
         wanted: Sequence[int],
@@ -380,7 +380,7 @@ class AutogradCalls:
             gradient = np.zeros(true[place].shape) if found[place] is None else as_array(found[place])
             others = [each[place] for each in moved]
             name = f"d{self.definition.names[index]}"
-            self.bench.hold("autograd", at, name, gradient, true[place], others, [*inputs, *dy], f" {what}")
+            self.bench.compare_result("autograd", at, name, gradient, true[place], others, [*inputs, *dy], f" {what}")
 
 
 def _summed_up(

@@ -24,7 +24,7 @@ def row_width(words: int) -> int:
     return blocks(words, GRAIN) * GRAIN if words % 8 and words >= FROM else words
 
 
-class Table:
+class VocabularyTable:
     """The words of `weight` (V C), in two parts or, where `whole`, in one. `runs` is what must run before a product."""
 
     def __init__(self, weight, whole: bool = False):

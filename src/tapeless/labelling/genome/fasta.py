@@ -21,12 +21,12 @@ LONGEST_NAME = 1000  # characters; those of the archives have some ten
 
 
 @dataclass(frozen=True)
-class Record:
+class FastaRecord:
     name: str  # the first word of the header
     bases: Array  # uint8, ASCII letters in the case of the file, checked
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[FastaRecord]:
     """The records of a FASTA file in their order. One is held at a time, and nothing of the others."""
     names: set[str] = set()
     name: str | None = None
@@ -76,7 +76,7 @@ def _name(path: Path, header: str, names: set[str]) -> str:
     return name
 
 
-def _record(path: Path, name: str, bases: bytearray) -> Record:
+def _record(path: Path, name: str, bases: bytearray) -> FastaRecord:
     array = np.frombuffer(bases, np.uint8)
     check_bases(array, f"{path}: record {name!r}")
-    return Record(name, array)
+    return FastaRecord(name, array)

@@ -53,7 +53,7 @@ def _spans() -> dict[Key, array[int]]:
 
 
 @dataclass
-class _Found:
+class _FeatureSpans:
     """What was read of one type: pairs of start and end, 0-based and half-open, ends as they were given."""
 
     known: dict[Key, array[int]] = field(default_factory=_spans)
@@ -70,7 +70,7 @@ class _Found:
 class _Read:
     """What was read of a whole file."""
 
-    wanted: dict[str, _Found]
+    wanted: dict[str, _FeatureSpans]
     counts: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
     circular: set[str] = field(default_factory=set)
@@ -79,7 +79,7 @@ class _Read:
 def read_annotation(path: Path, lengths: Mapping[str, int], feature: str | None = None) -> Annotation:
     """The features of one type, `feature`; where none is named, exon, or CDS where there is no exon."""
     wanted = PREFERRED if feature is None else (feature,)
-    read = _Read({each: _Found() for each in wanted})
+    read = _Read({each: _FeatureSpans() for each in wanted})
     with open_text(path) as text:
         for number, line in numbered_lines(path, text):
             if line.startswith((">", "##FASTA")):  # the sequences may follow the features
@@ -146,7 +146,9 @@ def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> Non
         found.absent[sequence] += 1
 
 
-def _take_feature(where: str, columns: list[str], sequence: str, length: int, pseudo: bool, found: _Found) -> None:
+def _take_feature(
+    where: str, columns: list[str], sequence: str, length: int, pseudo: bool, found: _FeatureSpans
+) -> None:
     first, last, strand, attributes = columns[3], columns[4], columns[6], columns[8]
     if attributes.strip() != "." and "=" not in attributes:
         raise TapelessError(

@@ -33,7 +33,7 @@ ROUNDING = 1e-3  # how far above 1 or below 0 an average of probabilities may co
 
 
 @dataclass(frozen=True)
-class Cut:
+class Segmentation:
     """How probabilities become stretches: at least `threshold`, gaps of up to `gap` bases closed, no short ones."""
 
     threshold: float = 0.5
@@ -50,13 +50,13 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PredictedStretch:
     start: int  # 0-based, half-open
     end: int
     probability: float  # the mean over its bases
 
 
-def find_stretches(pieces: Iterable[Array], cut: Cut) -> Iterator[Stretch]:
+def find_stretches(pieces: Iterable[Array], cut: Segmentation) -> Iterator[PredictedStretch]:
     """Stretches in probabilities that come piece by piece, each as soon as it is known to have ended."""
     start = end = -1  # of the one that may still grow
     total = after = 0.0  # its probabilities summed, and those of the bases behind it
@@ -80,9 +80,9 @@ def find_stretches(pieces: Iterable[Array], cut: Cut) -> Iterator[Stretch]:
     yield from _long_enough(start, end, total, cut)
 
 
-def _long_enough(start: int, end: int, total: float, cut: Cut) -> Iterator[Stretch]:
+def _long_enough(start: int, end: int, total: float, cut: Segmentation) -> Iterator[PredictedStretch]:
     if end - start >= cut.shortest:
-        yield Stretch(start, end, float(total) / (end - start))
+        yield PredictedStretch(start, end, float(total) / (end - start))
 
 
 def bedgraph(name: str, pieces: Iterable[Array], file: BinaryIO) -> Iterator[Array]:
@@ -127,7 +127,12 @@ class Writer:
     """Takes the predictions of one sequence after the other; made by `writing`."""
 
     def __init__(
-        self, lengths: Mapping[str, int], cut: Cut, kind: FeatureKind, gff: BinaryIO, tracks: Mapping[str, BinaryIO]
+        self,
+        lengths: Mapping[str, int],
+        cut: Segmentation,
+        kind: FeatureKind,
+        gff: BinaryIO,
+        tracks: Mapping[str, BinaryIO],
     ) -> None:
         self.missing = dict(lengths)
         self.stretches = 0
@@ -174,7 +179,7 @@ def output_paths(prefix: Path) -> tuple[Path, Path, Path]:
 
 @contextmanager
 def writing(
-    prefix: Path, lengths: Mapping[str, int], cut: Cut | None = None, kind: FeatureKind | None = None
+    prefix: Path, lengths: Mapping[str, int], cut: Segmentation | None = None, kind: FeatureKind | None = None
 ) -> Iterator[Writer]:
     """A Writer of PREFIX.gff3, PREFIX.plus.bedgraph and PREFIX.minus.bedgraph, which appear when the block is done."""
     _check_names(lengths)
@@ -188,7 +193,7 @@ def writing(
     try:
         with ExitStack() as opened:
             gff, plus, minus = (opened.enter_context(part.open("wb")) for part in parts)
-            writer = Writer(lengths, cut or Cut(), kind or FeatureKind(), gff, {"+": plus, "-": minus})
+            writer = Writer(lengths, cut or Segmentation(), kind or FeatureKind(), gff, {"+": plus, "-": minus})
             yield writer
             if writer.missing:
                 raise TapelessError(f"{len(writer.missing)} of {len(lengths)} sequences were not labelled.")

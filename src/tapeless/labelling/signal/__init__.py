@@ -2,7 +2,7 @@
 
 from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.predict import predict
-from tapeless.labelling.signal.scores import Curve, Score, Scores, picture
+from tapeless.labelling.signal.scores import PrecisionRecallCurve, Score, Scores, picture
 from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.labelling.signal.wavelet import SCALES, feature_blocks, features
@@ -10,9 +10,9 @@ from tapeless.labelling.signal.windows import Windows, blend
 
 __all__ = [
     "SCALES",
-    "Curve",
     "Features",
     "Labelled",
+    "PrecisionRecallCurve",
     "Recording",
     "Score",
     "Scores",

@@ -25,7 +25,7 @@ NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}", re.ASCII)
 KEYS = {"descr", "fortran_order", "shape"}
 
 
-class _MalformedError(Exception):
+class _MalformedArrayError(Exception):
     """What is wrong with a file, as the end of a sentence."""
 
 
@@ -36,7 +36,7 @@ def open_array(path: Path) -> Array:
             return _mapped(path, file)
     except OSError as error:
         raise TapelessError(f"cannot read {path}: {error.strerror or error}.") from None
-    except _MalformedError as fault:
+    except _MalformedArrayError as fault:
         raise TapelessError(f"{path} is no whole .npy file, {fault}: write it with numpy.save.") from None
 
 
@@ -45,14 +45,14 @@ def _mapped(path: Path, file: BinaryIO) -> Array:
     dtype, shape = _dtype(path, header["descr"]), header["shape"]
     order = header["fortran_order"]
     if not isinstance(order, bool):
-        raise _MalformedError(f"its fortran_order is {str(order)[:20]!r}")
+        raise _MalformedArrayError(f"its fortran_order is {str(order)[:20]!r}")
     sizes = isinstance(shape, tuple) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
     if not sizes or len(shape) > 32:
-        raise _MalformedError(f"its shape is {str(shape)[:40]!r}")
+        raise _MalformedArrayError(f"its shape is {str(shape)[:40]!r}")
     start, size = file.tell(), prod(shape) * dtype.itemsize
     there = file.seek(0, 2) - start
     if there < size:
-        raise _MalformedError(f"its header promises {size:,} bytes of numbers, and there are {there:,}")
+        raise _MalformedArrayError(f"its header promises {size:,} bytes of numbers, and there are {there:,}")
     if not size:
         return np.empty([0 if 0 in shape else each for each in shape][:1] or (), dtype)
     return np.memmap(file, dtype, "r", start, shape, "F" if order else "C")
@@ -61,22 +61,22 @@ def _mapped(path: Path, file: BinaryIO) -> Array:
 def _header(file: BinaryIO) -> dict[str, Any]:
     begin = file.read(len(MAGIC) + 2)
     if not begin.startswith(MAGIC) or len(begin) < len(MAGIC) + 2:
-        raise _MalformedError("as it does not begin like one")
+        raise _MalformedArrayError("as it does not begin like one")
     version = begin[-2]
     if version not in LENGTH_BYTES:
-        raise _MalformedError(f"as its version is {version}")
+        raise _MalformedArrayError(f"as its version is {version}")
     length = int.from_bytes(file.read(LENGTH_BYTES[version]), "little")
     if length > LONGEST_HEADER:
-        raise _MalformedError(f"as its header claims {length:,} bytes")
+        raise _MalformedArrayError(f"as its header claims {length:,} bytes")
     text = file.read(length)
     if len(text) < length:
-        raise _MalformedError("as it ends within its header")
+        raise _MalformedArrayError("as it ends within its header")
     try:
         header = ast.literal_eval(text.decode("latin-1").strip())
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # all that literal_eval names
         header = None
     if not isinstance(header, dict) or set(header) != KEYS:
-        raise _MalformedError("as its header is not one")
+        raise _MalformedArrayError("as its header is not one")
     return header
 
 
@@ -89,4 +89,4 @@ def _dtype(path: Path, described: Any) -> np.dtype[Any]:
     try:
         return np.dtype(text)
     except TypeError:
-        raise _MalformedError(f"as there is no type {text!r}") from None
+        raise _MalformedArrayError(f"as there is no type {text!r}") from None

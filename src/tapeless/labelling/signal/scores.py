@@ -38,7 +38,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Curve:
+class PrecisionRecallCurve:
     """Precision and recall of "at least this probability", from the highest threshold that anything reaches down to
     the lowest, where recall is 1. `share` is the precision of saying yes everywhere."""
 
@@ -106,7 +106,7 @@ class Scores:
         """Of every class in turn."""
         return tuple(self.of(number) for number in range(self.classes))
 
-    def curve(self, number: int) -> Curve:
+    def curve(self, number: int) -> PrecisionRecallCurve:
         """Of one class against all others."""
         if isinstance(number, bool) or number not in range(self.classes):
             raise TapelessError(f"there are the classes 0 to {self.classes - 1}, not {number!r}.")
@@ -115,14 +115,14 @@ class Scores:
             raise TapelessError(f"no label is {number}, so that class has no precision–recall curve.")
         filled = np.flatnonzero(self._all[number])[::-1]
         right, said = np.cumsum(self._yes[number][filled]), np.cumsum(self._all[number][filled])
-        return Curve(filled / BINS, right / said, right / true, true / everything)
+        return PrecisionRecallCurve(filled / BINS, right / said, right / true, true / everything)
 
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def picture(curve: Curve) -> str:
+def picture(curve: PrecisionRecallCurve) -> str:
     """The curve as an SVG: precision over recall, and dashed what saying yes everywhere gives."""
     panel = Panel(f"average precision {curve.area:.4f}", 50, 50, 280, 280, (0.0, 1.0), (0.0, 1.0))
     points = [*zip(curve.recall.tolist(), curve.precision.tolist(), strict=True)]

@@ -30,7 +30,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Last:
+class LastQuery:
     """Queries of the last position, keys and values of all: two products with columns of one matrix."""
 
     q: Buffer
@@ -74,7 +74,7 @@ class Attention:
     of_q: Prepared
     of_k: Prepared
     rotary: Rotary | None
-    last: Last | None
+    last: LastQuery | None
     cache: Cache | None
 
     @property
@@ -161,7 +161,7 @@ def declare_attention(
         of_q=of_q,
         of_k=of_k,
         rotary=rotary,
-        last=Last(
+        last=LastQuery(
             q=p.workspace(f"{name}.q", batch, 1, queries),
             kv=p.workspace(f"{name}.kv", batch, time, 2 * keys),
             dq=p.workspace(f"{name}.dq", batch, 1, queries),

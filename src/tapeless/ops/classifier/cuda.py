@@ -10,7 +10,7 @@ import triton.language as tl
 
 from tapeless.kernels.cuda.launch import blocks, launch, numbers
 from tapeless.kernels.cuda.scratch import scratch
-from tapeless.kernels.cuda.vocabulary import Table
+from tapeless.kernels.cuda.vocabulary import VocabularyTable
 from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
@@ -33,10 +33,10 @@ def backward(loss, dx, dweight, logits, x, weight, targets, count, class_weights
 
 
 def _bound(loss, dx, dweight, logits, x, weight, targets, count, class_weights, add) -> list[Native]:
-    rows, words, table = len(x), len(weight), Table(weight)
+    rows, words, table = len(x), len(weight), VocabularyTable(weight)
     room = _room(logits, table.width)
     if not len(room):  # one row of scores, say, of an odd length
-        table, room = Table(weight, whole=True), logits
+        table, room = VocabularyTable(weight, whole=True), logits
     height = _height(rows, len(room))
     gradient = dx is not None or dweight is not None
     losses = scratch(x, rows)

@@ -6,14 +6,14 @@ from functools import partial
 
 from tapeless.kernels.cuda.products import product
 from tapeless.kernels.cuda.scratch import scratch
-from tapeless.kernels.cuda.vocabulary import Table
+from tapeless.kernels.cuda.vocabulary import VocabularyTable
 from tapeless.kernels.native import Native
 
 HELD = 2**25  # scores that are rounded up at a time
 
 
 def forward(y, x, weight) -> list[Native]:
-    words, table = len(weight), Table(weight)
+    words, table = len(weight), VocabularyTable(weight)
     if table.width == words:
         return product(y, x, weight.T)  # (1)
     height = max(1, min(len(x), HELD // table.width))

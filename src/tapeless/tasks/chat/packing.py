@@ -16,7 +16,7 @@ from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
 
 
-class Rows:
+class PackedRows:
     """Rows of `time` positions. A position holds a token and aims at the next, so that a conversation takes one less
     than it has tokens. What does not fit in a row is cut off behind; where no answer is left, it is left out."""
 
@@ -76,7 +76,7 @@ class Rows:
         return sum(int(lengths[row].sum()) for row in self.rows) / (len(self.rows) * self.time)
 
 
-def told_cut(*sides: Rows) -> str:
+def told_cut(*sides: PackedRows) -> str:
     """What the rows' end cuts off, for people; nothing where it is nothing."""
     cut, lost = (sum(getattr(each, name) for each in sides) for name in ("cut", "lost"))
     what = [f"in {cut:,} an answer is cut off"] * bool(cut) + [f"{lost:,} are left out"] * bool(lost)
@@ -106,7 +106,7 @@ def _packed(numbers: Sequence[int], lengths: Array, time: int) -> list[list[int]
 class ChatBatches(Epochs):
     """Rows without end; each once in an epoch, in an order of its own."""
 
-    def __init__(self, rows: Rows, batch: int, seed: int) -> None:
+    def __init__(self, rows: PackedRows, batch: int, seed: int) -> None:
         if len(rows) < batch:
             held = "share" if rows.packed else "are"
             raise TapelessError(
@@ -123,7 +123,7 @@ class ChatBatches(Epochs):
         return self._rows.make([int(each) for each in chosen], self._batch)
 
 
-def every_row(rows: Rows, batch: int, limit: int | None = None) -> Iterator[tuple[Packed | Array, Array]]:
+def every_row(rows: PackedRows, batch: int, limit: int | None = None) -> Iterator[tuple[Packed | Array, Array]]:
     """Every row once; with a `limit` at most so many batches, of rows spread evenly over all."""
     count = len(rows) if limit is None else min(len(rows), limit * batch)
     chosen = [number * len(rows) // count for number in range(count)]

@@ -158,7 +158,7 @@ def whole_chats(source: str, speech: Speech, reading: Reading, progress: Progres
 
 
 @dataclass
-class _Gathered:
+class _TokenizedChats:
     ids: list[Array] = field(default_factory=list)
     learned: list[Array] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -170,8 +170,8 @@ class _Gathered:
         self.examples.setdefault(reason, place)
 
 
-def _gathered(source: str, speech: Speech, reading: Reading, progress: Progress) -> _Gathered:
-    found, seen = _Gathered(), set[bytes]()
+def _gathered(source: str, speech: Speech, reading: Reading, progress: Progress) -> _TokenizedChats:
+    found, seen = _TokenizedChats(), set[bytes]()
     dtype = _dtype(speech.tokenizer)
     for number, conversation in enumerate(read_conversations(source, reading.encoding)):
         try:
@@ -209,7 +209,7 @@ def _dtype(tokenizer: Tokenizer) -> str:
     return "<u2" if tokenizer.vocab <= 1 << 16 else "<u4"
 
 
-def _split(found: _Gathered, share: float, seed: int, source: str) -> dict[str, list[int]]:
+def _split(found: _TokenizedChats, share: float, seed: int, source: str) -> dict[str, list[int]]:
     """In an order drawn by the seed a conversation is held out while the share of tokens is not exceeded; where none is
     short enough, the shortest is. Those that are the same go together."""
     same: dict[bytes, list[int]] = {}
@@ -235,18 +235,18 @@ def _split(found: _Gathered, share: float, seed: int, source: str) -> dict[str, 
     }
 
 
-def _told_skipped(found: _Gathered) -> str:
+def _told_skipped(found: _TokenizedChats) -> str:
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.skipped.items())
     return f" ({left_out} left out)" if left_out else ""
 
 
-def _side(found: _Gathered, numbers: Sequence[int]) -> Side:
+def _side(found: _TokenizedChats, numbers: Sequence[int]) -> Side:
     ids, learned = (np.concatenate([each[number] for number in numbers]) for each in (found.ids, found.learned))
     return Side(ids, learned, np.array([len(found.ids[number]) for number in numbers], np.int64))
 
 
 def _write(
-    folder: Path, source: str, seed: int, speech: Speech, found: _Gathered, sides: dict[str, list[int]]
+    folder: Path, source: str, seed: int, speech: Speech, found: _TokenizedChats, sides: dict[str, list[int]]
 ) -> About:
     counted = {}
     for name, numbers in sides.items():

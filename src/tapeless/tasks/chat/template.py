@@ -47,7 +47,7 @@ Message = Mapping[str, Any]  # role, content, and what else a template may know 
 
 
 @dataclass(frozen=True)
-class View:
+class RenderedChat:
     """A conversation, or its beginning, as the template writes it; where the template marks what the model says, from
     which character to which."""
 
@@ -63,7 +63,9 @@ class Chat:
     own: bool = True  # the model's own, not the plain one
     _process: list[_Process] = field(default_factory=list, compare=False, repr=False)
 
-    def views(self, messages: Sequence[Message], views: Sequence[tuple[int, bool]], tools: Any = None) -> list[View]:
+    def views(
+        self, messages: Sequence[Message], views: Sequence[tuple[int, bool]], tools: Any = None
+    ) -> list[RenderedChat]:
         """For each pair of a number and whether an answer is invited: so many of the messages, written out."""
         if not self._process:
             self._process.append(_Process())
@@ -71,7 +73,7 @@ class Chat:
         said = self._process[0].ask(asked | {"views": views, "seconds": SECONDS})
         if "refused" in said:
             raise TapelessError(f"{self.described} {said['refused']}.")
-        return [View(each["text"], each["marked"]) for each in said["views"]]
+        return [RenderedChat(each["text"], each["marked"]) for each in said["views"]]
 
     def written(self, messages: Sequence[Message], invited: bool = False) -> str:
         """All of a conversation; `invited` with what stands before an answer."""

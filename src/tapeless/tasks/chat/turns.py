@@ -18,7 +18,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
 from tapeless.tasks.chat.layouts import ASSISTANT, ROLES, Conversation
-from tapeless.tasks.chat.template import Chat, Message, View
+from tapeless.tasks.chat.template import Chat, Message, RenderedChat
 from tapeless.tasks.data.tokenizer import Tokenizer
 
 
@@ -89,7 +89,7 @@ class Speech:
         return Turns(ids, learned, whole.text, spans)
 
     def _placed(
-        self, conversation: Conversation, asked: Sequence[tuple[int, bool]], whole: View, wrong: int
+        self, conversation: Conversation, asked: Sequence[tuple[int, bool]], whole: RenderedChat, wrong: int
     ) -> Iterator[tuple[int, int]]:
         """From where to where each answer reaches, for a template that writes what comes before an answer otherwise
         once more follows: Mistral's has the system message in front of the last question. All is written once more
@@ -170,7 +170,7 @@ def check_words(messages: Sequence[Message], tokenizer: Tokenizer) -> None:
                 )
 
 
-def _between(whole: View, turns: list[tuple[View, View]], spans: Array, ends: Array) -> Array:
+def _between(whole: RenderedChat, turns: list[tuple[RenderedChat, RenderedChat]], spans: Array, ends: Array) -> Array:
     """For each answer, the conversation up to its invitation and that up to its end: what the second has more."""
     learned = np.zeros(len(spans), bool)
     for number, (before, after) in enumerate(turns):

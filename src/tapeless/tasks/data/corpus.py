@@ -18,9 +18,9 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.tasks.data.documents import (
     PIECE,
-    Chosen,
     Document,
-    Reader,
+    DocumentReader,
+    DocumentSubset,
     Spool,
     opened,
     read,
@@ -107,7 +107,7 @@ def _without_copies(corpus: Corpus) -> Corpus:
     copies = len(corpus.documents) - len(first)
     if not copies:
         return corpus
-    kept = Chosen(corpus.documents, np.sort(first))
+    kept = DocumentSubset(corpus.documents, np.sort(first))
     return replace(corpus, documents=kept, skipped=corpus.skipped | {"duplicate": copies})
 
 
@@ -141,10 +141,10 @@ def _matches(pattern: str) -> Iterator[tuple[Path, bool]]:
             yield path, path.is_file()
 
 
-def pieces(document: Document, reader: Reader | None = None) -> Iterator[bytes]:
+def pieces(document: Document, reader: DocumentReader | None = None) -> Iterator[bytes]:
     """The document's UTF-8 in order, cut at line ends where there are any. Joined they are the document."""
     if reader is None:
-        with Reader() as own:
+        with DocumentReader() as own:
             yield from pieces(document, own)
         return
     place, rest, left = document.start, b"", document.size
@@ -163,7 +163,7 @@ def pieces(document: Document, reader: Reader | None = None) -> Iterator[bytes]:
 
 def every_piece(documents: Iterable[Document]) -> Iterator[tuple[Document, bytes]]:
     """The pieces of one document after the other, each with the document."""
-    with Reader() as reader:
+    with DocumentReader() as reader:
         for document in documents:
             for piece in pieces(document, reader):
                 yield document, piece

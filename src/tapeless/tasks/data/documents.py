@@ -90,7 +90,7 @@ class Documents(Sequence[Document]):
 
     def __getitem__(self, index: int | slice) -> Document | Sequence[Document]:
         if isinstance(index, slice):
-            return Chosen(self, np.arange(len(self))[index])
+            return DocumentSubset(self, np.arange(len(self))[index])
         path, start, stop, origin, line = (column[index] for column in self._columns.values())
         where = self._listed[path]
         assert where is not None  # None stands for no origin
@@ -98,7 +98,7 @@ class Documents(Sequence[Document]):
         return Document(where, start, stop, True, source, line, base=0 if source is None else start)
 
 
-class Chosen(Sequence[Document]):
+class DocumentSubset(Sequence[Document]):
     """Some of them, by their numbers."""
 
     def __init__(self, documents: Sequence[Document], numbers: Array) -> None:
@@ -115,7 +115,7 @@ class Chosen(Sequence[Document]):
 
     def __getitem__(self, index: int | slice) -> Document | Sequence[Document]:
         if isinstance(index, slice):
-            return Chosen(self._documents, self._numbers[index])
+            return DocumentSubset(self._documents, self._numbers[index])
         return self._documents[int(self._numbers[index])]
 
 
@@ -131,7 +131,7 @@ def same_texts(documents: Sequence[Document]) -> Array:
     shared = counts[np.searchsorted(values, lengths)] > 1
     # A dictionary of digests would take several times as much memory as all else that is known of a document.
     keys = np.empty(len(documents), f"S{DIGEST}")
-    with Reader() as reader:
+    with DocumentReader() as reader:
         for index, document in enumerate(documents):
             keys[index] = reader.digest(document) if shared[index] else b"alone %d" % index
     _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
@@ -140,14 +140,14 @@ def same_texts(documents: Sequence[Document]) -> Array:
     return numbers[groups]
 
 
-class Reader:
+class DocumentReader:
     """Reads documents; the file of the last one stays open, as the next is likely to lie in it too."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._file: BinaryIO | None = None
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> DocumentReader:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from tapeless.errors import TapelessError
 from tapeless.files.compressed import ForeignError, unpacked
-from tapeless.tasks.data.documents import PIECE, Document, Documents, Reader, Spool, opened, read, unreadable
+from tapeless.tasks.data.documents import PIECE, Document, DocumentReader, Documents, Spool, opened, read, unreadable
 from tapeless.tasks.data.reading import (
     JSON,
     JSON_LINES,
@@ -117,7 +117,7 @@ class Gatherer:
         start = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
         document = Document(path, start, path.stat().st_size)
         decoder, place = codecs.getincrementaldecoder("utf-8")(), 0
-        with Reader() as reader:
+        with DocumentReader() as reader:
             for block in reader.blocks(document):
                 try:
                     decoder.decode(block)

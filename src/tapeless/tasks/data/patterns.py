@@ -50,14 +50,14 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AtomicGroup:
     """An atomic group, or one that only looks."""
 
     part: Node
     looks: bool
 
 
-Node = One | Row | Either | Repeated | Kept
+Node = One | Row | Either | Repeated | AtomicGroup
 Cost = tuple[float, float]  # degree and factor
 SINGLE: Cost = (0.0, 1.0)
 
@@ -84,7 +84,7 @@ def _cost(node: Node, follows: bool) -> Cost:
         case Either(parts):
             costs = [_cost(each, follows) for each in parts]
             return max(degree for degree, _ in costs), sum(factor for _, factor in costs)
-        case Kept(part):
+        case AtomicGroup(part):
             return _cost(part, follows=False)
         case Repeated(part, least, most, kept):
             if kept or not follows:
@@ -106,7 +106,7 @@ def _fails(node: Node) -> bool:
             return all(map(_fails, parts))
         case Repeated(part, least):
             return least > 0 and _fails(part)
-        case Kept(part, looks):
+        case AtomicGroup(part, looks):
             return looks or _fails(part)
     return True
 
@@ -184,7 +184,7 @@ class _Reader:
         if not self._takes(")"):
             raise self._strange()
         self._depth -= 1
-        return Kept(found, looks) if kept or looks else found
+        return AtomicGroup(found, looks) if kept or looks else found
 
     def _options(self) -> None:
         """A name, or what holds in a group; alone in it, for the rest of the group around it."""

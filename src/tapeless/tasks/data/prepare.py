@@ -18,7 +18,7 @@ from tapeless.files.disk import make_folder, remove_folder, rename, write_file
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.corpus import Corpus, check_share, cut_once, every_piece, find_documents
-from tapeless.tasks.data.documents import Chosen, Document, same_texts, sizes
+from tapeless.tasks.data.documents import Document, DocumentSubset, same_texts, sizes
 from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
 from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.shuffle import order, random_bits
@@ -33,7 +33,7 @@ DOCUMENTS = "documents.jsonl"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     folder: Path
     meta: Meta
 
@@ -48,7 +48,7 @@ def prepare(
     seed: int = 0,
     reading: Reading | None = None,
     progress: Progress | None = None,
-) -> Prepared:
+) -> PreparedData:
     """Tokenise a source into the new folder `out`, whole documents to train on and whole documents held out.
 
     `tokenizer` is bytes, bpe (learned here, from the documents to train on alone) or the path of a tokenizer.json.
@@ -69,7 +69,7 @@ def prepare(
     try:
         training, held_out = split_documents(corpus, validation, seed)
         chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
-        return Prepared(out, _written(out, corpus, training, held_out, chosen, seed, progress))
+        return PreparedData(out, _written(out, corpus, training, held_out, chosen, seed, progress))
     finally:
         corpus.close()
 
@@ -133,7 +133,7 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Sequence[D
     if not held_texts.any():
         held_texts[weights.argmin()] = True
     is_held = held_texts[text_of]
-    return Chosen(documents, np.flatnonzero(~is_held)), Chosen(documents, np.flatnonzero(is_held))
+    return DocumentSubset(documents, np.flatnonzero(~is_held)), DocumentSubset(documents, np.flatnonzero(is_held))
 
 
 def _learned(training: Sequence[Document], vocab: int, progress: Progress) -> Tokenizer:

@@ -21,7 +21,7 @@ from tapeless.files.plain import read_json
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.tokenizer_bounds import USUAL_GROWTH, check_bounded
-from tapeless.tasks.data.tokenizer_files import END_OF_TEXT, Named, read_named, write_named
+from tapeless.tasks.data.tokenizer_files import END_OF_TEXT, NamedTokens, read_named, write_named
 
 if TYPE_CHECKING:
     import tokenizers
@@ -196,7 +196,9 @@ def byte_characters() -> dict[str, int]:
 class JsonTokenizer:
     """What a tokenizer.json describes, by Hugging Face tokenizers."""
 
-    def __init__(self, model: tokenizers.Tokenizer, kind: str, origin: str, told: Named, growth: float = 1) -> None:
+    def __init__(
+        self, model: tokenizers.Tokenizer, kind: str, origin: str, told: NamedTokens, growth: float = 1
+    ) -> None:
         ids = model.get_vocab(with_added_tokens=True)
         if not ids:
             raise TapelessError(f"{origin} has no vocabulary.")
@@ -298,7 +300,7 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     content["truncation"] = content["padding"] = None
     model.pop("dropout", None)
     growth = check_bounded(str(path), content)
-    told = read_named(path.parent) if path.name == FILE else Named()
+    told = read_named(path.parent) if path.name == FILE else NamedTokens()
     package = _package()
     with _standard_error_closed():
         with _refused_by(str(path), "is no tokenizer that can be read"):
@@ -335,7 +337,7 @@ def train_bpe(texts: Iterator[str], vocab: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     model.train_from_iterator(texts, trainer)
-    return JsonTokenizer(model, "bpe", "the trained tokenizer", Named({"eos_token": END_OF_TEXT}))
+    return JsonTokenizer(model, "bpe", "the trained tokenizer", NamedTokens({"eos_token": END_OF_TEXT}))
 
 
 def check_bpe_vocab(vocab: Any) -> None:

@@ -38,7 +38,7 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTokens:
     """`tokens`: how a token is written, by its role. `stops`: ids at which generating stops. `ends` and `begins`: ids
     that config.json and generation_config.json give for the end and the beginning of a text, the likeliest first."""
 
@@ -79,7 +79,7 @@ def _first(numbers: tuple[int, ...], ids: Mapping[str, int]) -> str | None:
     return next((texts[each] for each in numbers if each in texts), None)
 
 
-def read_named(folder: Path) -> Named:
+def read_named(folder: Path) -> NamedTokens:
     """What the files of a folder say; one that is not there says nothing."""
     about = read_object(folder / NAMES)
     tokens = _spelled(folder / NAMES, about)
@@ -88,7 +88,7 @@ def read_named(folder: Path) -> Named:
     model, generation = ({name: _ids(folder / file, name) for name in IDS} for file in (MODEL, GENERATION))
     stops = (generation if (folder / GENERATION).is_file() else model)["eos_token_id"]
     ends, begins = (model[name] + generation[name] for name in IDS)
-    return Named(tokens, stops, ends, begins)
+    return NamedTokens(tokens, stops, ends, begins)
 
 
 def write_named(folder: Path, tokens: Mapping[str, str], stops: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tapeless.train.course import Course, Line, median
-from tapeless.train.doctor.evidence import Evaluation, Evidence, Setup, gather
+from tapeless.train.doctor.evidence import EvaluationPoint, Evidence, Setup, gather
 from tapeless.train.doctor.findings import (
     COLLAPSED,
     DEAD,
@@ -154,7 +154,7 @@ def _overfitting(evidence: Evidence) -> Observation | None:
     )
 
 
-def _less_by_heart(evidence: Evidence, best: Evaluation | None) -> str:
+def _less_by_heart(evidence: Evidence, best: EvaluationPoint | None) -> str:
     known = "" if evidence.examples is None else f" (there are {evidence.examples:,} sequences)"
     use = "" if best is None else f" The best checkpoint is kept: step {best.step}."
     return f"Get more data{known}, or take a smaller model, fewer updates or more weight decay.{use}"

@@ -50,7 +50,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationPoint:
     step: int
     loss: float
     trained: float | None  # loss on what was trained on, at that time
@@ -70,7 +70,7 @@ class Evidence:
     stop: Stop | None  # where a number that is not finite ended it for good
     overcome: Stop | None  # one that was stopped so, and went on
     losses: tuple[float, ...]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[EvaluationPoint, ...]
     chance: float | None  # the loss of the best constant answer
     commonest: float | None  # the share of the commonest answer
     examples: int | None  # sequences there are to train on
@@ -215,12 +215,12 @@ def _told(line: Line) -> Stop:
     return Stop(line["step"], f"U{update[1:]} by a number that is not finite", reason)
 
 
-def _evaluations(lines: Sequence[Line], steps: Array, losses: Array) -> list[Evaluation]:
+def _evaluations(lines: Sequence[Line], steps: Array, losses: Array) -> list[EvaluationPoint]:
     found = []
     for line in lines:
         loss = number(line, "loss")
         if loss is not None:
-            found.append(Evaluation(line["step"], loss, *_trained(line, steps, losses), number(line, "accuracy")))
+            found.append(EvaluationPoint(line["step"], loss, *_trained(line, steps, losses), number(line, "accuracy")))
     return found
 
 
