@@ -85,7 +85,7 @@ def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(half, lacking):
     found, _ = checkpoint.newest(half / "checkpoints")
     assert found is not None
     said = {name: value for name, value in found.state["run"].items() if name != lacking}
-    state = found.state | {"run": None if lacking == "all of it" else said}
+    state = {**found.state, "run": None if lacking == "all of it" else said}
     tensors = {stem: found.tensors(stem) for stem in found.stems}
     checkpoint.save(half / "checkpoints", 20, tensors, state)
     with pytest.raises(TapelessError, match="does not say what run it is of"):
