@@ -1,5 +1,7 @@
 """A step is described once: what is left out is filled in, and program, plan and model are of the same step."""
 
+from typing import Any
+
 import pytest
 
 from tapeless import Model, Optimizer, TapelessError
@@ -37,7 +39,7 @@ def test_what_cannot_be_is_refused(given, said):
 def test_program_plan_and_model_are_of_the_same_step():
     weights = tuple(float(number) for number in range(1, 12))
     made = preset("gpt2-4x256").override(**SMALL, lean=True)
-    given = {"batch": 3, "optimizer": Optimizer("adamw", beta2=0.9), "class_weights": weights}
+    given: dict[str, Any] = {"batch": 3, "optimizer": Optimizer("adamw", beta2=0.9), "class_weights": weights}
     spec = StepSpec.of(made, seq_len=4, backend="reference", precision="bfloat16", **given)
     model = spec.model(seed=2)
     assert model.spec == spec
