@@ -131,6 +131,22 @@ def test_a_walked_step_has_the_bits_of_one_that_runs(backend, precision, name, f
 
 
 @pytest.mark.usefixtures("own_products")
+def test_it_does_not_matter_which_steps_are_recorded():
+    """By default that follows from the clock."""
+    batches = [(RNG.integers(0, 20, (4, 8)), RNG.integers(0, 20, 4)) for _ in range(6)]
+    found = []
+    for walked in ((), (0, 3), range(6)):
+        model = Model("ops-102k", batch=4, time=8, backend="cpu", seed=1)
+        for step, batch in enumerate(batches):
+            if step in walked:
+                list(model.walk_step(*batch, lr=1e-2, clip=1.0)[0])
+            else:
+                model.step(*batch, lr=1e-2, clip=1.0)
+        found.append({name: model.read(name).tobytes() for name in (*model.params, *model.state)})
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.usefixtures("own_products")
 def test_who_looks_at_a_fused_call_sees_each_of_its_parts():
     """What a ReLU leaves is in no memory while a step runs; a walk computes it."""
     model = Model("ops-102k", batch=4, time=8, backend="cpu", seed=1)
