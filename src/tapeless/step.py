@@ -18,6 +18,7 @@ from tapeless.program.precision import Precision
 if TYPE_CHECKING:  # what lists the calls loads no more than they need
     from tapeless.model import Model
     from tapeless.program.arena import Plan
+    from tapeless.program.lowered import LoweredProgram
 
 DEFAULT_BACKEND = "cpu"
 FEWER_ROWS = 1024  # of logits at a time: a chunk that is tried where a larger one does not fit
@@ -91,14 +92,18 @@ class StepSpec:
 
     def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """The plans of the step and of the evaluation that shares its memory."""
-        from tapeless.lowering import lower
         from tapeless.program.arena import make_plans
 
-        rules, weighted = self.backend.rules(self.precision), self.class_weights is not None
-        training = lower(self.program(verified=verified), rules, verified=verified)
+        weighted = self.class_weights is not None
         evaluation = transformer.evaluation(self.laid_out, self.batch, self.seq_len, weighted=weighted)
-        lowered = lower(evaluation, rules, verified=verified)
-        return make_plans(training, lowered, self.precision, self.backend.scratch)
+        lowered = self._lowered(self.program(verified=verified), verified), self._lowered(evaluation, verified)
+        return make_plans(*lowered, self.precision, self.backend.scratch)
+
+    def _lowered(self, program: Program, verified: bool) -> LoweredProgram:
+        """The list that the backend runs."""
+        from tapeless.lowering import lower
+
+        return lower(program, self.backend.rules(self.precision), verified=verified)
 
     def plans_that_fit(self) -> tuple[Plan, Plan]:
         """The same, or a refusal with the largest batch that the backend has memory for, and what would help."""
@@ -130,16 +135,14 @@ class StepSpec:
         """The largest that this much memory has room for, with `beside` for what is not the model. Only sizes are asked
         for, of lists that differ from the verified one in nothing else: they are not verified again."""
         from tapeless.backends.memory import largest_batch
-        from tapeless.lowering import lower
         from tapeless.program.arena import least_bytes
 
         def needs(batch: int) -> int:
             return replace(self, batch=batch).plans(verified=False)[0].peak_bytes + beside
 
         def least(batch: int) -> int:
-            program = replace(self, batch=batch).program(verified=False)
-            lowered = lower(program, self.backend.rules(self.precision), verified=False)
-            return least_bytes(lowered, self.precision, self.backend.scratch) + beside
+            program = self._lowered(replace(self, batch=batch).program(verified=False), verified=False)
+            return least_bytes(program, self.precision, self.backend.scratch) + beside
 
         return largest_batch(needs, room, least)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tapeless import Model
-from tapeless.backends import planning
+from tapeless.backends import memory
 from tapeless.backends.backend import planner_named
 from tapeless.backends.reference import Reference
 from tapeless.errors import TapelessError
@@ -26,7 +26,7 @@ def cramped(monkeypatch):
     """A machine with so many bytes, on which nothing may be allocated."""
 
     def backend(bytes_there: int) -> Reference:
-        monkeypatch.setattr(planning, "free_for_arena", lambda name: bytes_there)
+        monkeypatch.setattr(memory, "free_for_arena", lambda name: bytes_there)
         return Unallocated()
 
     return backend

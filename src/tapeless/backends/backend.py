@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tapeless.backends import gpu
 from tapeless.backends.traits import Traits
 from tapeless.errors import NotYetError, TapelessError, unknown
 from tapeless.kernels.native import Native, Scratch
-from tapeless.lowering.rules import Rules
 from tapeless.ops.contract import Array
-from tapeless.program.arena import Placement, place_scratch
 from tapeless.program.call import Call
 from tapeless.program.precision import PRECISIONS, Precision
+
+if TYPE_CHECKING:
+    from tapeless.lowering.rules import Rules
+    from tapeless.program.arena import Placement
 
 T = TypeVar("T")
 
@@ -145,6 +147,8 @@ def bind_parts(
 ) -> list[Native]:
     """The same of a call that may be fused, with the arrays of each of its parts."""
     if scratch is None:
+        from tapeless.program.arena import place_scratch
+
         placements, size = place_scratch(call, backend.scratch(call, _precision_of(call, arrays, backend)))
         memory = backend.allocate(size)
         scratch = [backend.view(memory, placement) for placement in placements]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.kernels.native import Native, Scratch
-from tapeless.lowering.rules import NO_RULES, Rules
 from tapeless.ops.contract import Array
-from tapeless.program.arena import ALIGNMENT, Placement
 from tapeless.program.call import Call
 from tapeless.program.precision import Precision, numpy_type
+
+if TYPE_CHECKING:
+    from tapeless.lowering.rules import Rules
+    from tapeless.program.arena import Placement
 
 T = TypeVar("T")
 
@@ -40,6 +42,8 @@ def to_be_narrowed(values: Array) -> Array:
 
 class Host:
     def allocate(self, size: int) -> Array:
+        from tapeless.program.arena import ALIGNMENT
+
         try:
             raw = np.zeros(size + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError, OverflowError):
@@ -82,6 +86,8 @@ class Host:
         return bind()
 
     def rules(self, precision: Precision) -> Rules:
+        from tapeless.lowering.rules import NO_RULES
+
         return NO_RULES
 
     def capture(self, natives: list[Native]) -> list[Native]:

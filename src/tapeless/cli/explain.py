@@ -15,7 +15,6 @@ from tapeless.cli.common import Json, compiling_shown, console, print_json
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.errors import TapelessError
-from tapeless.lowering import lower, lowered_for
 from tapeless.program.call import Call
 from tapeless.program.explanation import Explanation
 from tapeless.program.listing import UNWRITTEN, describe
@@ -33,11 +32,11 @@ def explain(
     time: SubjectTime = None,
     layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
-    set_: Set = None,
     lowered: Annotated[
         bool, typer.Option("--lowered", help="The list that runs, as it is fused for --backend.")
     ] = False,
     backend: Annotated[str | None, typer.Option(help="With --lowered: cpu, cuda or reference.")] = None,
+    set_: Set = None,
     json: Json = False,
 ) -> None:
     """The training step, call by call, with formulas and shapes.
@@ -49,11 +48,11 @@ def explain(
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
-    # The list is the same on every backend that keeps no master copy, and the reference needs NumPy alone.
     if values and lowered:
         raise TapelessError("--values shows the calls as they are written, and --lowered as they run: leave out one.")
     if backend is not None and not lowered:
         raise TapelessError("--backend says for which backend the list is lowered: say --lowered, too.")
+    # What is written is the same on every backend that keeps no master copy, and the reference needs NumPy alone.
     chosen = DEFAULT_BACKEND if values else backend or (None if is_run(name) or lowered else "reference")
     seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=chosen)
     config = seen.spec.preset.architecture
@@ -67,6 +66,8 @@ def explain(
     else:
         program = seen.spec.program()
     if lowered:
+        from tapeless.lowering import lower, lowered_for
+
         program = lowered_for(lower(program, seen.spec.backend.rules(seen.spec.precision)))
     explanation = Explanation(seen.name, program, layer)
     if json:
