@@ -29,9 +29,9 @@ from tapeless.ops.contract import Array
 from tapeless.program.call import gradient_name
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.find_rate import Kept
+from tapeless.train.find_rate import MemoryCheckpoint
 from tapeless.train.history.record import read_record
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 from tapeless.train.loop import Event, Step, Trainer, train
 from tapeless.train.settings import Settings
 
@@ -304,7 +304,7 @@ def loop(name: str = "gpt2-4x256") -> None:
     updates = 300 if there else 12
     asked = Settings(steps=updates, lr=1e-3, clip=1.0, log_every=10, eval_every=updates, save_every=updates)
     trainer = Trainer(model, Random(model), asked)
-    beginning, backend = cast(Checkpoint, Kept(trainer)), cast(Device, model.engine.backend)
+    beginning, backend = cast(Checkpoint, MemoryCheckpoint(trainer)), cast(Device, model.engine.backend)
 
     def begin(ahead: bool) -> None:
         trainer.restore(beginning)
@@ -345,7 +345,7 @@ def loop(name: str = "gpt2-4x256") -> None:
 
     begin(True)
     with tempfile.TemporaryDirectory() as folder:
-        trainer.recording = Recording(Path(folder), model, 15 if there else 5)
+        trainer.recording = StepRecording(Path(folder), model, 15 if there else 5)
         found = losses_of(trainer)
         trainer.recording.write(now=True)
         record = read_record(trainer.recording.path)

@@ -27,7 +27,7 @@ from tapeless.errors import NonFiniteError
 from tapeless.labelling import run as labelling
 from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
-from tapeless.train.find_rate import Kept, RateFound, find_rate
+from tapeless.train.find_rate import MemoryCheckpoint, RateFound, find_rate
 from tapeless.train.run import making
 from tapeless.train.session import Session, start
 from tapeless.train.settings import Settings, read_request
@@ -88,7 +88,7 @@ class Seed:
     """One beginning of a task: its weights and its batches, from which it can be trained again and again."""
 
     def __init__(self, session: Session) -> None:
-        self.trainer, self.start = session.trainer, Kept(session.trainer)
+        self.trainer, self.start = session.trainer, MemoryCheckpoint(session.trainer)
         session.run.release()
 
     def final(self, rate: float) -> float:

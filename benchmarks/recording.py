@@ -11,7 +11,7 @@ import numpy as np
 
 from tapeless import Model
 from tapeless.train.history.record import encoded
-from tapeless.train.history.recording import COST, Recording
+from tapeless.train.history.recording import COST, StepRecording
 
 CASES = (("ops-102k", 32, 8, 300), ("gpt2-4x256", 1, 1024, 8))  # preset, batch, time, rounds
 
@@ -25,7 +25,7 @@ def main() -> None:
         targets = rng.integers(0, model.config.vocab, answers)
         plain, recorded = [], []
         with tempfile.TemporaryDirectory() as folder:
-            recording = Recording(Path(folder), model)
+            recording = StepRecording(Path(folder), model)
             for number in range(1, rounds + 1):
                 begun = time.perf_counter()
                 _ = model.step(inputs, targets, lr=1e-4, clip=1.0).loss

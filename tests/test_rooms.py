@@ -6,13 +6,6 @@ from pathlib import Path
 
 TESTS, PACKAGES = Path(__file__).parent, Path(__file__).parents[1] / "src" / "tapeless"
 ACROSS = {"properties", "bugs"}  # what holds of every op, every model and every kernel; the catalogue of planted bugs
-# Names that two modules have still: to be taken off, not added to.
-DOUBLED = {
-    "Affine": {"backends/fused.py", "models/parts/affine.py"},
-    "Group": {"backends/fused.py", "program/explanation.py"},
-    "Kept": {"train/find_rate.py", "train/moments.py"},
-    "Recording": {"labelling/signal/store.py", "train/recording.py"},
-}
 
 
 def test_every_folder_of_tests_is_one_of_the_source():
@@ -34,4 +27,4 @@ def test_no_class_name_stands_in_two_modules():
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(str(file.relative_to(PACKAGES)))
     doubled = {name: files for name, files in places.items() if len(files) > 1}
-    assert {name: files for name, files in doubled.items() if not files <= DOUBLED.get(name, set())} == {}
+    assert doubled == {}

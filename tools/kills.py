@@ -259,7 +259,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the moments; by default others each time")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
-    for room, name, most in ((session, "Recording", MOST_RECORD), (recording, "Snapshots", MOST_SNAPSHOTS)):
+    for room, name, most in ((session, "StepRecording", MOST_RECORD), (recording, "Snapshots", MOST_SNAPSHOTS)):
         setattr(room, name, partial(getattr(room, name), most=most))
     rng, counted, compared = random.Random(seed), Counter[str](), 0
     place = Path(tempfile.mkdtemp(prefix="tapeless-kills-"))

@@ -17,7 +17,7 @@ from tapeless.backends.reference import REFERENCE
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.train import checkpoint
 from tapeless.train.history.record import FILE as RECORD
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.loop import Evaluated, Finished, Logged, SaveDue, Spiked, Step, Trainer, train
 from tapeless.train.metrics import read_metrics
@@ -281,7 +281,7 @@ def test_nothing_is_kept_of_what_is_in_flight():
 def test_no_time_is_counted_twice(tmp_path, monkeypatch):
     """An update is launched while the one before it runs; what it takes begins where that ends."""
     trainer = trainer_on(Delayed(), replace(SETTINGS, log_every=STEPS, eval_every=STEPS, save_every=STEPS))
-    trainer.recording = Recording(tmp_path, trainer.model, STEPS)
+    trainer.recording = StepRecording(tmp_path, trainer.model, STEPS)
     took: list[float] = []
     monkeypatch.setattr(trainer.recording, "took", took.append)
     begun = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from tapeless.files.safetensors import read_safetensors
 from tapeless.models.adapters import merged
 from tapeless.train.base import FILE
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.find_rate import Kept
+from tapeless.train.find_rate import MemoryCheckpoint
 from tapeless.train.run import open_run
 from tapeless.train.session import Session, resume, start
 from tapeless.train.settings import Request, Settings
@@ -90,7 +91,8 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(
         assert np.array_equal(loaded.model.read(name), values)
         assert np.array_equal(exact.model.read(name), values)
     assert loaded.generate("Max(1,6,2)") == tapeless.load(tmp_path / "half", "newest").generate("Max(1,6,2)")
-    monkeypatch.setattr(type(backend_named("reference")), "widens", False)  # as cuda's does not
+    reference = type(backend_named("reference"))
+    monkeypatch.setattr(reference, "traits", replace(reference.traits, mixed_gemm=False))  # as cuda's
     elsewhere = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float32").model
     assert elsewhere.precision.frozen == "float32"
     assert all(np.array_equal(elsewhere.read(name), values) for name, values in whole.model.weights().items())
@@ -156,7 +158,7 @@ def test_adapters_need_a_model_to_adapt(base: Path, tmp_path: Path) -> None:
 def test_a_rate_is_looked_for_with_adapters(base: Path, tmp_path: Path) -> None:
     """A checkpoint in memory has no base beside it, and needs none: what is frozen is there."""
     session = start(request(lora=2), tmp_path / "run", base=open_run(base))
-    kept = Kept(session.trainer)
+    kept = MemoryCheckpoint(session.trainer)
     before = {name: array.copy() for name, array in session.model.weights().items()}
     session.trainer.batch()
     session.trainer.restore(cast(Checkpoint, kept))

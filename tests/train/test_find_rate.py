@@ -15,7 +15,7 @@ from tapeless.check.training import _trainer
 from tapeless.cli.app import app
 from tapeless.errors import TapelessError
 from tapeless.train import find_rate as finding
-from tapeless.train.find_rate import Kept, RateFound, Swept, Tried, find_rate
+from tapeless.train.find_rate import MemoryCheckpoint, RateFound, Swept, Tried, find_rate
 from tapeless.train.rate_picture import picture
 
 SMALL = ["--set", "layers=1", "--set", "channels=8", "--set", "heads=2", "--steps", "16", "--batch", "8"]
@@ -37,7 +37,7 @@ def finding_measured(loss):
 
 
 def state(trainer):
-    kept = Kept(trainer)
+    kept = MemoryCheckpoint(trainer)
     arrays = {f"{stem}/{name}": array.tobytes() for stem, each in kept._tensors.items() for name, array in each.items()}
     return json.dumps(kept.state, sort_keys=True), arrays, trainer.schedule
 

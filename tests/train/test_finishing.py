@@ -16,7 +16,7 @@ from tapeless.cli.common import console
 from tapeless.train import checkpoint
 from tapeless.train.guard import Spikes
 from tapeless.train.history.record import FILE, encoded, read_record
-from tapeless.train.history.recording import TRIED, Recording
+from tapeless.train.history.recording import TRIED, StepRecording
 from tapeless.train.history.snapshots import SERIES, Snapshots, read_snapshots
 from tapeless.train.loop import Finished, SaveDue
 from tapeless.train.metrics import read_metrics
@@ -157,18 +157,18 @@ def test_records_are_the_same_wherever_they_were_cut(tmp_path):
         recording.write(now=True)
 
     model = Model("ops-102k", batch=4, **FIELDS)
-    header = Recording(tmp_path, model).header
+    header = StepRecording(tmp_path, model).header
     most = len(header.encoded()) + 12 * len(encoded(10, 1.0, 1e-3, 0.1, np.full(header.values, 10, np.float32)))
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
-    walked(Recording(tmp_path / "whole", model, 1, whole=[7], most=most), model, range(1, 61))
+    walked(StepRecording(tmp_path / "whole", model, 1, whole=[7], most=most), model, range(1, 61))
     found = read_record(tmp_path / "whole" / FILE)
     assert found.header.every == 8
     assert found.steps.tolist() == [1, 7, *range(8, 61, 8), 60]
     for saved, reached in ((0, 3), (3, 13), (10, 30), (30, 31), (20, 60)):
         (tmp_path / "cut" / FILE).unlink(missing_ok=True)
-        walked(Recording(tmp_path / "cut", model, 1, whole=[7], most=most), model, range(1, reached + 1))
-        resumed = Recording(tmp_path / "cut", model, 1, whole=[7], most=most)
+        walked(StepRecording(tmp_path / "cut", model, 1, whole=[7], most=most), model, range(1, reached + 1))
+        resumed = StepRecording(tmp_path / "cut", model, 1, whole=[7], most=most)
         resumed.cut_after(saved)
         walked(resumed, model, range(saved + 1, 61))
         assert (tmp_path / "cut" / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes(), (saved, reached)
@@ -186,14 +186,14 @@ def test_how_often_is_measured_once_and_kept(tmp_path):
             recording.took(1.0 + extra * recorded)
         recording.write(now=True)
 
-    recording = Recording(tmp_path, model, clock=lambda: 0.0)
+    recording = StepRecording(tmp_path, model, clock=lambda: 0.0)
     walked(recording, range(1, 41), extra=0.1)
     assert read_record(tmp_path / FILE).header.chosen == 8  # 0.1 / 0.015 is between four and eight
-    resumed = Recording(tmp_path, model, clock=lambda: 0.0)
+    resumed = StepRecording(tmp_path, model, clock=lambda: 0.0)
     resumed.cut_after(20)
     walked(resumed, range(21, 41), extra=5.0)
     assert read_record(tmp_path / FILE).steps.tolist() == [*TRIED, 24, 32, 40]
-    early = Recording(tmp_path, model, clock=lambda: 0.0)
+    early = StepRecording(tmp_path, model, clock=lambda: 0.0)
     (tmp_path / FILE).unlink()
     early.cut_after(100)  # it never recorded before
     walked(early, range(101, 141), extra=0.1)

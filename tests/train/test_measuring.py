@@ -10,7 +10,7 @@ from tapeless.kernels.cpu import bind_beside
 from tapeless.tracing.stream import branches
 from tapeless.train.history.measuring import MEASURED, added, compare, joinings
 from tapeless.train.history.record import FILE, read_record
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 
 TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 
@@ -29,7 +29,7 @@ def test_a_recorded_step_has_the_branches_that_a_walk_measures(tmp_path, preset,
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 20, (4, model.time))
     targets = rng.integers(0, 5, 4 if model.config.readout == "last" else tokens.shape)
-    recording = Recording(tmp_path, model)
+    recording = StepRecording(tmp_path, model)
     walk, stepped = model.walk_step(tokens, targets, lr=1e-3)
     recording.see(1, 1e-3, walk, stepped)
     recording.write(now=True)

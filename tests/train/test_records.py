@@ -24,7 +24,7 @@ from tapeless.train.history.record import (
     read_record,
     weight_gradients,
 )
-from tapeless.train.history.recording import COST, PAUSE, Recording
+from tapeless.train.history.recording import COST, PAUSE, StepRecording
 from tapeless.train.loop import Finished
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
@@ -66,7 +66,7 @@ def record_one(recording, model, step=1):
 def test_a_row_holds_what_the_calls_wrote(tmp_path, backend):
     model = Model("ops-102k", batch=4, seed=3, backend=backend, **FIELDS)
     other = Model("ops-102k", batch=4, seed=3, backend=backend, **FIELDS)
-    recording = Recording(tmp_path, model)
+    recording = StepRecording(tmp_path, model)
     made = record_one(recording, model, step=(1 << 24) + 5)
     recording.write(now=True)
     found = read_record(tmp_path / FILE)
@@ -110,7 +110,7 @@ def test_recording_changes_no_bit(tmp_path):
 
 def test_the_default_keeps_to_its_share_of_the_time(tmp_path, model):
     now = 0.0
-    recording = Recording(tmp_path, model, clock=lambda: now)
+    recording = StepRecording(tmp_path, model, clock=lambda: now)
     extra, recorded = 0.0, 0
     for step in range(1, 2001):
         if recording.due(step, last=step == 2000):
@@ -125,7 +125,7 @@ def test_the_default_keeps_to_its_share_of_the_time(tmp_path, model):
 
 
 def test_a_full_record_is_thinned_and_goes_on_half_as_often(tmp_path, model):
-    recording = Recording(tmp_path, model, 1, most=130_000)
+    recording = StepRecording(tmp_path, model, 1, most=130_000)
     steps = 200
     for step in range(1, steps + 1):
         if recording.due(step, last=False):
@@ -154,7 +154,7 @@ def test_thinned_lines_leave_the_file_too(tmp_path):
 
 def test_a_row_waits_a_moment_for_the_next(tmp_path, model):
     now = 0.0
-    recording = Recording(tmp_path, model, 1, clock=lambda: now)
+    recording = StepRecording(tmp_path, model, 1, clock=lambda: now)
     record_one(recording, model)
     recording.write()
     assert not (tmp_path / FILE).exists()
@@ -164,7 +164,7 @@ def test_a_row_waits_a_moment_for_the_next(tmp_path, model):
 
 
 def test_what_did_not_reach_the_disk_is_written_later(tmp_path, model, monkeypatch):
-    recording = Recording(tmp_path, model, 1)
+    recording = StepRecording(tmp_path, model, 1)
     record_one(recording, model)
     with monkeypatch.context() as broken:
         broken.setattr(disk, "perform", full_at(os.write))
@@ -207,7 +207,7 @@ def test_a_record_that_cannot_go_on_is_laid_aside(tmp_path, fault):
 
 
 def test_a_record_can_be_read_while_it_grows(tmp_path, model):
-    recording = Recording(tmp_path, model, 1)
+    recording = StepRecording(tmp_path, model, 1)
     for step in range(1, 5):
         record_one(recording, model, step)
         recording.write(now=True)
@@ -215,7 +215,7 @@ def test_a_record_can_be_read_while_it_grows(tmp_path, model):
 
 
 def test_torn_and_senseless_lines_are_left_out(tmp_path, model):
-    recording = Recording(tmp_path, model, 1)
+    recording = StepRecording(tmp_path, model, 1)
     for step in range(1, 5):
         record_one(recording, model, step)
     recording.write(now=True)

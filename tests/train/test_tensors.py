@@ -13,7 +13,7 @@ from tapeless.files.safetensors import read_safetensors
 from tapeless.train.history import tensors
 from tapeless.train.history.files import files_in
 from tapeless.train.history.record import FILE, read_record
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 from tapeless.train.history.tensors import FOLDER, kept_arguments
 from tapeless.train.session import resume, start
 from tapeless.train.settings import Request, Settings
@@ -40,7 +40,7 @@ def finish(made, stop=None):
 
 def recorded(folder, whole=(1,)):
     model = Model("ops-102k", batch=4, seed=3, **TINY)
-    recording = Recording(folder, model, 1, whole=whole)
+    recording = StepRecording(folder, model, 1, whole=whole)
     walk, made = model.walk_step(*batch(), lr=1e-3)
     recording.see(1, 1e-3, walk, made)
     return recording
@@ -122,7 +122,7 @@ def test_what_names_no_steps_or_too_much_is_refused_in_a_sentence(tmp_path, monk
 
 def test_a_thinned_record_keeps_the_rows_of_these_steps(tmp_path):
     model = Model("ops-102k", batch=4, seed=3, **TINY)
-    recording = Recording(tmp_path, model, 1, whole=[4], most=130_000)
+    recording = StepRecording(tmp_path, model, 1, whole=[4], most=130_000)
     for step in range(1, 120):
         if recording.due(step, last=False):
             walk, made = model.walk_step(*batch(), lr=1e-3)

@@ -8,13 +8,13 @@ from typing import Any
 
 from tapeless.kernels.cuda.scratch import scratch
 from tapeless.kernels.native import Native
-from tapeless.lowering.gpu import Affine, Group, made_again
+from tapeless.lowering.gpu import CallGroup, LinearBackward, made_again
 from tapeless.ops.contract import NONE
 from tapeless.ops.linear.cuda import takes_gelu
 from tapeless.program.call import Call
 
 
-def bind(group: Group, arrays: Sequence[dict[str, Any]]) -> list[Native]:
+def bind(group: CallGroup, arrays: Sequence[dict[str, Any]]) -> list[Native]:
     """`arrays`: of each call, by argument."""
     if group.lower:
         return _bind_back(group, group.lower, arrays)
@@ -33,7 +33,7 @@ def bind(group: Group, arrays: Sequence[dict[str, Any]]) -> list[Native]:
     return [*_bound(first, given), *_bound(second, own)]
 
 
-def _bind_back(group: Group, lower: Affine, arrays: Sequence[dict[str, Any]]) -> list[Native]:
+def _bind_back(group: CallGroup, lower: LinearBackward, arrays: Sequence[dict[str, Any]]) -> list[Native]:
     """The order of the list, but for the lower weights' gradients, which wait for the activation."""
     calls, upper = group.calls, group.upper
     linear, given = calls[lower.linear], arrays[lower.linear]

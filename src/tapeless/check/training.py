@@ -19,7 +19,7 @@ from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.tokens import Tokens
 from tapeless.tasks.task import Measured, Task
 from tapeless.train.checkpoint import Checkpoint
-from tapeless.train.find_rate import Kept
+from tapeless.train.find_rate import MemoryCheckpoint
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import NAMES, Schedule
 from tapeless.train.settings import Settings
@@ -160,7 +160,7 @@ def _resumed() -> Iterator[str]:
         first.batch()
     for weight in second.model.params.values():
         weight += 1
-    second.restore(cast(Checkpoint, Kept(first)))
+    second.restore(cast(Checkpoint, MemoryCheckpoint(first)))
     for _ in range(batches - stop):
         second.batch()
     found = first_difference(second.model.params, whole.model.params)

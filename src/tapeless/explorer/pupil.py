@@ -27,7 +27,7 @@ from tapeless.tasks.operations import (
     split,
     targets_for,
 )
-from tapeless.train.history.snapshots import Kept
+from tapeless.train.history.snapshots import KeptSnapshots
 from tapeless.train.run import CONFIGURATION, open_run
 
 QUESTIONS = ("Max(1,6,2)", "Min(7,3,9)", "Last(4,0,8)", "Second(2,5,9)", "First(9,1,4)", "Max(3,8,5)", "Min(6,9,2)")
@@ -38,7 +38,7 @@ LARGEST = 1e12  # of a weight, or of the number of a step: beyond it there is no
 class Pupil:
     """On the reference in float64, one expression at a time: a few milliseconds each, and no kernel to compile."""
 
-    def __init__(self, name: str, preset: Preset, kept: Kept, seed: int = 0, lr: float = 1e-3) -> None:
+    def __init__(self, name: str, preset: Preset, kept: KeptSnapshots, seed: int = 0, lr: float = 1e-3) -> None:
         self.name, self.kept, self.seed, self.lr = name, kept, seed, lr
         self._models: dict[str, Model] = {}
         self._preset = preset
@@ -81,7 +81,7 @@ class Pupil:
     def untrained(cls) -> Pupil:
         """The teaching model as it is made: for who has trained nothing yet."""
         fresh = Model("ops-102k", batch=1, backend="reference", precision="float32", optimizer=None)
-        return cls("ops-102k, untrained", preset("ops-102k"), Kept({0: fresh.weights()}))
+        return cls("ops-102k, untrained", preset("ops-102k"), KeptSnapshots({0: fresh.weights()}))
 
     @property
     def steps(self) -> list[int]:

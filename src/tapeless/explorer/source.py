@@ -40,7 +40,7 @@ from tapeless.train.history.record import (
     weight_gradients,
 )
 from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
-from tapeless.train.history.snapshots import Kept, read_snapshots
+from tapeless.train.history.snapshots import KeptSnapshots, read_snapshots
 from tapeless.train.history.tensors import FOLDER as TENSORS
 from tapeless.train.history.tensors import kept_arguments
 from tapeless.train.run import CONFIGURATION, open_run
@@ -166,7 +166,7 @@ class RunSource:
             return self._generation, self._record[1]
 
 
-def snapshots(folder: Path) -> Kept:
+def snapshots(folder: Path) -> KeptSnapshots:
     """The weights that a run has kept at some of its steps."""
     _unlinked(folder / SNAPSHOTS)
     return read_snapshots(folder)

@@ -27,11 +27,11 @@ from tapeless.lowering.rules import Fusion
 from tapeless.program.call import Call, View
 from tapeless.program.lowered import Over
 
-Find = Callable[[Sequence[Call], int], "Group | None"]
+Find = Callable[[Sequence[Call], int], "CallGroup | None"]
 NORMS, ACTIVATIONS = ("layernorm", "rmsnorm"), ("gelu", "swiglu")
 
 
-class Affine(NamedTuple):
+class LinearBackward(NamedTuple):
     """A linear's backward and before it that of its adapters, by their numbers."""
 
     adapts: tuple[int, ...]
@@ -47,18 +47,18 @@ class Affine(NamedTuple):
         """In their order."""
         return (self.linear,) if self.low is None else (self.low, self.linear)
 
-    def since(self, first: int) -> Affine:
+    def since(self, first: int) -> LinearBackward:
         low = None if self.low is None else self.low - first
-        return Affine(tuple(each - first for each in self.adapts), low, self.linear - first)
+        return LinearBackward(tuple(each - first for each in self.adapts), low, self.linear - first)
 
 
-class Group(NamedTuple):
+class CallGroup(NamedTuple):
     """Calls from `first` on, by what they are to each other."""
 
     first: int
     calls: tuple[Call, ...]
-    lower: Affine | None = None  # that a norm's backward prepares; None: calls of another kind
-    upper: Affine | None = None  # that follows it, with an activation's backward between the two
+    lower: LinearBackward | None = None  # that a norm's backward prepares; None: calls of another kind
+    upper: LinearBackward | None = None  # that follows it, with an activation's backward between the two
 
     @property
     def last(self) -> int:
@@ -84,7 +84,7 @@ def _over(calls: Sequence[Call]) -> Over:
     return tuple(found)
 
 
-def made_again(group: Group) -> int | None:
+def made_again(group: CallGroup) -> int | None:
     """Which call computes the activation again that is between the linears, so that its backward may do it instead."""
     if group.upper is None or group.lower is None:
         return None
@@ -96,30 +96,30 @@ def made_again(group: Group) -> int | None:
     return None
 
 
-def _normed(calls: Sequence[Call], number: int) -> Group | None:
+def _normed(calls: Sequence[Call], number: int) -> CallGroup | None:
     """A residual and the norm of its sum."""
     pair = tuple(calls[number : number + 2])
     found = len(pair) == 2 and pair[0].title == "residual.forward" and _is_norm(pair[1], "forward")
-    return Group(number, pair) if found and pair[0]["y"] == pair[1]["x"] else None
+    return CallGroup(number, pair) if found and pair[0]["y"] == pair[1]["x"] else None
 
 
-def _gelu(calls: Sequence[Call], number: int) -> Group | None:
+def _gelu(calls: Sequence[Call], number: int) -> CallGroup | None:
     """A linear and its GELU."""
     pair = tuple(calls[number : number + 2])
     found = [call.title for call in pair] == ["linear.forward", "gelu.forward"]
-    return Group(number, pair) if found and pair[0]["y"] == pair[1]["x"] else None
+    return CallGroup(number, pair) if found and pair[0]["y"] == pair[1]["x"] else None
 
 
-def _rotated(calls: Sequence[Call], number: int) -> Group | None:
+def _rotated(calls: Sequence[Call], number: int) -> CallGroup | None:
     """RoPE of queries and of keys, by the same angles."""
     pair = tuple(calls[number : number + 2])
     if [call.title for call in pair] not in (["rope.forward"] * 2, ["rope.backward"] * 2):
         return None
     sizes = [{key: value for key, value in call.dims.items() if key != "C"} for call in pair]
-    return Group(number, pair) if sizes[0] == sizes[1] and pair[0]["cos"] == pair[1]["cos"] else None
+    return CallGroup(number, pair) if sizes[0] == sizes[1] and pair[0]["cos"] == pair[1]["cos"] else None
 
 
-def _adapted(calls: Sequence[Call], number: int) -> Group | None:
+def _adapted(calls: Sequence[Call], number: int) -> CallGroup | None:
     """A linear and what adapts all of its columns."""
     linear = calls[number]
     if linear.title != "linear.forward" or number + 1 == len(calls) or calls[number + 1].title != "linear.forward":
@@ -129,10 +129,10 @@ def _adapted(calls: Sequence[Call], number: int) -> Group | None:
         at += 1
     y, parts = linear["y"], [call["y"] for call in calls[number + 2 : at]]
     reached = sum(part.stop - part.start for part in parts if part.buffer == y.buffer)
-    return Group(number, tuple(calls[number:at])) if reached == y.stop - y.start else None
+    return CallGroup(number, tuple(calls[number:at])) if reached == y.stop - y.start else None
 
 
-def _back(calls: Sequence[Call], number: int) -> Group | None:
+def _back(calls: Sequence[Call], number: int) -> CallGroup | None:
     """A norm's backward, what is computed again, and the backward of the linear that reads the norm's dx."""
     above = calls[number]
     if not _is_norm(above, "backward") or _view(above, "dx") is None:
@@ -148,10 +148,10 @@ def _back(calls: Sequence[Call], number: int) -> Group | None:
     if upper and not _is_around_activation(calls[lower.linear], calls[between], calls[upper.linear]):
         upper = None
     end = upper.linear if upper else lower.linear
-    return Group(number, tuple(calls[number : end + 1]), lower.since(number), upper and upper.since(number))
+    return CallGroup(number, tuple(calls[number : end + 1]), lower.since(number), upper and upper.since(number))
 
 
-def _affine(calls: Sequence[Call], at: int) -> Affine | None:
+def _affine(calls: Sequence[Call], at: int) -> LinearBackward | None:
     """The one whose backward begins here."""
     first = at
     while at < len(calls) and calls[at].title == "adapt.backward":
@@ -165,7 +165,7 @@ def _affine(calls: Sequence[Call], at: int) -> Affine | None:
     if linear == len(calls) or calls[linear].title != "linear.backward":
         return None
     same = all(calls[each]["dy"].buffer == calls[linear]["dy"].buffer for each in adapts)
-    return Affine(adapts, low, linear) if same else None
+    return LinearBackward(adapts, low, linear) if same else None
 
 
 def _is_norm(call: Call, direction: str) -> bool:
@@ -202,7 +202,7 @@ FINDS: dict[str, Find] = {
 FUSIONS = tuple(_rule(name, find, _over if find is _back else None) for name, find in FINDS.items())
 
 
-def group_of(calls: Sequence[Call]) -> Group:
+def group_of(calls: Sequence[Call]) -> CallGroup:
     """What the parts of a fused call are to each other."""
     found = next(group for find in FINDS.values() if (group := find(calls, 0)) is not None)
     assert len(found.calls) == len(calls), "a group is matched by its own calls alone"

@@ -83,7 +83,7 @@ def find_rate(trainer: Trainer, progress: Progress | None = None) -> RateFound:
 class _Search:
     def __init__(self, trainer: Trainer, progress: Progress | None) -> None:
         self.trainer, self.progress = trainer, progress
-        self.start = Kept(trainer)
+        self.start = MemoryCheckpoint(trainer)
         self.short = min(SHORT, max(trainer.steps // 8, min(trainer.steps, 10)))
         self.long = max(self.short, min(LONG, trainer.steps // 2))
         self.whole = SWEEP + self.short * len(REACH) + self.long * 6  # about: what is left or added is seen as it comes
@@ -189,7 +189,7 @@ class Rising:
         return LOWEST * RISE**step
 
 
-class Kept:
+class MemoryCheckpoint:
     """A checkpoint in memory."""
 
     path = Path("memory")

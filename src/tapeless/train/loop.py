@@ -22,7 +22,7 @@ from tapeless.train.base import read_base
 from tapeless.train.believed import check_state
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import Spikes, explain_nonfinite, norms_by_layer, usual_norms
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 from tapeless.train.metrics import ENDS, Phases, dead_units, gradient_norms, update_ratios
 from tapeless.train.settings import Settings
 
@@ -131,7 +131,7 @@ class Trainer:
         self._aims = self._first_targets()  # a sample of what is predicted, the same in a resumed run
         self.first_spread = _spread(model, self._aims)
         self.phases = Phases()
-        self.recording: Recording | None = None  # whoever keeps a run gives it one
+        self.recording: StepRecording | None = None  # whoever keeps a run gives it one
         self.base: str | None = None  # the SHA-256 of what is not trained, where that is kept beside the checkpoints
         self.spikes = Spikes()
         self.norms: deque[dict[str, float]] = deque(maxlen=50)  # by layer, as they were logged
@@ -441,7 +441,7 @@ def train(trainer: Trainer, *callbacks: Callback, stopping: Callable[[], str | N
 
     trainer.ahead = trainer.model.engine.backend.traits.asynchronous
     reason: str | None = None
-    speed = Speed(trainer)
+    speed = Throughput(trainer)
     try:
         while not trainer.done and (reason is None or trainer.in_flight):
             step = trainer.batch()
@@ -474,7 +474,7 @@ def train(trainer: Trainer, *callbacks: Callback, stopping: Callable[[], str | N
         trainer.ahead = False
 
 
-class Speed:
+class Throughput:
     """Tokens per second since the last line of metrics or the last checkpoint."""
 
     def __init__(self, trainer: Trainer) -> None:

@@ -15,7 +15,7 @@ from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
 from tapeless.train.base import as_held, write_base
-from tapeless.train.history.recording import Recording
+from tapeless.train.history.recording import StepRecording
 from tapeless.train.keeping import Keeper
 from tapeless.train.loop import Callback, Finished, Trainer, train
 from tapeless.train.machine import offered, on_its_machine
@@ -145,14 +145,14 @@ def _keep_base(made: Run, model: Model, weights: Mapping[str, Array]) -> str | N
     return write_base(made.folder, as_held(base, frozen, model.preset.frozen_precision))
 
 
-def _recording(run: Run, trainer: Trainer) -> Recording | None:
+def _recording(run: Run, trainer: Trainer) -> StepRecording | None:
     settings = trainer.settings
     whole = settings.whole_steps()
     if whole and whole[-1] > trainer.steps:
         raise TapelessError(
             f"record_tensors names update {whole[-1]:,}, and this training makes {trainer.steps:,}: name earlier ones."
         )
-    return None if settings.record == 0 else Recording(run.folder, trainer.model, settings.record, whole=whole)
+    return None if settings.record == 0 else StepRecording(run.folder, trainer.model, settings.record, whole=whole)
 
 
 def resume(

@@ -39,7 +39,7 @@ GROWTH = 16  # bytes by which the head may become longer
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
 
 
-class Recording:
+class StepRecording:
     """The history of a training that goes on in this process."""
 
     def __init__(

@@ -70,7 +70,7 @@ class Snapshots:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSnapshots:
     """What a folder holds: weights by step, the oldest first."""
 
     weights: Mapping[int, dict[str, Array]]
@@ -81,7 +81,7 @@ class Kept:
         return [*self.weights]
 
 
-def read_snapshots(folder: Path) -> Kept:
+def read_snapshots(folder: Path) -> KeptSnapshots:
     """All that are kept in a run's folder."""
     paths = files_in(folder / FOLDER)
     weights, lost, read = {}, 0, 0
@@ -98,4 +98,4 @@ def read_snapshots(folder: Path) -> Kept:
             lost += 1
         else:
             weights[step] = {name: np.array(array) for name, array in stored.items()}
-    return Kept(weights, lost)
+    return KeptSnapshots(weights, lost)
