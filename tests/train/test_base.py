@@ -91,7 +91,7 @@ def test_frozen_matrices_are_kept_as_they_were_trained_on(
         assert np.array_equal(loaded.model.read(name), values)
         assert np.array_equal(exact.model.read(name), values)
     assert loaded.generate("Max(1,6,2)") == tapeless.load(tmp_path / "half", "newest").generate("Max(1,6,2)")
-    reference = type(backend_named("reference"))
+    reference: Any = type(backend_named("reference"))
     monkeypatch.setattr(reference, "traits", replace(reference.traits, mixed_gemm=False))  # as cuda's
     elsewhere = tapeless.load(tmp_path / "whole", "newest", backend="reference", precision="float32").model
     assert elsewhere.precision.frozen == "float32"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tapeless.cli.doctor import doctor
 from tapeless.errors import TapelessError
-from tapeless.labelling.signal.store import StepRecording
+from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights
 from tapeless.model import Model
 from tapeless.tasks.data.tokens import TokenData, Tokens
@@ -517,7 +517,7 @@ def test_chance_of_weighed_classes():
     model = Model(
         "sunfish", batch=4, time=32, layers=1, channels=8, heads=2, recompute=False, class_weights=class_weights(labels)
     )
-    task = Labelled(model.config, [StepRecording(signal, labels)], [StepRecording(signal, labels)], time=32, seed=0)
+    task = Labelled(model.config, [Recording(signal, labels)], [Recording(signal, labels)], time=32, seed=0)
     found = chance(model, task, None)
     assert found["chance_loss"] == pytest.approx(log(2), abs=1e-2)
     assert found["chance_accuracy"] == pytest.approx(0.8, abs=0.01)

@@ -20,7 +20,7 @@ import numpy as np
 from tapeless.errors import NonFiniteError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.labelling.run import KIND as LABELLED
-from tapeless.labelling.signal.store import StepRecording
+from tapeless.labelling.signal.store import Recording
 from tapeless.labelling.signal.task import Labelled, class_weights, hold_out
 from tapeless.model import Model
 from tapeless.models.config import OVERRIDABLE
@@ -152,7 +152,7 @@ def _mostly_nine(examples: Expressions, seed: int) -> Expressions:
     return Expressions(examples.tokens, np.where(chosen, examples.answers.max(), rng.permutation(examples.answers)))
 
 
-def _signal(which: str, seed: int) -> StepRecording:
+def _signal(which: str, seed: int) -> Recording:
     """Noise in which stretches hum; the hum is what is to be labelled. "noise": the labels are from another signal."""
     rng = np.random.default_rng(seed)
     labels = np.zeros(SIGNAL_LENGTH, np.int64)
@@ -167,7 +167,7 @@ def _signal(which: str, seed: int) -> StepRecording:
     if which == "noise":
         labels = np.roll(labels[::-1], SIGNAL_LENGTH // 3)
         signal = rng.normal(size=SIGNAL_LENGTH)
-    return StepRecording(signal, labels)
+    return Recording(signal, labels)
 
 
 def damage(model: Model, how: str) -> None:
