@@ -148,7 +148,7 @@ def _looks() -> str:
             command = [sys.executable, "-m", "tapeless", *arguments]
             narrow = os.environ | {"COLUMNS": "80"}
             done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True, env=narrow)
-    lines = [line.rstrip() for line in done.stdout.splitlines() if "compiled" not in line]
+    lines = [line.rstrip() for line in done.stdout.splitlines() if not line.startswith(("compiling", "compiled"))]
     return _block('$ tapeless attend runs/ops-102k-001 "Max(1,2,6)" --layer 1', *lines)
 
 
