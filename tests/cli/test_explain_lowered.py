@@ -2,7 +2,7 @@
 
 from tests.cli.test_commands import result_of, tapeless
 
-SMALL = ("gpt2-4x256", "--layers", "1", "--vocab", "50", "-T", "8")
+SMALL = ("gpt2-4x256", "--set", "layers=1", "--set", "vocab=50", "-T", "8")
 
 
 def test_nothing_is_zeroed_and_gradients_are_written():

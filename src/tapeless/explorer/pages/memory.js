@@ -28,7 +28,7 @@ export function render({ model, el }) {
       [each.name, each.kind, each.shape.join("×"), whole(each.bytes), whole(each.offset), each.ranges.map(([a, b]) => `${a}–${b}`).join(", ")])));
   const pictures = h("div", { className: "two", hidden: true },
     h("section", { className: "card", ariaLabel: "Arena" }, h("h2", {}, "Address (up) against call (across)"), arena,
-      h("p", { className: "soft" }, "Bytes in use during each call; the peak is marked."), live, beside),
+      h("p", { className: "soft" }, "Bytes in use during each call of the list that runs (tapeless explain --lowered); the peak is marked."), live, beside),
     panel);
   const row = (label, input) => h("label", {}, label, input);
   el.append(h("section", { className: "card", ariaLabel: "Sizes" }, h("h2", {}, "Memory of a training step, to the byte"),
