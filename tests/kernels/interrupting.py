@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tapeless
-from tapeless.kernels.cpu import dispatch
+from tapeless.kernels.cpu import dispatch, has_bfloat16
 
 PATIENCE = 600  # seconds without a round's end, after which every thread's stack is printed
 EVERY = 40  # interrupts of a round
@@ -25,7 +25,7 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"activation": "swiglu"},
     {"positions": "rotary"},
     {"channels": 24, "heads": 3},
-    {"precision": "bfloat16"},
+    {"precision": "bfloat16" if has_bfloat16() else "float32"},
     {"optimizer": "sgd"},
 ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.kernels.cpu import bind_beside
+from tapeless.kernels.cpu import bind_beside, has_bfloat16
 from tapeless.tracing.stream import branches
 from tapeless.train.history.measuring import MEASURED, added, compare, joinings
 from tapeless.train.history.record import FILE, read_record
@@ -20,7 +20,12 @@ TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
     [
         ("ops-102k", "cpu", {}),
         ("ops-102k", "reference", {"placement": "pre"}),
-        ("gpt2-4x256", "cpu", {"precision": "bfloat16", "vocab": 40, "time": 8, "recompute": True}),
+        pytest.param(
+            "gpt2-4x256",
+            "cpu",
+            {"precision": "bfloat16", "vocab": 40, "time": 8, "recompute": True},
+            marks=pytest.mark.skipif(not has_bfloat16(), reason="this processor multiplies no bfloat16"),
+        ),
     ],
 )
 def test_a_recorded_step_has_the_branches_that_a_walk_measures(tmp_path, preset, backend, fields):
