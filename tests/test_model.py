@@ -683,7 +683,33 @@ def test_a_step_that_was_made_was_not_refused():
     assert model.step(tokens, tokens, lr=1e-3).refusal == ""
 
 
-@pytest.mark.parametrize("between", ["loss", "forward_backward", "update", "trace"])
+@pytest.mark.parametrize("lean", [False, True])
+def test_half_made_gradients_are_refused(lean):
+    """Of a walk that is left before its end, or that is refused at its beginning."""
+    model = small(batch=2, time=4, lean=lean)
+    batch, other = batch_for(model), batch_for(model, seed=1)
+    model.forward_backward(*batch)
+    true = {name: gradient.copy() for name, gradient in model.grads.items()}
+    late, _ = model.walk_step(*other, lr=0.1)
+    model.forward_backward(*batch)
+    with pytest.raises(TapelessError, match="ran again in the middle of a walk over its calls"):
+        next(late)
+    assert all((model.grads[name] == true[name]).all() for name in true)
+    for begin in (model.trace, lambda *given: model.walk_step(*given, lr=0.1)[0]):
+        walk = begin(*other)
+        for _ in range(2):
+            next(walk)
+        with pytest.raises(TapelessError, match="the gradients are half made"):
+            model.update(0.1)
+    if not lean:
+        with pytest.raises(TapelessError, match="the gradients are half made"):
+            model.forward_backward(*batch, accumulate=True)
+    model.loss(*other)
+    list(model.trace(*batch))
+    assert model.update(0.1) > 0
+
+
+@pytest.mark.parametrize("between", ["loss", "forward_backward", "trace"])
 def test_a_walk_ends_where_the_model_runs_in_between(between):
     """Its memory holds other values then: gradients would be wrong without a word."""
     model = small(batch=2, time=4)
@@ -693,7 +719,6 @@ def test_a_walk_ends_where_the_model_runs_in_between(between):
     calls: dict[str, Any] = {
         "loss": lambda: model.loss(*other),
         "forward_backward": lambda: model.forward_backward(*other),
-        "update": lambda: model.update(0.0),
         "trace": lambda: list(model.trace(*other)),
     }
     walk = model.trace(*batch)

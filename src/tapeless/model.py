@@ -119,6 +119,7 @@ class Model(Shown):
         self._uses = 0  # of its memory, by whatever runs there
         self._lean = self.program.lean
         self._overwritten = False  # whether something lies where gradients that are lent would
+        self._half_made = False  # whether a walk over the calls that make gradients was left before its end
         self._in_use = RLock()
         self._initialise(seed)
 
@@ -257,6 +258,7 @@ class Model(Shown):
         has changed then.
         """
         self.prepare_update(lr, clip)
+        self._check_whole()
         if self._overwritten:
             raise TapelessError(
                 "the gradients are gone: of a lean model they lie where the loss, which was asked for since, has been "
@@ -316,18 +318,36 @@ class Model(Shown):
                 "this model is lean: its gradients lie where activations do, so those of several batches cannot be "
                 "added up; make it with lean=False."
             )
-        self._overwritten = False
+        if accumulate:
+            self._check_whole()
+        self._overwritten = self._half_made = False
         return (*([] if accumulate else ["zero"]), *GRADIENTS)
 
+    def _check_whole(self) -> None:
+        if self._half_made:
+            raise TapelessError(
+                "the gradients are half made: a walk over the calls that make them was left before its end; make them "
+                "again (forward_backward)."
+            )
+
     def _walk(self, phases: tuple[str, ...], use: int) -> Iterator[Call]:
-        last = [call for call in self.program.calls if call.phase in phases][-1]
+        self._check_walked(use)
+        calls = [call for call in self.program.calls if call.phase in phases]
+        last_gradient = [call for call in calls if call.phase in GRADIENTS][-1]
+        self._half_made = True
         for call in self.engine.walk(*phases):
+            if call is last_gradient:
+                self._overwritten = self._half_made = False
             yield call
-            if self._uses != use and call is not last:
-                raise TapelessError(
-                    "the model ran again in the middle of a walk over its calls, in the same memory: end the one "
-                    "before the other, or take two models."
-                )
+            if call is not calls[-1]:
+                self._check_walked(use)
+
+    def _check_walked(self, use: int) -> None:
+        if self._uses != use:
+            raise TapelessError(
+                "the model ran again in the middle of a walk over its calls, in the same memory: end the one "
+                "before the other, or take two models."
+            )
 
     def _ran(self, *phases: str) -> Stepped:
         self._uses += 1
