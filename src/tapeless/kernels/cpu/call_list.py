@@ -174,9 +174,11 @@ def _trampoline(module: Any, number: int, kinds: tuple[Any, ...], from_numba: bo
     called = builder.load(block, typ=WORD)
     values = [builder.load(place, typ=kind) for place, kind in zip(places[1:], kinds, strict=True)]
     if from_numba:
-        beside = [builder.alloca(POINTER) for _ in range(2)]  # for a result, and for what was raised
-        for place in beside:
-            builder.store(ir.Constant(POINTER, None), place)
+        # For a result, and for what was raised: a null in a word, since older llvmlite cannot spell a pointer to one.
+        words = [builder.alloca(WORD) for _ in range(2)]
+        for word in words:
+            builder.store(ir.Constant(WORD, 0), word)
+        beside = [builder.bitcast(word, POINTER) for word in words]
         signature = ir.FunctionType(STATUS, [POINTER, POINTER, *kinds])
         status = builder.call(builder.inttoptr(called, signature.as_pointer()), beside + values)
         fine = [builder.icmp_signed("==", status, code) for code in (RETCODE_OK, RETCODE_NONE)]
