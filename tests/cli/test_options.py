@@ -206,3 +206,9 @@ def test_the_help_of_label_train_says_it_too():
         "Periods in samples. Default: 3,4,5,10,27,81,100.",
     ):
         assert told in shown, told
+
+
+def test_text_in_the_place_of_a_preset_is_told_its_option(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("text")
+    assert "--data notes.txt, and a run is continued with --resume" in refusal("train", "notes.txt")

@@ -220,7 +220,10 @@ def read_request(name: str) -> Request:
         if name not in PRESETS:
             with suppress(OSError):  # what is too long to be a file's name is none
                 if Path(name).exists():
-                    raise TapelessError(f"{name} is neither a preset nor a .toml file; continue a run with --resume.")
+                    raise TapelessError(
+                        f"{name} is neither a preset nor a .toml file: text to learn is named with --data, as in "
+                        f"tapeless train gpt2-4x256 --data {name}, and a run is continued with --resume {name}."
+                    )
             raise unknown("preset", name, PRESETS)
         return Request(name, {}, Settings())
     return request_from(read_toml(Path(name)), name)
