@@ -79,7 +79,7 @@ def test_the_small_gemm_that_kernels_call():
     p, v = RNG.integers(-8, 9, (64, 1300)).astype(np.float32), RNG.integers(-8, 9, (1300, 48)).astype(BFLOAT16)
     out = np.empty((64, 48), np.float32)
     order = ROW_MAJOR + B_BFLOAT16
-    gemm_bfloat16.small_gemm_function().ctypes(
+    gemm_bfloat16.SMALL_GEMM.ctypes(
         order, 111, 111, 64, 48, 1300, 0.5, p.ctypes.data, 1300, v.ctypes.data, 48, 0.0, out.ctypes.data, 48
     )
     assert np.array_equal(out, 0.5 * (p @ v.astype(np.float32)))

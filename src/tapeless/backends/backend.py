@@ -78,12 +78,21 @@ def backend_named(name: str | Backend) -> Backend:
         raise unknown("backend", name, (*BACKENDS, AUTO))
     if name == AUTO:
         name = "cuda" if gpu.is_there() else "cpu"
-    found: Backend = getattr(import_module(f"tapeless.backends.{name}"), name.upper())
+    module = import_module(f"tapeless.backends.{name}")
+    if name == "cpu":
+        module.require_packages()
+    found: Backend = getattr(module, name.upper())
     return found
 
 
 def planner_named(name: str | Backend) -> Backend:
-    """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU."""
+    """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU, and the cpu backend no Numba and
+    no processor of the kind that is planned for."""
+    if name == "cpu":
+        from tapeless.backends.cpu import PLANNER
+
+        planner: Backend = PLANNER
+        return planner
     if name != "cuda":
         return backend_named(name)
     gpu.require_packages()

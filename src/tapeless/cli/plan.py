@@ -50,7 +50,12 @@ def plan(
     with console.status("looking for the largest batch") as status:
         if json:
             status.stop()
-        largest = None if there is None else spec.largest_batch(there.free, beside)
+        if there is None:
+            largest = None
+        elif spec.batch == 1 and needed > there.free:
+            largest = 0  # which took no further plan to find out
+        else:
+            largest = spec.largest_batch(there.free, beside)
     if json:
         fits = None if there is None else needed <= there.free
         memory_there = None if there is None else vars(there)

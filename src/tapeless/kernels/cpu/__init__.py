@@ -30,7 +30,6 @@ from tapeless.kernels.cpu.dispatch import (
     gemm,
     gemm_address,
     gemm_library,
-    gemm_scratch,
     gemm_version,
     mkl,
     on_one_thread,
@@ -41,6 +40,7 @@ from tapeless.kernels.cpu.dispatch import (
     threads,
     using_gemm_library,
 )
+from tapeless.kernels.cpu.sizes import block_count, gemm_scratch, part_count, worker_count
 from tapeless.kernels.cpu.uninterrupted import load
 from tapeless.kernels.native import Native
 
