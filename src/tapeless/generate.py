@@ -99,15 +99,16 @@ class Decoder:
         self.context, self.position = preset.architecture.context, 0
         self.chunk = min(CHUNK, self.context)
         backend = model.engine.backend
-        plans = [
-            make_plan(lower(program, backend.rules(model.precision)), model.precision, backend.scratch, lent=True)
-            for program in (reading(preset, self.chunk), decoding(preset))
-        ]
-        # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
-        # there is written anew each time a program runs.
-        self.plan = max(plans, key=lambda plan: plan.peak_bytes)
-        memory = backend.allocate(self.plan.peak_bytes)
-        self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
+        with model.engine.as_made():
+            plans = [
+                make_plan(lower(program, backend.rules(model.precision)), model.precision, backend.scratch, lent=True)
+                for program in (reading(preset, self.chunk), decoding(preset))
+            ]
+            # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
+            # there is written anew each time a program runs.
+            self.plan = max(plans, key=lambda plan: plan.peak_bytes)
+            memory = backend.allocate(self.plan.peak_bytes)
+            self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
 
     def read(self, tokens: list[int], known: int = 0) -> None:
         """Forget everything but the first `known` of these, which it has read before, then read the rest.

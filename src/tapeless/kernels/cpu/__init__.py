@@ -39,6 +39,7 @@ from tapeless.kernels.cpu.dispatch import (
     start_threads,
     threads,
     using_gemm_library,
+    using_threads,
 )
 from tapeless.kernels.cpu.sizes import block_count, gemm_scratch, part_count, worker_count
 from tapeless.kernels.cpu.uninterrupted import load

@@ -99,6 +99,17 @@ def using_gemm_library(name: str) -> Iterator[None]:
         set_gemm_library(before)
 
 
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Calls that are bound meanwhile run on so many threads."""
+    before = threads()
+    set_threads(count)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
 def set_gemm_library(name: str | None, lower: bool = False) -> str:
     """Choose the library for calls bound from now on. None means MKL where it is installed. `lower`: instead of an MKL
     that is not installed the built-in GEMM serves."""
