@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tapeless.kernels.cpu import gemm_bfloat16
+from tapeless.kernels.cpu import gemm_bfloat16, sizes
 from tapeless.kernels.cpu.dispatch import B_BFLOAT16, ROW_MAJOR
 from tests.kernels.gemm_shapes_bfloat16 import faults
 
@@ -30,7 +30,7 @@ def test_sizes_strides_types_transposes_and_adding(workers):
 
 
 def test_sizes_beyond_a_block():
-    deep = gemm_bfloat16.DEEP
+    deep = sizes.DEEP
     assert list(faults([(40, 33, deep + 5)] * 16, workers=2)) == []
     assert list(faults([(700, 20, 300), (20, 1500, 800), (33, 65, deep), (65, 33, deep)], workers=2)) == []
 

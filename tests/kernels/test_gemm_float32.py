@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import dispatch, gemm_float32, packing
+from tapeless.kernels.cpu import dispatch, gemm_float32, packing, sizes
 from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
 from tapeless.kernels.cpu.sizes import thread_grid
 from tests.kernels.gemm_shapes import WAYS, Guarded, faults
@@ -38,9 +38,9 @@ def test_sizes_strides_transposes_and_adding(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sizes_beyond_a_block(workers):
     shapes = [
-        (gemm_float32.BLOCK_HIGH + 5, 40, gemm_float32.BLOCK_DEPTH + 3),
-        (13, gemm_float32.BLOCK_WIDE + 33, 2 * gemm_float32.BLOCK_DEPTH + 17),
-        (3 * gemm_float32.BLOCK_HIGH, 64, 4),
+        (sizes.BLOCK_HIGH + 5, 40, sizes.BLOCK_DEPTH + 3),
+        (13, sizes.BLOCK_WIDE + 33, 2 * sizes.BLOCK_DEPTH + 17),
+        (3 * sizes.BLOCK_HIGH, 64, 4),
     ]
     for shape in shapes:
         assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []

@@ -43,7 +43,7 @@ def found(rule: str, calls: list[Call]) -> int:
     return 0 if match is None else len(match.calls)
 
 
-def other(call: Call, name: str, **columns: int) -> Call:
+def other(call: Call, name: str, **columns: Any) -> Call:
     """The call with a buffer in place of this argument that is like it and no other, or with other columns of it."""
 
     def changed(argument: Argument) -> Argument:

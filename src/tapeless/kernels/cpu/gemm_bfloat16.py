@@ -37,17 +37,19 @@ from tapeless.kernels.cpu.microkernels_bfloat16 import (
     store_rows,
     store_word,
 )
-from tapeless.kernels.cpu.microkernels_float32 import LINE, features_of, prefetch_tile, stack_floats
+from tapeless.kernels.cpu.microkernels_float32 import features_of, prefetch_tile, stack_floats
 from tapeless.kernels.cpu.numba_internals import config
 from tapeless.kernels.cpu.sizes import (
     BLOCK,
     BYTES,
     DEEP,
     DEPTH,
+    LINE,
     PACKED_A,
     PACKED_B,
     SIDE,
     at_a_time,
+    bfloat16_floats,
     panel_bytes,
     rectangle_sizes,
 )
@@ -226,7 +228,7 @@ def rectangle_of_bfloat16(plan, alpha):
         amx_end()
 
 
-def _named_by_instructions(original: FunctionType) -> FunctionType:
+def _named_by_instructions(original: Any) -> FunctionType:
     """On disk there is one for either kind of instructions: a process that may not use AMX must not be handed what
     another one that may has compiled."""
     clone = FunctionType(original.__code__, original.__globals__, original.__name__)
@@ -264,6 +266,11 @@ def rectangles_of_bfloat16(plans):
 
 
 RECTANGLES = Kernel(rectangles_of_bfloat16)
+
+
+def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
+    """Floats in which a GEMM on so many threads packs and, where k is deep, sums."""
+    return bfloat16_floats(m, n, k, workers)
 
 
 def bound(

@@ -30,7 +30,6 @@ from tapeless.kernels.cpu.gemm_plan import (
     stack_plan,
 )
 from tapeless.kernels.cpu.microkernels_float32 import (
-    LINE,
     add_vectors,
     gemm_strip,
     gemm_tile,
@@ -54,7 +53,7 @@ from tapeless.kernels.cpu.packing import (
     pack_bfloat16_b,
     prefetch_part,
 )
-from tapeless.kernels.cpu.sizes import BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE, SLACK, float32_floats, thread_grid
+from tapeless.kernels.cpu.sizes import BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE, LINE, SLACK, float32_floats, thread_grid
 from tapeless.kernels.cpu.vector import fused, inlined
 
 Array = NDArray[Any]

@@ -97,11 +97,11 @@ def size_of(function: Callable[..., Any]) -> int:
     found: set[Any] = set()
     waiting = [function]
     while waiting:
-        each = waiting.pop()
+        each: Any = waiting.pop()
         if each.__code__ not in found:
             found.add(each.__code__)
-            named = [each.__globals__.get(name) for name in each.__code__.co_names]
-            waiting += [helper.py_func for helper in named if hasattr(helper, "py_func")]
+            named = (each.__globals__.get(name) for name in each.__code__.co_names)
+            waiting += [helper for part in named if (helper := getattr(part, "py_func", None))]
     return sum(len(code.co_code) for code in found)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tapeless.kernels.cpu import worker_count
 from tapeless.kernels.native import Scratch
 from tapeless.ops.attention.scratch import THREADED_WORK, row_length
 
 
-def forward_scratch(call, precision) -> list[Scratch]:
+def forward_scratch(call: Any, precision: Any) -> list[Scratch]:
     """The scores of all queries of a head, for every thread."""
     batch, queries, held, channels = (call.dims[letter] for letter in "BTPC")
     workers = worker_count(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tapeless.kernels import pieces
 from tapeless.kernels.native import Scratch
 from tapeless.ops.adamw.scratch import edges_of
@@ -9,7 +11,7 @@ from tapeless.ops.muon.reference import each, rest_of
 from tapeless.ops.update_scratch import BLOCK
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call: Any) -> list[Scratch]:
     """Room for the largest matrix twice, for its products with itself twice, and for sums of squares: of every piece
     and matrix, and of a matrix's rows."""
     given = dict(call.scalars)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tapeless.kernels.native import Scratch
 
 
-def forward_scratch(call) -> list[Scratch]:
+def forward_scratch(call: Any) -> list[Scratch]:
     """The loss of every row."""
     return [Scratch((call.dims["R"],), "float64")]
 
