@@ -99,9 +99,11 @@ class CFunction:
         """The compiled function. If missing ones are collected, and it is one of those, None."""
         if self._calls is not None:
             self._calls._get()
-        if self._form is not None or postponed(self, ()):
-            return self._form
-        return uninterrupted(self.compiled_for)
+        return None if self._form is None and postponed(self, ()) else self.ready()
+
+    def ready(self) -> Any:
+        """The compiled function."""
+        return self._form or uninterrupted(self.compiled_for)
 
     @property
     def address(self) -> int:

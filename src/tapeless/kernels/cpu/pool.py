@@ -28,7 +28,6 @@ from tapeless.kernels.cpu.functions import CFunction
 from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import declare
 from tapeless.kernels.cpu.outline import PARALLEL_FOR
-from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.cpu.vector import inlined
 
 MAX_THREADS = 256
@@ -286,7 +285,7 @@ _openmp_range = CFunction(openmp_range, types.void(uintp))
 def register() -> Any:
     """Compile `parallel_for` and register it under the name that the machine code of kernels is linked to."""
     _register_words()
-    called = uninterrupted(_parallel_for.compiled_for)
+    called = _parallel_for.ready()
     llvm.add_symbol(PARALLEL_FOR, called.address)
     return called
 
@@ -309,7 +308,7 @@ def start(count: int) -> None:
     if not HAS_THREADS or _words[WORKERS] >= count - 1:
         return
     _register_words()
-    worker = uninterrupted(_worker_loop.compiled_for)
+    worker = _worker_loop.ready()
     system = ctypes.CDLL(None)
     with _starting:
         for number in range(int(_words[WORKERS]) + 1, min(count, MAX_THREADS)):
@@ -331,7 +330,7 @@ def use_openmp(library: ctypes.CDLL | None) -> None:
     """Run loops on this OpenMP's threads from now on, or on our own (None)."""
     if library is not None:
         _register_words()
-        _words[OMP_RANGE] = uninterrupted(_openmp_range.compiled_for).address
+        _words[OMP_RANGE] = _openmp_range.ready().address
         _words[OMP_NUMBER] = _address(library, "omp_get_thread_num")
         _words[OMP_THREADS] = _address(library, "omp_get_num_threads")
     _words[OPENMP] = 0 if library is None else _address(library, "GOMP_parallel")
