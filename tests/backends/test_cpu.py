@@ -264,7 +264,7 @@ def test_kernels_from_the_cache_give_the_bits_of_those_just_compiled(tmp_path):
         "    arrays = narrowed(call, arrays, 'float32')\n"
         "    run_call(call, arrays, backend_named('cpu'))\n"
         "    made += [arrays[argument.name] for argument in call.writes]\n"
-        "print([entry.cached for entry in compilations])\n"
+        "print([entry.cached for entry in compilations if not entry.kernel.startswith('cpu.')])\n"
         "print(hashlib.sha256(b''.join(array.tobytes() for array in made)).hexdigest())\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

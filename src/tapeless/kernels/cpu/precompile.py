@@ -27,6 +27,7 @@ from numba import types
 from tapeless.collection import paused
 from tapeless.kernels.cpu import dispatch
 from tapeless.kernels.cpu.bfloat16 import BFLOAT16
+from tapeless.kernels.cpu.cache import cache_folder
 from tapeless.kernels.cpu.compile import Kernel, progress
 from tapeless.kernels.cpu.functions import CFunction, Missing, collecting
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
@@ -70,7 +71,7 @@ def _compile(missing: list[Missing]) -> None:
     found = sorted(missing, key=lambda each: size_of(each[0].function), reverse=True)
     waiting = deque(each for each in found if _described(each) is not None)
     alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
-    others = min(dispatch.cores() - 1, len(waiting) // FEWEST) if alone and _interpreter() else 0
+    others = min(dispatch.cores() - 1, len(waiting) // FEWEST) if alone and _interpreter() and _is_kept() else 0
     helpers = [_Helper(waiting) for _ in range(others)]
     own = deque(each for each in found if _described(each) is None)
     try:
@@ -103,6 +104,15 @@ def size_of(function: Callable[..., Any]) -> int:
             named = (each.__globals__.get(name) for name in each.__code__.co_names)
             waiting += [helper for part in named if (helper := getattr(part, "py_func", None))]
     return sum(len(code.co_code) for code in found)
+
+
+def _is_kept() -> bool:
+    """Whether what another process compiles can be read here."""
+    try:
+        cache_folder()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _interpreter() -> str | None:
