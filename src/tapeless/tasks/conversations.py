@@ -19,7 +19,7 @@ from tapeless.tasks.chat.template import Message, chat_beside
 from tapeless.tasks.chat.turns import Speech
 from tapeless.tasks.data.tokenizer import load_tokenizer
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
-from tapeless.tasks.text import TEMPERATURE, TextReader, check_learns_text, told_left_out
+from tapeless.tasks.text import TEMPERATURE, TextReader, check_learns_text, told_left_out, with_vocabulary
 from tapeless.tasks.writing import Sampling, Writing
 
 ANSWER = 96  # tokens that it says in the end, at most
@@ -115,33 +115,15 @@ def speech_of(run: Path, tokenizer: str | Path | None) -> Speech:
 def open_conversations(asked: Asked) -> tuple[Conversations, Preset]:
     """Tokens of conversations as they are, or a file of conversations made into them in the run's folder."""
     check_learns_text(asked.preset)
-    made, preset = asked.folder / "data", asked.preset
+    made = asked.folder / "data"
     if not made.exists() and holds_conversations(Path(asked.data)):
         data = open_chats(Path(asked.data))
         _check_same_tokens(asked, data)
     else:
         if not made.exists():
-            learned = asked.inherited is None and asked.tokenizer == "bpe"
-            prepare_chats(
-                asked.data,
-                made,
-                tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None,
-                validation=asked.validation,
-                seed=asked.seed,
-                reading=asked.reading,
-                progress=asked.progress,
-            )
+            prepare_chats(asked.data, made, **asked.preparing())
         data = open_chats(made)
-    vocab = data.tokenizer.vocab
-    if asked.vocab is None:
-        preset = preset.override(vocab=vocab)
-    if vocab > preset.architecture.vocab:
-        raise TapelessError(
-            f"the conversations have a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave vocab out, or give at least {vocab}."
-        )
-    data.tokenizer.save(asked.folder)
+    preset = with_vocabulary(asked, data.tokenizer.vocab, data.tokenizer)
     data.chat.save(asked.folder)
     return Conversations(data, preset, asked.time, asked.seed), preset
 

@@ -128,6 +128,18 @@ class Asked:
     reading: Reading | None = None  # how text is taken out of files
     progress: Progress | None = None
 
+    def preparing(self) -> dict[str, Any]:
+        """How a text or conversations become tokens, as keywords."""
+        learned = self.inherited is None and self.tokenizer == "bpe"
+        return {
+            "tokenizer": str(self.inherited or self.tokenizer),
+            "vocab": self.vocab if learned else None,
+            "validation": self.validation,
+            "seed": self.seed,
+            "reading": self.reading,
+            "progress": self.progress,
+        }
+
 
 class Reader(Protocol):
     """How one talks with a model that has learned a task: text goes in and comes out."""

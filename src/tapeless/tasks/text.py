@@ -156,36 +156,33 @@ def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: 
 
 
 def open_text(asked: Asked) -> tuple[Text, Preset]:
-    """Tokens as they are, or a text made into tokens in the run's folder; the model's vocabulary is theirs, unless
-    another was asked for."""
+    """Tokens as they are, or a text made into tokens in the run's folder."""
     check_learns_text(asked.preset)
-    made, source, preset = asked.folder / "data", Path(asked.data), asked.preset
+    made, source = asked.folder / "data", Path(asked.data)
     if not made.exists() and holds_tokens(source):
         data = open_data(source, validation=asked.validation)
     else:
         if not made.exists():
-            learned = asked.inherited is None and asked.tokenizer == "bpe"
-            prepare(
-                asked.data,
-                made,
-                tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None,
-                validation=asked.validation,
-                seed=asked.seed,
-                reading=asked.reading,
-                progress=asked.progress,
-            )
+            prepare(asked.data, made, **asked.preparing())
         data = open_data(made)
-    if asked.vocab is None and data.tokenizer is not None:
-        preset = preset.override(vocab=data.vocab)
-    if data.vocab > preset.architecture.vocab:
-        raise TapelessError(
-            f"the data has a vocabulary of {data.vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave vocab out, or give at least {data.vocab}."
-        )
-    if data.tokenizer is not None:
-        data.tokenizer.save(asked.folder)
+    preset = with_vocabulary(asked, data.vocab, data.tokenizer)
     return Text(data, asked.time, asked.seed), preset
+
+
+def with_vocabulary(asked: Asked, vocab: int, tokenizer: Tokenizer | None) -> Preset:
+    """The model with as many tokens as its tokenizer has, unless another number was asked for. The tokenizer is kept in
+    the run's folder."""
+    preset = asked.preset
+    if asked.vocab is None and tokenizer is not None:
+        preset = preset.override(vocab=vocab)
+    if vocab > preset.architecture.vocab:
+        raise TapelessError(
+            f"the data has a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
+            f"leave vocab out, or give at least {vocab}."
+        )
+    if tokenizer is not None:
+        tokenizer.save(asked.folder)
+    return preset
 
 
 def check_learns_text(preset: Preset) -> None:

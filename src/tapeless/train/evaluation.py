@@ -265,7 +265,7 @@ def _spoken(opened: Run, data: str, reading: Reading, progress: Progress) -> tup
         return theirs.validation, f"{HELD_OUT} in {data}", []
     whole = whole_chats(data, speech, reading, progress)
     left_out = told_left_out(whole.skipped, whole.examples)
-    return whole.side, data, [f"{left_out}."] if left_out else []
+    return whole.side(), data, [f"{left_out}."] if left_out else []
 
 
 def _held_out(opened: Run, state: Any) -> _Passage:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import fsync_folder, make_folder, rename
+from tapeless.files.disk import made_whole
 from tapeless.models.config import Architecture
 from tapeless.models.parts.rotary import turning_rates
 from tapeless.ops.contract import Array
@@ -58,7 +57,7 @@ def write_gguf(
     words = read_vocabulary(tokenizer, config.vocab, chat)
     if os.path.lexists(path):
         raise TapelessError(f"{path} exists already, and is not written over: choose another name.")
-    with _whole(path) as beside:
+    with made_whole(path, folder=False) as beside:
         writer = gguf.GGUFWriter(beside, ARCHITECTURES[kind])
         _describe(gguf, writer, name, kind, config, dtype)
         _add_words(gguf, writer, words)
@@ -97,24 +96,6 @@ def _check_known(kind: str, config: Architecture) -> None:
 def _stored(gguf: Any, title: str, array: Array, dtype: str) -> Any:
     wide = array.ndim == 1 or title in ALWAYS_WIDE
     return gguf.GGMLQuantizationType["F32" if wide else STORED[dtype]]
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A place to write to, that becomes the file when all is written."""
-    beside = path.with_name(f".{path.name}.part-{os.getpid()}")
-    try:
-        make_folder(path.absolute().parent)
-        yield beside
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        rename(beside, path.absolute())
-        fsync_folder(path.absolute().parent)
-    except OSError as error:
-        raise TapelessError(f"cannot write {path}: {error.strerror}.") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def _describe(gguf: Any, writer: Any, name: str, kind: str, config: Architecture, dtype: str) -> None:

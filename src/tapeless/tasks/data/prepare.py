@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import make_folder, remove_folder, rename, write_file
+from tapeless.files.disk import made_whole, write_file
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.corpus import Corpus, check_share, cut_once, every_piece, find_documents
 from tapeless.tasks.data.documents import Document, DocumentSubset, same_texts, sizes
-from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
+from tapeless.tasks.data.meta import DTYPES, FILE, FORMAT, VERSION, Meta, Shard, Split, dtype_for, write_dataclass
 from tapeless.tasks.data.reading import Reading
-from tapeless.tasks.data.shuffle import order, random_bits
+from tapeless.tasks.data.shuffle import held_out, order, random_bits
 from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
 from tapeless.tasks.task import Progress
 
@@ -67,36 +67,12 @@ def prepare(
     check_free(out)
     corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
     try:
-        training, held_out = split_documents(corpus, validation, seed)
+        training, validating = split_documents(corpus, validation, seed)
         chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
-        return PreparedData(out, _written(out, corpus, training, held_out, chosen, seed, progress))
+        with made_whole(out) as folder:
+            return PreparedData(out, _write(folder, corpus, training, validating, chosen, seed, progress))
     finally:
         corpus.close()
-
-
-def _written(
-    out: Path,
-    corpus: Corpus,
-    training: Sequence[Document],
-    held_out: Sequence[Document],
-    tokenizer: Tokenizer,
-    seed: int,
-    progress: Progress,
-) -> Meta:
-    """All of the folder, or nothing of it."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    remove_folder(beside)  # what a killed process of the same number may have left
-    try:
-        try:
-            make_folder(beside)
-            meta = _write(beside, corpus, training, held_out, tokenizer, seed, progress)
-            rename(beside, out)
-        except BaseException:
-            remove_folder(beside)
-            raise
-    except OSError as error:
-        raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
-    return meta
 
 
 def check_free(out: Path) -> None:
@@ -109,8 +85,7 @@ def check_free(out: Path) -> None:
 def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Sequence[Document], Sequence[Document]]:
     """Documents to train on and documents held out, both in the corpus's order.
 
-    In an order drawn by the seed a document is held out while the share of bytes is not exceeded; where none is
-    small enough, the smallest is. Documents of the same text go together: what was trained on is not held out.
+    Documents of the same text go together: what was trained on is not held out.
     """
     documents = corpus.documents
     if len(documents) == 1:
@@ -124,15 +99,7 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Sequence[D
             f"{corpus.source} holds {len(documents):,} times the same text, so nothing can be held out: give more, or "
             f"one of them."
         )
-    left, seen, held_texts = share * corpus.size, np.zeros(len(weights), bool), np.zeros(len(weights), bool)
-    for text in text_of[order(random_bits(seed), len(documents))]:
-        if not seen[text] and weights[text] <= left:
-            left -= int(weights[text])
-            held_texts[text] = True
-        seen[text] = True
-    if not held_texts.any():
-        held_texts[weights.argmin()] = True
-    is_held = held_texts[text_of]
+    is_held = held_out(weights, text_of[order(random_bits(seed), len(documents))].tolist(), share)[text_of]
     return DocumentSubset(documents, np.flatnonzero(~is_held)), DocumentSubset(documents, np.flatnonzero(is_held))
 
 
@@ -156,14 +123,14 @@ def _write(
     folder: Path,
     corpus: Corpus,
     training: Sequence[Document],
-    held_out: Sequence[Document],
+    validation: Sequence[Document],
     tokenizer: Tokenizer,
     seed: int,
     progress: Progress,
 ) -> Meta:
     dtype = dtype_for(tokenizer.vocab)
     splits, done = {}, 0
-    for name, documents in (("training", training), ("validation", held_out)):
+    for name, documents in (("training", training), ("validation", validation)):
         size = int(sizes(documents).sum())
         told = partial(_report, progress, done, corpus.size)
         shards = _write_shards(folder, name, dtype, _encoded(documents, tokenizer, dtype, told))
@@ -175,7 +142,7 @@ def _write(
         splits[name] = Split(len(documents), size, tokens, shards)
         done += size
     tokenizer.save(folder)
-    write_file(folder / DOCUMENTS, _document_lines({"training": training, "validation": held_out}))
+    write_file(folder / DOCUMENTS, _document_lines({"training": training, "validation": validation}))
     meta = Meta(
         source=corpus.source,
         seed=seed,
@@ -187,7 +154,7 @@ def _write(
         examples=corpus.examples,
         **splits,
     )
-    write_meta(folder, meta)  # the last file: a folder without it is not whole
+    write_dataclass(folder / FILE, meta, FORMAT, VERSION)  # the last file: a folder without it is not whole
     return meta
 
 
