@@ -86,7 +86,8 @@ def _fields(path: Path, prefix: str, content: Mapping[str, Any], kind: Any) -> A
 
 def _field(path: Path, name: str, value: Any, kind: Any) -> Any:
     plain: Any = dict if is_dataclass(kind) else get_origin(kind) or kind
-    if type(value) is not (list if plain is tuple else plain):
+    stored: Any = list if plain is tuple else plain
+    if type(value) is not stored:
         raise damaged(path, name, value, KINDS[plain])
     if is_dataclass(kind):
         return _fields(path, f"{name}.", value, kind)
