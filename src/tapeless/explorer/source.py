@@ -335,9 +335,8 @@ class _Metrics:
     def _rows(self, first: int) -> Array:
         """(lines, CURVES), from a line on."""
         course = self.course
-        ratios = course.ratios.middle(len(course))[first:]
-        loss, lr, norm, speed = course.columns(first).T
-        return np.stack([course.steps[first:], loss, lr, norm, ratios, speed], axis=1)
+        loss, lr, norm, speed, moved = course.columns(first).T
+        return np.stack([course.steps[first:], loss, lr, norm, moved, speed], axis=1)
 
 
 def _thinned(lines: list[Line]) -> list[Line]:
