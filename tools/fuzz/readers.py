@@ -28,7 +28,7 @@ from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Preset
 from tapeless.models.presets import preset
-from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.corpus import find_documents
 from tapeless.tasks.data.meta import read_meta
 from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.reading import Reading
@@ -414,9 +414,9 @@ def _corpus(name: str, *examples: bytes) -> Callable[[Path], tuple[list[bytes], 
             path.write_bytes(data)
             corpus = find_documents(str(path), Reading(encoding="utf-16-le", drop_duplicates=True))
             try:
-                for side in split_documents(corpus, 0.2, 0):
-                    for document in side:
-                        assert sum(map(len, pieces(document))) == document.size
+                for side in split_documents(corpus, 0.2, 0).values():
+                    for number in side.tolist():
+                        assert sum(map(len, corpus.documents.pieces(number))) == corpus.documents.sizes[number]
             finally:
                 corpus.close()
 

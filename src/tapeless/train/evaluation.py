@@ -20,8 +20,7 @@ from tapeless.tasks.chat.packing import PackedRows, told_cut
 from tapeless.tasks.chat.prepare import Side, holds_conversations, open_chats, whole_chats
 from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data import meta as metadata
-from tapeless.tasks.data.corpus import find_documents, pieces
-from tapeless.tasks.data.documents import DocumentReader
+from tapeless.tasks.data.corpus import find_documents
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
@@ -321,15 +320,13 @@ def _encoded(data: str, reading: Reading, tokenizer: Tokenizer, progress: Progre
     corpus, done = find_documents(data, reading, progress=progress), 0
     parts: list[Array] = []
     lost = ""
-    with closing(corpus), DocumentReader() as reader:
-        for document in corpus.documents:
-            for piece in pieces(document, reader):
-                (ids,) = tokenizer.encode_pieces([piece])
-                parts.append(ids.astype(np.uint32))
-                lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
-                done += len(piece)
-                progress("tokenising", done, corpus.size)
-            parts.append(np.array([tokenizer.end], np.uint32))
+    with closing(corpus):
+        for piece, ends in corpus.documents.every_piece(range(len(corpus.documents))):
+            (ids,) = tokenizer.encode_pieces([piece])
+            parts += [ids.astype(np.uint32)] + [np.array([tokenizer.end], np.uint32)] * ends
+            lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
+            done += len(piece)
+            progress("tokenising", done, corpus.size)
     left_out = told_left_out(corpus.skipped, corpus.examples)
     told = [f"{left_out}."] if left_out else []
     if lost:
