@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
@@ -18,6 +16,7 @@ from tapeless.tasks.chat.prepare import ChatData, holds_conversations, open_chat
 from tapeless.tasks.chat.template import Message, chat_beside
 from tapeless.tasks.chat.turns import Speech
 from tapeless.tasks.data.tokenizer import load_tokenizer
+from tapeless.tasks.scoring import measure
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 from tapeless.tasks.text import TEMPERATURE, TextReader, check_learns_text, told_left_out, with_vocabulary
 from tapeless.tasks.writing import Sampling, Writing
@@ -37,12 +36,7 @@ class Conversations(Task):
 
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out rows every time; a mean over the assistant's tokens."""
-        total, counted = 0.0, 0
-        for inputs, targets in every_row(self.validation, model.batch, batches):
-            here = int(np.count_nonzero(targets >= 0))
-            total += model.loss(inputs, targets) * here
-            counted += here
-        return Measured(total / counted)
+        return measure(model, every_row(self.validation, model.batch, batches))
 
     def summary(self) -> str:
         about, rows = self.data.about, self.training
