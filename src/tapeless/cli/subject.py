@@ -11,6 +11,7 @@ import typer
 
 from tapeless.cli.paths import named_path
 from tapeless.errors import TapelessError
+from tapeless.models.config import TRAINED_DECAY, Optimizer
 from tapeless.models.presets import PRESETS, preset
 from tapeless.step import DEFAULT_BACKEND, StepSpec
 
@@ -62,6 +63,7 @@ def subject(
             chosen,
             batch=usual[0] if batch is None else batch,
             seq_len=min(context, usual[1] or context) if time is None else time,
+            optimizer=Optimizer(chosen.optimizer, decay=TRAINED_DECAY),  # as it is trained
             backend=backend or DEFAULT_BACKEND,
             precision=precision,
         )

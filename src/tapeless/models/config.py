@@ -317,6 +317,9 @@ def check_size(name: str, value: Any) -> None:
         raise TapelessError(f"{name} must be at most {LARGEST_SIZE:,}: nothing larger fits a machine.")
 
 
+TRAINED_DECAY = 0.1  # the weight decay of a training on text or operations, where none is named
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """How weights follow gradients. The defaults are the usual ones (and PyTorch's)."""

@@ -197,6 +197,7 @@ class Request:
     model: Mapping[str, Any]
     settings: Settings
     class_weights: tuple[float, ...] | None = None  # that its task has given it
+    given: frozenset[str] = frozenset()  # settings that were named for this training: each must have an effect
 
     def resolved(self) -> Preset:
         """Where one batch makes an update and nobody says otherwise, a new training is lean."""
@@ -209,7 +210,12 @@ class Request:
             settings = {"epochs": None, **settings}
         if "epochs" in settings and self.settings.steps is not None:
             settings = {"steps": None, **settings}
-        changed = replace(self, model={**self.model, **model}, settings=replace(self.settings, **settings))
+        changed = replace(
+            self,
+            model={**self.model, **model},
+            settings=replace(self.settings, **settings),
+            given=self.given | {name for name, value in settings.items() if value is not None},
+        )
         changed.settings.validate()
         return changed
 
@@ -258,6 +264,8 @@ def _check_keys(settings: Collection[str], model: Any, where: str) -> None:
 
 
 def request_from(document: Mapping[str, Any], where: str) -> Request:
+    if not document:
+        raise TapelessError(f'{where} is empty: name what to train, as in preset = "ops-102k".')
     settings = {key: value for key, value in document.items() if key not in BESIDES}
     _check_keys(settings, document.get("model"), where)
     name, model, loss = document.get("preset", "ops-102k"), document.get("model", {}), document.get("loss", {})
