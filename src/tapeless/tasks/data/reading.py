@@ -157,15 +157,13 @@ def json_form(text: str, path: Path) -> str:
 
 
 def _no_rows(path: Path, why: str) -> NotRowsError:
-    return NotRowsError(
-        f"{path} is no JSON with rows of text, as {why}: give such, or call it .txt to read it as it is."
-    )
+    return NotRowsError(f"{path} is no JSON with rows, as {why}: give such, or call it .txt to read it as it is.")
 
 
 def rows(stream: BinaryIO, path: Path, form: str, reading: Reading) -> Iterator[tuple[int, str]]:
     """The texts of JSON or of a table, each with the line that it begins in. One without text is empty."""
     if form in (JSON_LINES, JSON_LIST):
-        objects = json_objects(stream, path) if form == JSON_LINES else _listed_objects(stream, path)
+        objects = json_objects(stream, path) if form == JSON_LINES else listed_objects(stream, path)
         return _json_rows(objects, path, reading.field or USUAL)
     return _table_rows(stream, path, reading.column or USUAL)
 
@@ -208,7 +206,7 @@ def json_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, 
         yield number, row
 
 
-def _listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of one JSON list, each with the line that it begins in."""
     data = stream.read(LARGEST_JSON + 1)
     if len(data) > LARGEST_JSON:
@@ -217,6 +215,8 @@ def _listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[st
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise not_text(path, error, 0) from None
+    if not text.lstrip().startswith("["):
+        raise _no_rows(path, "it holds no list")
     place, line, decoder = text.index("[") + 1, 1, json.JSONDecoder()
     line += text.count("\n", 0, place)
     mark = ","
