@@ -131,7 +131,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path):
         ("b.jsonl", good + "\n[1]\n", "line 2 holds a list"),
         ("c.json", f"[{good}, 3]", "line 1 holds a number"),
         ("f.json", "7", "it holds no list"),
-        ("d.json", f"[{good},\n\n", "is not JSON: .* at line 1\\."),
+        ("d.json", f"[{good},\n\n", "line 1 is not JSON"),
         ("e.jsonl", good + "\n" + '{"a": "\udcff"}', "is not UTF-8"),
     ):
         (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -212,7 +212,7 @@ def listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str
     if len(data) > LARGEST_JSON:
         raise TapelessError(f"{path} is longer than {LARGEST_JSON:,} bytes: write it as JSON lines, a row each.")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig").rstrip()  # where it is cut off would else be a line that it does not have
     except UnicodeDecodeError as error:
         raise not_text(path, error, 0) from None
     if not text.lstrip().startswith("["):
