@@ -359,7 +359,7 @@ def manifests(right):
         "absolute": (right | {"files": files | {"/etc/passwd": files["state.json"]}}, "is not a checkpoint"),
         "entry": (right | {"files": files | {"state.json": 3}}, "is not a checkpoint"),
         "size": (right | {"files": files | {"state.json": {"size": "3", "sha256": ""}}}, "is not a checkpoint"),
-        "hash": (right | {"files": files | {"state.json": files["state.json"] | {"sha256": 1}}}, "is damaged (state"),
+        "hash": (right | {"files": files | {"state.json": files["state.json"] | {"sha256": 1}}}, "is not a checkpoint"),
     }
 
 

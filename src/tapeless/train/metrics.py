@@ -22,7 +22,7 @@ from tapeless.inputs import Packed, rows_of, unpacked
 from tapeless.model import Model, Stepped
 from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
-from tapeless.train.believed import LINES, is_line, is_number
+from tapeless.train.believed import LINES, NUMBER, is_line
 
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model
@@ -239,7 +239,7 @@ def _content(folder: Path) -> bytes:
 
 
 _decoder = json.JSONDecoder()
-_NUMBERS = {name for name, fits in LINES["step"].items() if fits is is_number}
+_NUMBERS = {name for name, shape in LINES["step"].items() if shape is NUMBER}
 _PLAIN = {float, NoneType}
 
 
