@@ -54,6 +54,10 @@ class Conversations(Task):
     def identity(self) -> dict[str, Any]:
         return {"data": self.data.about.training.sha256 + self.data.about.validation.sha256}
 
+    def keep(self, folder: Path) -> None:
+        super().keep(folder)
+        self.data.chat.save(folder)
+
     def farewell(self, ended: Ended) -> Farewell:
         speech = Speech(self.data.chat, self.data.tokenizer)
         talk = (f"{ended.command} chat {ended.spelled}", "talk with it")
@@ -118,7 +122,6 @@ def open_conversations(asked: Asked) -> tuple[Conversations, Preset]:
             prepare_chats(asked.data, made, **asked.preparing())
         data = open_chats(made)
     preset = with_vocabulary(asked, data.tokenizer.vocab, data.tokenizer)
-    data.chat.save(asked.folder)
     return Conversations(data, preset, asked.time, asked.seed), preset
 
 

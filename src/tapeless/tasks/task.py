@@ -87,6 +87,11 @@ class Task(ABC):
         """What the data must still be where a run goes on, besides what a position in them says."""
         return {}
 
+    def keep(self, folder: Path) -> None:
+        """Write into a new run's folder what its model is spoken with."""
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
     def farewell(self, ended: Ended) -> Farewell:
         return Farewell()
 

@@ -162,8 +162,7 @@ def open_text(asked: Asked) -> tuple[Text, Preset]:
 
 
 def with_vocabulary(asked: Asked, vocab: int, tokenizer: Tokenizer | None) -> Preset:
-    """The model with as many tokens as its tokenizer has, unless another number was asked for. The tokenizer is kept in
-    the run's folder."""
+    """The model with as many tokens as its tokenizer has, unless another number was asked for."""
     preset = asked.preset
     if asked.vocab is None and tokenizer is not None:
         preset = preset.override(vocab=vocab)
@@ -172,8 +171,6 @@ def with_vocabulary(asked: Asked, vocab: int, tokenizer: Tokenizer | None) -> Pr
             f"the data has a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
             f"leave vocab out, or give at least {vocab}."
         )
-    if tokenizer is not None:
-        tokenizer.save(asked.folder)
     return preset
 
 

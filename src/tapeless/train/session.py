@@ -110,6 +110,7 @@ def begin(
     asked = _asked(request, preset, kind, made, inherited, progress)
     task, preset = kind.open(asked)
     _check_read(request, kind, asked.read)
+    task.keep(made.folder)
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
     request = replace(
         request,
