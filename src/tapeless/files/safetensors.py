@@ -51,18 +51,6 @@ def write_safetensors(
     return write_file(path, _safetensors(tensors, dtype, metadata))
 
 
-def check_storable(tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse what the format cannot hold."""
-    for name, array in tensors.items():
-        if name == METADATA:
-            raise TapelessError(f"a tensor cannot be named {METADATA}: the format keeps that name for itself.")
-        if _code(array) not in (*STORED_AS, BFLOAT16):
-            raise TapelessError(
-                f"tensor {name!r} is of type {array.dtype}, which safetensors cannot hold: "
-                f"store it as float64, float32, float16, bfloat16, an integer or bool."
-            )
-
-
 def _code(array: NDArray[Any]) -> str:
     return BFLOAT16 if array.dtype.name == BFLOAT16 else array.dtype.newbyteorder("<").str
 
