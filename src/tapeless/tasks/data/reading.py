@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tapeless.errors import TapelessError
+from tapeless.files.compressed import Pieces
 from tapeless.tasks.data.documents import PIECE
 from tapeless.tasks.data.files import LARGEST_JSON
 
@@ -98,40 +99,21 @@ def marked_encoding(head: bytes) -> str | None:
 
 def as_utf8(stream: BinaryIO, path: Path, encoding: str | None) -> BinaryIO:
     """The stream as UTF-8 without a mark. None: it is UTF-8 already, if it is text."""
-    if encoding is not None:
-        return BufferedReader(_Transcoded(stream, path, encoding))
-    return stream
+    return stream if encoding is None else BufferedReader(Pieces(_transcoded(stream, path, encoding)))
 
 
-class _Transcoded(RawIOBase):
-    def __init__(self, stream: BinaryIO, path: Path, encoding: str) -> None:
-        self._stream, self._path, self._encoding = stream, path, encoding
-        self._decoder = codecs.getincrementaldecoder(encoding)("strict")
-        self._ready, self._place, self._ended = memoryview(b""), 0, False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and not self._ended:
-            block = self._stream.read(PIECE)
-            self._ended = not block
-            self._ready = memoryview(self._decoded(block))
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _decoded(self, block: bytes) -> bytes:
-        held = len(self._decoder.getstate()[0])
+def _transcoded(stream: BinaryIO, path: Path, encoding: str) -> Iterator[bytes]:
+    decoder, place, block = codecs.getincrementaldecoder(encoding)("strict"), 0, b"."
+    while block:
+        block = stream.read(PIECE)
+        held = len(decoder.getstate()[0])
         try:
-            made = self._decoder.decode(block, final=not block).encode("utf-8")
+            yield decoder.decode(block, final=not block).encode("utf-8")
         except UnicodeEncodeError:  # half a surrogate pair, which some decoders let pass
-            raise NotUtf8Error(f"{self._path} is no {self._encoding}: it holds half a character.") from None
+            raise NotUtf8Error(f"{path} is no {encoding}: it holds half a character.") from None
         except UnicodeDecodeError as error:
-            raise not_text(self._path, error, self._place - held, self._encoding) from None
-        self._place += len(block)
-        return made
+            raise not_text(path, error, place - held, encoding) from None
+        place += len(block)
 
 
 def not_text(path: Path, error: UnicodeDecodeError, place: int, encoding: str = "UTF-8") -> NotUtf8Error:
