@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-from typing import Any, NoReturn
 
 
 def main() -> None:
     from tapeless.cli import output
 
     output.install()
-    signal.signal(signal.SIGTERM, _terminated)
     try:
         status = _status()
-    except KeyboardInterrupt:  # while it was still loading
+    except KeyboardInterrupt:
         output.say("stopped.")
         status = 130
     sys.exit(output.closing_status() or status)
-
-
-def _terminated(number: int, frame: Any) -> NoReturn:
-    """What a command began is cleaned up on the way out; a training has a handler of its own, which saves."""
-    from tapeless.cli.output import say
-
-    say("stopped by SIGTERM.")
-    raise SystemExit(143)
 
 
 def _status() -> int:
@@ -51,9 +40,6 @@ def _status() -> int:
     except TapelessError as error:
         say(f"error: {error}")
         return 2
-    except KeyboardInterrupt:
-        say("stopped.")
-        return 130
     except OutputError:
         return 1
     except Exception as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.markup import escape
@@ -28,7 +28,7 @@ from tapeless.cli.common import (
 from tapeless.cli.display import Display
 from tapeless.cli.fields import with_settings
 from tapeless.cli.find_lr import print_found, refuse_beside
-from tapeless.cli.output import go_on_unread
+from tapeless.cli.output import go_on_unread, say
 from tapeless.cli.paths import quoted
 from tapeless.errors import TapelessError
 from tapeless.files.disk import retried
@@ -166,8 +166,24 @@ def announce(session: Session, told: str) -> None:
         console.print(f"[yellow]{escape(message)}[/]")
 
 
+def _terminated(number: int, frame: Any) -> NoReturn:
+    """What was begun is removed on the way out."""
+    say("stopped by SIGTERM.")
+    raise SystemExit(SIGNALS[signal.SIGTERM])
+
+
 @contextmanager
 def preparing_shown(quiet: bool) -> Iterator[Any]:
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with _progress(quiet) as report:
+            yield report
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

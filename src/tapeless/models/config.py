@@ -14,6 +14,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.ops.contract import Scalar
 
 LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
+TRAINED_DECAY = 0.1  # the weight decay of a training on text or operations, where none is named
 CHOICES = {
     "placement": ("pre", "post"),
     "activation": ("gelu", "relu", "tanh", "swiglu"),
@@ -315,9 +316,6 @@ def check_size(name: str, value: Any) -> None:
         raise TapelessError(f"{name} must be a whole number of at least 1, not {value!r}.")
     if int(value) > LARGEST_SIZE:
         raise TapelessError(f"{name} must be at most {LARGEST_SIZE:,}: nothing larger fits a machine.")
-
-
-TRAINED_DECAY = 0.1  # the weight decay of a training on text or operations, where none is named
 
 
 @dataclass(frozen=True)
