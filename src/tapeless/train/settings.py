@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ MOST_EPOCHS = 1_000_000
 TRAINED_IN = ("float32", "float64", "bfloat16")
 HIGHEST_LR = 1e6
 MOST_STEPS = 64  # whose tensors are kept
+
+
+SIZES = ("batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches")
+SIZES += ("log_every", "save_every", "keep")
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "record": (lambda value: value >= 0, "a number of updates, or 0 for no record"),
+    "epochs": (lambda value: 0 < value <= MOST_EPOCHS, f"above 0 and at most {MOST_EPOCHS:,}"),
+    "validation": (lambda value: 0 < value < 1, "a share between 0 and 1"),
+    "clip": (lambda value: 0 <= value < inf, "above 0, or 0 for no clipping"),
+    # A higher rate only destroys the weights.
+    "lr": (lambda value: 0 < value <= HIGHEST_LR, f"a finite number above 0 and at most {HIGHEST_LR:,.0f}"),
+}
 
 
 def option(default: Any, panel: str, text: str) -> Any:
@@ -99,32 +112,17 @@ class Settings:
         check_seed(self.seed)
         if self.steps is not None and self.epochs is not None:
             raise TapelessError(f"steps={self.steps} and epochs={self.epochs:g} were both given: choose one.")
-        for name in ("batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches"):
-            if getattr(self, name) is not None:
-                check_size(name, getattr(self, name))
-        for name in ("log_every", "save_every", "keep"):
+        for name in SIZES:
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
         if self.precision is not None and self.precision not in TRAINED_IN:
             raise unknown("precision", self.precision, TRAINED_IN)
-        if self.record is not None and self.record < 0:
-            raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
-        if self.record_tensors is not None:
-            self.whole_steps()
-            if self.record == 0:
-                raise TapelessError("record_tensors would have no effect, as record=0 keeps no record: leave one out.")
-        if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
-            raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
-        if not 0 < self.validation < 1:
-            raise TapelessError(f"validation must be a share between 0 and 1, not {self.validation!r}.")
-        if self.clip is not None and not 0 <= self.clip < float("inf"):
-            raise TapelessError(f"clip must be above 0, or 0 for no clipping, not {self.clip!r}.")
-        if self.lr is not None and not 0 < self.lr < float("inf"):
-            raise TapelessError(f"lr must be a finite number above 0, not {self.lr!r}.")
-        if self.lr is not None and self.lr > HIGHEST_LR:
-            raise TapelessError(
-                f"lr must be at most {HIGHEST_LR:,.0f}, not {self.lr!r}: what is higher only destroys the weights."
-            )
+        for name, (fits, wanted) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not fits(value):
+                raise TapelessError(f"{name} must be {wanted}, not {value!r}.")
+        if self.whole_steps() and self.record == 0:
+            raise TapelessError("record_tensors would have no effect, as record=0 keeps no record: leave one out.")
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
     def whole_steps(self) -> tuple[int, ...]:
