@@ -44,6 +44,12 @@ def test_what_acts_is_taken(tmp_path):
     start(asked, tmp_path / "run").run.release()
 
 
+def test_operations_may_be_named(tmp_path):
+    model = {"layers": 1, "channels": 8, "heads": 2, "hidden": 8}
+    settings = {"data": "operations", "seed": 3, "backend": "reference", "beta1": 0.8, "decay": 0.2, "steps": 1}
+    start(read_request("ops-102k").override(model, settings), tmp_path / "run").run.release()
+
+
 def test_tokens_are_not_tokenized_again(tmp_path):
     (tmp_path / "some.bin").write_bytes(bytes(range(1, 21)) * 20)
     asked = read_request("gpt2-4x256").override({}, {"data": str(tmp_path / "some.bin"), "tokenizer": "bpe"})

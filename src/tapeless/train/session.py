@@ -293,9 +293,10 @@ def _asked(
 
 
 def _check_read(request: Request, kind: TaskKind, read: Collection[str]) -> None:
-    """Refuse a setting about data that the task has not looked at."""
-    known = {each.name for each in fields(Asked)} | {each.name for each in fields(Reading)}
-    looked_at = {*read, *(each.name for each in fields(Reading) if "reading" in read)}
+    """Refuse a setting about data that the task has not looked at. What the data are, has chosen the task."""
+    about_reading = {each.name for each in fields(Reading)}
+    known = {each.name for each in fields(Asked)} | about_reading
+    looked_at = {"data", *read, *(about_reading if "reading" in read else ())}
     for name in sorted(request.given & (known - looked_at)):
         raise TapelessError(f"{name} has no effect on {kind.name} as given here: leave it out.")
 
