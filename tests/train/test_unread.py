@@ -9,7 +9,7 @@ import pytest
 from tapeless import TapelessError
 from tapeless.cli.subject import subject
 from tapeless.train.resolve import resolve
-from tapeless.train.session import start
+from tapeless.train.session import resume, start
 from tapeless.train.settings import read_request
 from tests.screens import refusal
 
@@ -47,7 +47,10 @@ def test_what_acts_is_taken(tmp_path):
 def test_operations_may_be_named(tmp_path):
     model = {"layers": 1, "channels": 8, "heads": 2, "hidden": 8}
     settings = {"data": "operations", "seed": 3, "backend": "reference", "beta1": 0.8, "decay": 0.2, "steps": 1}
-    start(read_request("ops-102k").override(model, settings), tmp_path / "run").run.release()
+    session = start(read_request("ops-102k").override(model, settings), tmp_path / "run")
+    session.train(stopping=lambda: "enough")
+    with pytest.raises(TapelessError, match="momentum has no effect with adamw"):
+        resume(tmp_path / "run", {}, {"momentum": 0.5, "steps": 9})
 
 
 def test_tokens_are_not_tokenized_again(tmp_path):

@@ -207,6 +207,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     if found is not None:
         _check_same(found, folder, identity(request, preset, task))
     trainer = Trainer(make_model(request, preset, kind), task, request.settings)
+    _check_acts(request, trainer.model)
     if found is not None:
         trainer.restore(found)
     else:
