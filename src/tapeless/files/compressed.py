@@ -97,7 +97,8 @@ def _zstd(path: Path, packed: BinaryIO) -> Iterator[bytes]:
         raise TapelessError(
             f"{path} is compressed with zstd, and that needs a package: pip install 'tapeless[zstd]'."
         ) from None
-    frame, rest = None, b""
+    frame: Any = None
+    rest = b""
     while block := rest or packed.read(ZSTD_AT_ONCE):
         frame, rest = frame or zstandard.ZstdDecompressor().decompressobj(), b""
         try:

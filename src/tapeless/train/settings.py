@@ -29,8 +29,8 @@ HIGHEST_LR = 1e6
 MOST_STEPS = 64  # whose tensors are kept
 
 
-SIZES = ("batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches")
-SIZES += ("log_every", "save_every", "keep")
+SIZES = ["batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches"]
+SIZES += ["log_every", "save_every", "keep"]
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "record": (lambda value: value >= 0, "a number of updates, or 0 for no record"),
     "epochs": (lambda value: 0 < value <= MOST_EPOCHS, f"above 0 and at most {MOST_EPOCHS:,}"),
