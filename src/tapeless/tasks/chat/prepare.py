@@ -22,10 +22,10 @@ from tapeless.tasks.chat.turns import SpecialError, Speech, Turns
 from tapeless.tasks.data.corpus import check_share
 from tapeless.tasks.data.files import user_path
 from tapeless.tasks.data.meta import damaged, read_dataclass, write_dataclass
-from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, check_free
+from tapeless.tasks.data.prepare import check_free, learned_size
 from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.shuffle import held_out, order, random_bits
-from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from tapeless.tasks.task import Progress
 
 FILE = "conversations.json"
@@ -86,17 +86,12 @@ def holds_conversations(folder: Path) -> bool:
 def chosen_speech(source: str, tokenizer: str, vocab: int | None, encoding: str | None) -> Speech:
     """By what conversations are read: `bytes`, `bpe` (learned from their words), or a tokenizer.json with what lies
     beside it."""
-    if tokenizer != "bpe":
-        if vocab is not None:
-            raise TapelessError(
-                f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe."
-            )
+    size = learned_size(tokenizer, vocab)
+    if size is None:
         given = load_tokenizer(tokenizer)
         return Speech(chat_beside(tokenizer, given), given)
-    vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
-    check_bpe_vocab(vocab)
     words = (str(said["content"]) for each in read_conversations(source, encoding) for said in each.messages)
-    learned = train_bpe(words, vocab)
+    learned = train_bpe(words, size)
     return Speech(chat_beside("bpe", learned), learned)
 
 

@@ -58,21 +58,27 @@ def prepare(
     progress = progress or (lambda stage, done, total: None)
     check_seed(seed)
     check_share(validation)
+    size = learned_size(tokenizer, vocab)
+    given = load_tokenizer(tokenizer) if size is None else None
+    check_free(out)
+    corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
+    try:
+        sides = split_documents(corpus, validation, seed)
+        chosen = given or _learned(corpus.documents, sides["training"], size or DEFAULT_BPE_VOCAB, progress)
+        with made_whole(out) as folder:
+            return PreparedData(out, _write(folder, corpus, sides, chosen, seed, progress))
+    finally:
+        corpus.close()
+
+
+def learned_size(tokenizer: str, vocab: int | None) -> int | None:
+    """How large a vocabulary is that is to be learned; None if one is given."""
     if tokenizer == "bpe":
         vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
         check_bpe_vocab(vocab)
     elif vocab is not None:
         raise TapelessError(f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe.")
-    given = None if tokenizer == "bpe" else load_tokenizer(tokenizer)
-    check_free(out)
-    corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
-    try:
-        sides = split_documents(corpus, validation, seed)
-        chosen = given or _learned(corpus.documents, sides["training"], vocab or DEFAULT_BPE_VOCAB, progress)
-        with made_whole(out) as folder:
-            return PreparedData(out, _write(folder, corpus, sides, chosen, seed, progress))
-    finally:
-        corpus.close()
+    return vocab
 
 
 def check_free(out: Path) -> None:
