@@ -86,6 +86,8 @@ def test_the_sound_state_is_taken(run):
         ("data", {"epoch": 0, "position": 10**9}),
         ("data", {"epoch": "0", "position": 0}),
         ("data", {"epoch": 0, "position": True}),
+        ("base", "\udc00\ud800"),
+        ("base", 7),
         ("spikes", {}),
         ("spikes", {"recent": [1, "x"], "start": None, "calm": 1}),
         ("spikes", 3),

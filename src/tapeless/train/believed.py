@@ -5,6 +5,7 @@ Both come with no more than the word of a file. A checksum says that it is what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from types import NoneType
@@ -22,6 +23,11 @@ def _finite(value: Any) -> bool:
     return _count(value) or (type(value) is float and isfinite(value))
 
 
+def is_digest(value: Any) -> bool:
+    """Whether it is a SHA-256, and so can be printed."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
 NUMBER = (NoneType, int, float)  # JSON knows no NaN, so null stands for it; that it is finite is for the reader to ask
 STATE = {
     "step": _count,
@@ -33,7 +39,7 @@ STATE = {
     "updates": _count,
     "draws": _count,
     "first_spread": (NoneType, _finite),
-    "base": (NoneType, str),
+    "base": (NoneType, is_digest),
     "spikes": {"recent": [_finite], "start": (NoneType, _finite), "calm": _count},
     "norms": [{...: _finite}],
 }
