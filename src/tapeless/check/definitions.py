@@ -9,8 +9,10 @@ outputs; of an op that writes into part of something, the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import product
 from math import cos, exp, fsum, isinf, isnan, log, pi, prod, sin, sqrt, tanh
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -245,139 +247,79 @@ def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
     return {"scale": np.array([scale]), "finite": np.array([0 if bad else 1])}
 
 
-def _update(
-    moments: Outputs,
-    weights: Array,
-    master: Array | None,
-    change: Array,
-    step: Array,
-    finite: Array,
-    sections: tuple[int, ...],
-) -> Outputs:
+def _by_name(define: Callable[[Any], Outputs]) -> Callable[..., Outputs]:
+    """A definition that finds its many arguments under their names, and None under that of a master copy which is not
+    given."""
+    return wraps(define)(lambda **given: define(SimpleNamespace(**{"master": None} | given)))
+
+
+def _update(a: Any, change: Array, **moments: Array) -> Outputs:
     """What an update leaves, by what it takes away; where it must not be made, all as it was. A master copy steps in
     place of the weights, which become the same."""
-    full = weights if master is None else master
-    stepped = _each(full.shape, lambda n: full[n] - change[n]) if finite[0] else None
-    moved = _lengths(change, sections) if finite[0] else np.zeros(len(sections))
-    counted = np.array([step[0] + 1 if finite[0] else step[0]])
-    lengths = {"moved": moved, "norms": _lengths(full, sections)}
-    copies = {"weights": weights if stepped is None else stepped}
-    if master is not None:
-        copies["master"] = master if stepped is None else stepped
-    return {**copies, "step": counted, **lengths, **(moments if finite[0] else {})}
+    made, full = bool(a.finite[0]), _full(a)
+    stepped = _each(full.shape, lambda n: full[n] - change[n]) if made else None
+    moved = _lengths(change, a.sections) if made else np.zeros(len(a.sections))
+    copies = {"weights": a.weights if stepped is None else stepped}
+    if a.master is not None:
+        copies["master"] = a.master if stepped is None else stepped
+    kept = {name: after if made else getattr(a, name) for name, after in moments.items()}
+    return copies | kept | {"step": a.step + made, "moved": moved, "norms": _lengths(full, a.sections)}
 
 
-def sgd(
-    weights: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
-    return _update({}, weights, master, change, step, finite, sections)
+def _full(a: Any) -> Any:
+    """The weights in the type in which they step."""
+    return a.weights if a.master is None else a.master
 
 
-def momentum(
-    weights: Array,
-    m: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    momentum: float,
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
-    change = _each(m.shape, lambda n: lr[0] * summed[n])
-    return {"m": m} | _update({"m": summed}, weights, master, change, step, finite, sections)
+@_by_name
+def sgd(a: Any) -> Outputs:
+    return _update(a, _each(a.weights.shape, lambda n: a.lr[0] * a.scale[0] * a.gradients[n]))
 
 
-def adamw(
-    weights: Array,
-    m: Array,
-    v: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    t, full = int(step[0]) + 1, weights if master is None else master
-    first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
-    second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
+@_by_name
+def momentum(a: Any) -> Outputs:
+    summed = _each(a.m.shape, lambda n: a.momentum * a.m[n] + a.scale[0] * a.gradients[n])
+    return _update(a, _each(a.m.shape, lambda n: a.lr[0] * summed[n]), m=summed)
+
+
+@_by_name
+def adamw(a: Any) -> Outputs:
+    t, full = int(a.step[0]) + 1, _full(a)
+    first = _each(a.m.shape, lambda n: a.beta1 * a.m[n] + (1 - a.beta1) * a.scale[0] * a.gradients[n])
+    second = _each(a.v.shape, lambda n: a.beta2 * a.v[n] + (1 - a.beta2) * (a.scale[0] * a.gradients[n]) ** 2)
 
     def change(n: int) -> float:
-        lost = lr[0] * decay * full[n] if any(start <= n < stop for start, stop in decayed) else 0.0
-        mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
-        return float(lost + lr[0] * mean / (sqrt(size) + eps))
+        lost = a.lr[0] * a.decay * full[n] if any(start <= n < stop for start, stop in a.decayed) else 0.0
+        mean, size = first[n] / (1 - a.beta1**t), second[n] / (1 - a.beta2**t)
+        return float(lost + a.lr[0] * mean / (sqrt(size) + a.eps))
 
-    made = _update({"m": first, "v": second}, weights, master, _each(m.shape, change), step, finite, sections)
-    return {"m": m, "v": v} | made
+    return _update(a, _each(a.m.shape, change), m=first, v=second)
 
 
-def muon(
-    weights: Array,
-    m: Array,
-    v: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    momentum: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    matrices: tuple[tuple[int, int, tuple[int, ...]], ...],
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    t, full = int(step[0]) + 1, weights if master is None else master
-    first, second, change = m.copy(), v.copy(), np.zeros(len(m))
-    if not finite[0]:
-        return {"m": m, "v": v} | _update({}, weights, master, change, step, finite, sections)
-    others = set(range(len(m)))
-    for start, rows, widths in matrices:
+@_by_name
+def muon(a: Any) -> Outputs:
+    t, lr, full = int(a.step[0]) + 1, a.lr[0], _full(a)
+    first, second, change = a.m.copy(), a.v.copy(), np.zeros(len(a.m))
+    gradients = a.scale[0] * a.gradients
+    others = set(range(len(a.m))) if a.finite[0] else set[int]()
+    for start, rows, widths in a.matrices if a.finite[0] else ():
         for column, width in ((sum(widths[:n]), width) for n, width in enumerate(widths)):
             places = [[start + r * sum(widths) + column + c for c in range(width)] for r in range(rows)]
-            others -= {n for row in places for n in row}
             for n in (n for row in places for n in row):
-                first[n] = momentum * m[n] + (1 - momentum) * scale[0] * gradients[n]
-            ahead = [[momentum * first[n] + (1 - momentum) * scale[0] * gradients[n] for n in row] for row in places]
+                others.discard(n)
+                first[n] = a.momentum * a.m[n] + (1 - a.momentum) * gradients[n]
+            ahead = [[a.momentum * first[n] + (1 - a.momentum) * gradients[n] for n in row] for row in places]
             nearly = nearly_orthogonal(np.array(ahead))
             for r, row in enumerate(places):
                 for c, n in enumerate(row):
-                    change[n] = lr[0] * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
+                    change[n] = lr * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
     for at, n in enumerate(sorted(others)):
-        g = scale[0] * gradients[n]
-        first[n], second[at] = beta1 * m[n] + (1 - beta1) * g, beta2 * second[at] + (1 - beta2) * g**2
-        change[n] = lr[0] * first[n] / (1 - beta1**t) / (sqrt(second[at] / (1 - beta2**t)) + eps)
-    for n in (n for start, stop in decayed for n in range(start, stop)):
-        change[n] += lr[0] * decay * full[n]
-    return _update({"m": first, "v": second}, weights, master, change, step, finite, sections)
+        g = gradients[n]
+        first[n], second[at] = a.beta1 * a.m[n] + (1 - a.beta1) * g, a.beta2 * a.v[at] + (1 - a.beta2) * g**2
+        change[n] = lr * first[n] / (1 - a.beta1**t) / (sqrt(second[at] / (1 - a.beta2**t)) + a.eps)
+    for n in (n for start, stop in a.decayed for n in range(start, stop)):
+        change[n] += lr * a.decay * full[n]
+    return _update(a, change, m=first, v=second)
 
 
 def nearly_orthogonal(x: Array) -> Array:
