@@ -23,14 +23,14 @@ def report(verdicts: Sequence[Verdict], judged: Sequence[Judged]) -> str:
     lines = ["| rule | caught | missed | of these outside what it looks at |", "|---|---|---|---|"]
     caught = sum(verdict.caught for verdict in verdicts)
     named = sum(verdict.named for verdict in verdicts)
-    lines.append(f"| `tapeless check` | **{caught}** | {len(verdicts) - caught} | 0 |")
+    lines.append(f"| our checkers | **{caught}** | {len(verdicts) - caught} | 0 |")
     for rule in RULES:
         refused = sum(each.refused[rule] for each in judged)
         outside = sum(_mark(each, rule) in (OUTSIDE, UNABLE) for each in judged)
         lines.append(f"| {rule} | {refused} | {len(judged) - refused} | {outside} |")
     lines += [
         "",
-        f"{len(verdicts)} bugs; the first finding of `tapeless check` names what has the bug for {named} of them.",
+        f"{len(verdicts)} bugs; our first finding names what has the bug for {named} of them.",
         f"{CAUGHT} caught, {MISSED} accepted, {OUTSIDE} nothing changes in what the rule looks at, {UNABLE} the rule "
         "needs float64, which the kernel does not have.",
         "",

@@ -146,4 +146,4 @@ def test_the_table_in_the_docs_is_of_this_catalogue():
     for each in BUGS:
         assert f"| `{each.name}` | {each.where} |" in table
         assert f"| `{each.name}` | {each.what} |" in table
-    assert table.count("\n| `") == 2 * len(BUGS) + 1  # and a row for `tapeless check`
+    assert table.count("\n| `") == 2 * len(BUGS)

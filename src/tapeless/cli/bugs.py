@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import typer
 from rich.table import Table
 
-from tapeless.check.everything import Verdict, run_catalogue
+from tapeless.check.everything import Checker, Verdict, check_ops, run_catalogue
 from tapeless.check.planted import PLANTED, Bug
 from tapeless.cli.common import console, print_json
 from tapeless.cli.progress import one_by_one
 
 
-def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED) -> list[Verdict]:
-    verdicts = list(run_catalogue(one_by_one(bugs, lambda bug: bug.name, quiet=json)))
+def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED, check: Checker = check_ops) -> list[Verdict]:
+    verdicts = list(run_catalogue(one_by_one(bugs, lambda bug: bug.name, quiet=json), check))
     missed = [verdict for verdict in verdicts if not verdict.caught]
     caught, named = len(verdicts) - len(missed), sum(verdict.named for verdict in verdicts)
     if json:
