@@ -194,38 +194,26 @@ def head_backward(p: Builder, n: Net, x: Buffer, state: Buffer) -> Buffer:
 
 def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
     with p.section("head"):
-        if n.config.loss == "cross_entropy":
-            p.classifier.forward(
-                loss=write(n.loss),
-                logits=write(n.logits),
-                x=state,
-                weight=n.head,
-                targets=n.targets,
-                count=n.count,
-                class_weights=n.class_weights,
-            )
-        else:
-            p.squared_error.forward(loss=write(n.loss), x=state, table=n.tokens, targets=n.targets, count=n.count)
+        p.op(_LOSSES[n.config.loss]).forward(loss=write(n.loss), **_judged(n, state))
 
 
 def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
         dx = write(dstate) if p.active(state) else None
-        p.classifier.backward(
-            loss=write(n.loss),
-            dx=dx,
-            dweight=add(n.dhead),
-            logits=write(n.logits),
-            x=state,
-            weight=n.head,
-            targets=n.targets,
-            count=n.count,
-            class_weights=n.class_weights,
-        )
+        p.classifier.backward(loss=write(n.loss), dx=dx, dweight=add(n.dhead), **_judged(n, state))
     else:
-        p.squared_error.backward(
-            loss=write(n.loss), dx=write(dstate), x=state, table=n.tokens, targets=n.targets, count=n.count
-        )
+        p.squared_error.backward(loss=write(n.loss), dx=write(dstate), **_judged(n, state))
+
+
+_LOSSES = {"cross_entropy": "classifier", "squared_error": "squared_error"}
+
+
+def _judged(n: Net, state: Buffer) -> dict[str, Any]:
+    """What a loss reads, forward and backward; the logits are scratch of both."""
+    read: dict[str, Any] = {"x": state, "targets": n.targets, "count": n.count}
+    if n.config.loss == "squared_error":
+        return read | {"table": n.tokens}
+    return read | {"logits": write(n.logits), "weight": n.head, "class_weights": n.class_weights}
 
 
 def training(
