@@ -39,25 +39,9 @@ def _dot(a: Array, b: Array) -> float:
     return fsum(x * y for x, y in zip(a, b, strict=True))
 
 
-def embedding(tokens: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(tokens), weight.shape[1]), lambda r, c: weight[int(tokens[r]), c])}
-
-
-def positions(table: Array, y: Shape) -> Outputs:
-    return {"y": _each(y, lambda b, t, c: table[t, c])}
-
-
-def positions_at(table: Array, position: Array, y: Shape) -> Outputs:
-    return {"y": _each(y, lambda b, t, c: table[int(position[0]) + t, c])}
-
-
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Outputs:
     shift = np.zeros(weight.shape[1]) if bias is None else bias
     return {"y": _each((len(x), weight.shape[1]), lambda r, f: _dot(x[r], weight[:, f]) + shift[f])}
-
-
-def adapt(low: Array, weight: Array, scale: float) -> Outputs:
-    return {"y": _each((len(low), weight.shape[1]), lambda r, f: scale * _dot(low[r], weight[:, f]))}
 
 
 def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Outputs:
@@ -81,14 +65,6 @@ def rmsnorm(x: Array, weight: Array, rstd: Shape, eps: float) -> Outputs:
     return {
         "y": _each((rows, heads * width), lambda r, c: x[r, c] * scales[r, c // width] * weight[c % width]),
         "rstd": scales,
-    }
-
-
-def angles(places: Array, rates: Array) -> Outputs:
-    shape = (*places.shape, len(rates))
-    return {
-        "cos": _each(shape, lambda b, t, a: cos(int(places[b, t]) * rates[a])),
-        "sin": _each(shape, lambda b, t, a: sin(int(places[b, t]) * rates[a])),
     }
 
 
@@ -145,32 +121,12 @@ def cached_attention(q: Array, keys: Array, values: Array, position: Array, wind
     return {"y": y}
 
 
-def gelu(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: gelu_of(float(x[r, f])))}
-
-
 def gelu_of(x: float) -> float:
     return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
 
 
-def relu(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: x[r, f] if x[r, f] > 0 else 0.0)}
-
-
-def tanh_(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))}
-
-
-def swiglu(gate: Array, up: Array) -> Outputs:
-    return {"y": _each(gate.shape, lambda r, f: up[r, f] * swish_of(float(gate[r, f])))}
-
-
 def swish_of(x: float) -> float:
     return x / (1 + exp(-x))
-
-
-def residual(x: Array, branch: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])}
 
 
 def random_word(index: int, seed: int, draws: int, site: int) -> int:
@@ -189,20 +145,6 @@ def drop(x: float, index: int, seed: int, draws: int, rate: float, site: int) ->
     return x / (1 - rate) if random_word(index, seed, draws, site) / 2**32 >= rate else 0.0
 
 
-def dropout(x: Array, seed: Array, draws: Array, rate: float, site: int) -> Outputs:
-    counters = int(seed[0]), int(draws[0]), rate, site
-    return {"y": _each(x.shape, lambda r, c: drop(float(x[r, c]), r * x.shape[1] + c, *counters))}
-
-
-def count_draws(draws: Array) -> Outputs:
-    return {"draws": np.array([int(draws[0]) + 1])}
-
-
-def last_position(x: Array) -> Outputs:
-    batch, time, channels = x.shape
-    return {"y": _each((batch, 1, channels), lambda b, t, c: x[b, time - 1, c])}
-
-
 def classifier(
     x: Array, weight: Array, targets: Array, count: Array, logits: Shape, class_weights: Array | None = None
 ) -> Outputs:
@@ -218,18 +160,6 @@ def classifier(
 def squared_error(x: Array, table: Array, targets: Array, count: Array) -> Outputs:
     errors = [(row - table[target]) ** 2 for row, target in zip(x, targets, strict=True) if target >= 0]
     return {"loss": np.array([fsum(np.ravel(errors)) / (count[0] * x.shape[1])])}
-
-
-def unembed(x: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(x), len(weight)), lambda r, v: _dot(x[r], weight[v]))}
-
-
-def proximity(x: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(x), len(weight)), lambda r, v: -fsum((x[r] - weight[v]) ** 2))}
-
-
-def zero(y: Shape) -> Outputs:
-    return {"y": np.zeros(y)}
 
 
 def _lengths(values: Array, sections: tuple[int, ...]) -> Array:
@@ -363,31 +293,43 @@ def turning_rates(
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
-    "embedding": embedding,
-    "positions": positions,
-    "positions_at": positions_at,
+    "embedding": lambda tokens, weight: {
+        "y": _each((len(tokens), weight.shape[1]), lambda r, c: weight[int(tokens[r]), c])
+    },
+    "positions": lambda table, y: {"y": _each(y, lambda b, t, c: table[t, c])},
+    "positions_at": lambda table, position, y: {"y": _each(y, lambda b, t, c: table[int(position[0]) + t, c])},
     "linear": linear,
-    "adapt": adapt,
+    "adapt": lambda low, weight, scale: {
+        "y": _each((len(low), weight.shape[1]), lambda r, f: scale * _dot(low[r], weight[:, f]))
+    },
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
-    "angles": angles,
+    "angles": lambda places, rates: {
+        "cos": _each((*places.shape, len(rates)), lambda b, t, a: cos(int(places[b, t]) * rates[a])),
+        "sin": _each((*places.shape, len(rates)), lambda b, t, a: sin(int(places[b, t]) * rates[a])),
+    },
     "rope": rope,
     "attention": attention,
     "remember": remember,
     "cached_attention": cached_attention,
-    "gelu": gelu,
-    "relu": relu,
-    "tanh": tanh_,
-    "swiglu": swiglu,
-    "residual": residual,
-    "count_draws": count_draws,
-    "dropout": dropout,
-    "last_position": last_position,
+    "gelu": lambda x: {"y": _each(x.shape, lambda r, f: gelu_of(float(x[r, f])))},
+    "relu": lambda x: {"y": _each(x.shape, lambda r, f: x[r, f] if x[r, f] > 0 else 0.0)},
+    "tanh": lambda x: {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))},
+    "swiglu": lambda gate, up: {"y": _each(gate.shape, lambda r, f: up[r, f] * swish_of(float(gate[r, f])))},
+    "residual": lambda x, branch: {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])},
+    "count_draws": lambda draws: {"draws": np.array([int(draws[0]) + 1])},
+    "dropout": lambda x, seed, draws, rate, site: {
+        "y": _each(
+            x.shape,
+            lambda r, c: drop(float(x[r, c]), r * x.shape[1] + c, int(seed[0]), int(draws[0]), rate, site),
+        )
+    },
+    "last_position": lambda x: {"y": _each((len(x), 1, x.shape[2]), lambda b, t, c: x[b, x.shape[1] - 1, c])},
     "classifier": classifier,
     "squared_error": squared_error,
-    "unembed": unembed,
-    "proximity": proximity,
-    "zero": zero,
+    "unembed": lambda x, weight: {"y": _each((len(x), len(weight)), lambda r, v: _dot(x[r], weight[v]))},
+    "proximity": lambda x, weight: {"y": _each((len(x), len(weight)), lambda r, v: -fsum((x[r] - weight[v]) ** 2))},
+    "zero": lambda y: {"y": np.zeros(y)},
     "global_norm": global_norm,
     "clip": clip,
     "sgd": sgd,
