@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from tapeless.cli.common import Json, check_svg, console, count, print_json, table, warn
-from tapeless.cli.runs import state
+from tapeless.cli.runs import FIGURES, figures, state
 from tapeless.files.disk import write_whole
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.pictures.curves import LETTERS, MARGIN, curves_svg, drawn
@@ -94,22 +94,11 @@ def _print_figures(found: Comparison) -> None:
     lowest = min((each.best for each in found.runs if each.best is not None), default=None)
     rows = []
     for number, each in enumerate(found.runs):
-        best = "" if each.best is None else f"{each.best:.4f}"
-        speed = each.tokens_per_second
-        rows.append(
-            (
-                _letter(number),
-                escape(str(each.folder)),
-                "" if each.parameters is None else count(each.parameters),
-                f"{each.step:,}",
-                "" if each.loss is None else f"{each.loss:.4f}",
-                f"[bold green]{best}[/]" if each.best == lowest and not found.remarks else best,
-                "" if each.best_step is None else f"{each.best_step:,}",
-                "" if each.accuracy is None else f"{each.accuracy:.1%}",
-                "" if speed is None else count(speed),
-                state(each.state),
-            )
-        )
+        weights, steps, loss, best, accuracy = figures(each)
+        best = f"[bold green]{best}[/]" if best and each.best == lowest and not found.remarks else best
+        at = "" if each.best_step is None else f"{each.best_step:,}"
+        speed = "" if each.tokens_per_second is None else count(each.tokens_per_second)
+        run = escape(str(each.folder))
+        rows.append((_letter(number), run, weights, steps, loss, best, accuracy, at, speed, state(each.state)))
     console.print()
-    headings = ("<", "run", ">weights", ">steps", ">loss", ">best", ">at", ">accuracy", ">tok/s", "<")
-    console.print(table(headings, rows))
+    console.print(table(("<", "run", *FIGURES, ">best at", ">tok/s", "<"), rows))

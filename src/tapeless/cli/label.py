@@ -11,11 +11,12 @@ from rich.markup import escape
 
 from tapeless.cli.commands import Command, Commands, prepared
 from tapeless.cli.common import Json, Out, console, print_json
+from tapeless.cli.display import Display
 from tapeless.cli.options import Threads, take_threads
 from tapeless.cli.output import go_on_unread
 from tapeless.cli.progress import work_shown
 from tapeless.cli.settings import with_settings
-from tapeless.cli.train import Status, announce, follow, print_farewell, print_stopped
+from tapeless.cli.train import announce, run_session
 from tapeless.errors import TapelessError
 from tapeless.files.disk import retried
 from tapeless.labelling import run
@@ -105,18 +106,10 @@ def _train(session: Session, began: float, json: bool) -> None:
     go_on_unread()
     if not json:
         announce(session, f"{session.trainer.steps - session.trainer.step:,} updates of {session.model.batch} windows")
-    status = follow(session, shown=not json)
-    if json:
-        print_json(_document(session, status, began))
-    elif status.code:
-        print_stopped(session, status, "label train")
-    else:
-        print_farewell(session, status, clock.perf_counter() - began)
-    if status.code:
-        raise typer.Exit(status.code)
+    run_session(session, "label train", json, lambda status, seconds: _document(session, status, began))
 
 
-def _document(session: Session, status: Status, began: float) -> dict[str, Any]:
+def _document(session: Session, status: Display, began: float) -> dict[str, Any]:
     folder, task = session.run.folder, session.trainer.task
     about = {"run": str(folder), "steps": session.trainer.step, "stopped": status.reason}
     if status.code:

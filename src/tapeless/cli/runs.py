@@ -17,6 +17,7 @@ from tapeless.labelling.run import EVERY_KIND
 from tapeless.train.survey import DAMAGED, Overview, survey
 
 STYLES = {"finished": "green", "running": "cyan", "damaged": "bold red"}
+FIGURES = (">weights", ">steps", ">loss", ">best", ">accuracy")
 WIDE = 110  # columns from which a run is one line
 
 
@@ -53,21 +54,16 @@ def _table(folder: Path, found: list[Overview]) -> Table:
         name = escape(str(each.folder.relative_to(folder)) if each.folder != folder else str(folder))
         kind, model = escape(each.kind), escape(each.preset)
         below = f"\n[dim]{kind}, {model}[/]" if each.preset and not wide else ""
-        rows.append(
-            (
-                f"[bold]{name}[/]{below}",
-                *((kind, model) if wide else ()),
-                "" if each.parameters is None else count(each.parameters),
-                f"{each.step:,}",
-                _loss(each.loss),
-                _loss(each.best),
-                "" if each.accuracy is None else f"{each.accuracy:.1%}",
-                age(now - each.changed),
-                state(each.state),
-            )
-        )
-    about = ("kind", "model") if wide else ()
-    return table(("run", *about, ">weights", ">steps", ">loss", ">best", ">accuracy", ">age", "<"), rows)
+        about = (kind, model) if wide else ()
+        rows.append((f"[bold]{name}[/]{below}", *about, *figures(each), age(now - each.changed), state(each.state)))
+    return table(("run", *(("kind", "model") if wide else ()), *FIGURES, ">age", "<"), rows)
+
+
+def figures(run: Overview) -> tuple[str, ...]:
+    """What stands under FIGURES."""
+    accuracy = "" if run.accuracy is None else f"{run.accuracy:.1%}"
+    weights = "" if run.parameters is None else count(run.parameters)
+    return weights, f"{run.step:,}", _loss(run.loss), _loss(run.best), accuracy
 
 
 def state(name: str) -> str:

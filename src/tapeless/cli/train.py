@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time as clock
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -37,7 +36,6 @@ from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
 from tapeless.train.settings import naming_its_file, read_request
 
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
 MARKS = {"✓": "green", "✗": "red"}
 
 
@@ -92,11 +90,7 @@ def train(
         print_found(found, out, json)
         return
     session = _assemble(name, resume, base, out, json, changes, settings)
-    started = clock.perf_counter()
-    status = follow(session, shown=not json)
-    _print_end(session, status, clock.perf_counter() - started, json)
-    if status.code:
-        raise typer.Exit(status.code)
+    run_session(session, "train", json, partial(_document, session))
 
 
 def _assemble(
@@ -158,27 +152,28 @@ def announce(session: Session, told: str) -> None:
     warn(session.messages)
 
 
-class Status:
-    """How it ended."""
+def run_session(
+    session: Session, subcommand: str, json: bool, document: Callable[[Display, float], dict[str, Any]]
+) -> None:
+    """Train to the end, and say how it went: to machines by the document."""
+    started = clock.perf_counter()
+    status = follow(session, shown=not json)
+    seconds = clock.perf_counter() - started
+    if json:
+        print_json(document(status, seconds))
+    elif status.code:
+        console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. Saved. Go on with:")
+        words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
+        console.print(words, soft_wrap=True, markup=False)
+    else:
+        print_farewell(session, status, seconds)
+    if status.code:
+        raise typer.Exit(status.code)
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.reason = ""
-        self.evaluations: list[Evaluated] = []
-        self.losses: list[float] = []
 
-    def stopping(self) -> str | None:
-        return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
-
-    @property
-    def code(self) -> int:
-        return 0 if self.signal is None else SIGNALS[signal.Signals(self.signal)]
-
-
-def follow(session: Session, shown: bool) -> Status:
-    status, prompt = Status(), session.trainer.settings.sample
-    with Display(session, shown) as display, _signals(status, display):
-        status.losses, status.evaluations = display.losses, display.evaluations
+def follow(session: Session, shown: bool) -> Display:
+    prompt = session.trainer.settings.sample
+    with Display(session, shown) as display:
 
         def sample(event: Event) -> None:
             if isinstance(event, Evaluated) and prompt is not None:
@@ -186,61 +181,34 @@ def follow(session: Session, shown: bool) -> Status:
                 written = continuation(session.model, tokenizer, prompt, 48, seed=session.trainer.step)
                 display.say(f"[cyan]{escape(written)}[/]")
 
-        status.reason = session.train(display.show, sample, stopping=status.stopping).reason
-    return status
+        display.reason = session.train(display.show, sample, stopping=display.stopping).reason
+    return display
 
 
-@contextmanager
-def _signals(status: Status, display: Display) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks for an end after the batch at hand; the second ends at once."""
-
-    def ask(number: int, frame: Any) -> None:
-        status.signal = number
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        with suppress(RuntimeError):  # it came in the middle of a write, into which another cannot be put
-            display.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
-
-    before = {each: signal.signal(each, ask) for each in SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
-    if json:
-        judged = status.evaluations[-1].measured if status.evaluations else measured(session.run)
-        found = vars(judged) if judged else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
-        last = status.losses[-1] if status.losses else None
-        print_json(
-            {
-                "preset": session.request.preset,
-                "backend": session.model.backend,
-                "precision": session.model.precision.name,
-                "frozen_precision": session.model.preset.frozen_precision,
-                "steps": session.trainer.step,
-                "train_loss": last if found["train_loss"] is None else found["train_loss"],
-                "train_accuracy": found["train_accuracy"],
-                "val_loss": found["loss"],
-                "val_accuracy": found["accuracy"],
-                "val_cross_entropy": found.get("cross_entropy"),
-                "best_val_loss": session.trainer.best,
-                "stopped": status.reason,
-                "messages": session.messages,
-                "seconds": seconds,
-                "run": str(session.run.folder),
-            }
-        )
-        return
-    if status.code:
-        print_stopped(session, status, "train")
-    else:
-        print_farewell(session, status, seconds)
+def _document(session: Session, status: Display, seconds: float) -> dict[str, Any]:
+    judged = status.evaluations[-1].measured if status.evaluations else measured(session.run)
+    found = vars(judged) if judged else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
+    last = status.losses[-1] if status.losses else None
+    return {
+        "preset": session.request.preset,
+        "backend": session.model.backend,
+        "precision": session.model.precision.name,
+        "frozen_precision": session.model.preset.frozen_precision,
+        "steps": session.trainer.step,
+        "train_loss": last if found["train_loss"] is None else found["train_loss"],
+        "train_accuracy": found["train_accuracy"],
+        "val_loss": found["loss"],
+        "val_accuracy": found["accuracy"],
+        "val_cross_entropy": found.get("cross_entropy"),
+        "best_val_loss": session.trainer.best,
+        "stopped": status.reason,
+        "messages": session.messages,
+        "seconds": seconds,
+        "run": str(session.run.folder),
+    }
 
 
-def print_farewell(session: Session, status: Status, seconds: float) -> None:
+def print_farewell(session: Session, status: Display, seconds: float) -> None:
     """How it went, what the task has to say, and what can be done next."""
     console.print(f"[dim]{escape(status.reason)}[/]")
     if len(status.losses) > 1:
@@ -309,12 +277,6 @@ def _print_said(said: Farewell) -> None:
 
 def _marked(cell: str) -> str:
     return f"[{MARKS[cell[:1]]}]{cell}[/]" if cell[:1] in MARKS else escape(cell)
-
-
-def print_stopped(session: Session, status: Status, subcommand: str) -> None:
-    console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. Saved. Go on with:")
-    words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
-    console.print(words, soft_wrap=True, markup=False)
 
 
 def _print_next(lines: list[tuple[str, str]]) -> None:
