@@ -328,14 +328,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.name not in CHOICES["optimizer"]:
             raise unknown("optimizer", self.name, CHOICES["optimizer"])
-        shares = {"momentum": self.inertia, "beta1": self.beta1, "beta2": self.beta2}
-        sizes = {"eps": self.eps, "decay": self.decay}
-        for name, value in (shares | sizes).items():
+        below_1 = {"momentum": self.inertia, "beta1": self.beta1, "beta2": self.beta2}
+        for name, value in (below_1 | {"eps": self.eps, "decay": self.decay}).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TapelessError(f"{name} must be a number, not {value!r}.")
-        for name, value in shares.items():
-            if not 0 <= value < 1:
+            if name in below_1 and not 0 <= value < 1:
                 raise TapelessError(f"{name} must be at least 0 and below 1, not {value!r}.")
-        for name, value in sizes.items():
             if not 0 <= value < float("inf"):
                 raise TapelessError(f"{name} must be 0 or a finite number above, not {value!r}.")
