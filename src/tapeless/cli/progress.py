@@ -44,7 +44,7 @@ def work_shown(quiet: bool) -> Iterator[Report]:
         yield report
     finally:
         progress_listeners.remove(compiling)
-        if tasks:
+        if tasks and not hidden:  # else rich prints an empty line where there is no terminal
             progress.stop()
     seconds = [each.seconds for each in compilations[before:] if not each.cached]
     if seconds and not quiet:
