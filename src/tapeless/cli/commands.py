@@ -15,24 +15,18 @@ from typer.core import TyperCommand, TyperGroup
 import tapeless
 from tapeless.cli.common import named_path
 
-# In the order of `tapeless --help`: what a command is for, its name, and its module.
+# In the order of `tapeless --help`, by what they are for.
 PANELS = {
-    "Learn": {"presets": "presets", "explain": "explain", "explore": "explore", "attend": "attend"},
-    "Train": {"plan": "plan", "tokenize": "tokenize", "train": "train", "label": "label"},
-    "Inspect": {
-        "runs": "runs",
-        "doctor": "doctor",
-        "evaluate": "evaluate",
-        "compare": "compare",
-        "sample": "sample",
-        "chat": "chat",
-    },
-    "Verify": {"check": "check", "bench": "bench"},
-    "Exchange": {"import": "weights", "export": "weights"},
-    "System": {"about": "about", "help": "manual"},
+    "Learn": ("presets", "explain", "explore", "attend"),
+    "Train": ("plan", "tokenize", "train", "label"),
+    "Inspect": ("runs", "doctor", "evaluate", "compare", "sample", "chat"),
+    "Verify": ("check", "bench"),
+    "Exchange": ("import", "export"),
+    "System": ("about", "help"),
 }
+COMMANDS = [name for names in PANELS.values() for name in names]
+MODULES = {"import": "weights", "export": "weights", "help": "manual"}  # of commands that are not called like theirs
 METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
-COMMANDS = {name: module for modules in PANELS.values() for name, module in modules.items()}
 
 
 def make_app(*names: str) -> typer.Typer:
@@ -44,7 +38,7 @@ def make_app(*names: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for panel, name in ((panel, name) for panel, modules in PANELS.items() for name in modules if name in names):
+    for panel, name in ((panel, name) for panel, its in PANELS.items() for name in its if name in names):
         command = command_named(name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
@@ -56,7 +50,7 @@ def make_app(*names: str) -> typer.Typer:
 
 def command_named(name: str) -> Callable[..., None] | typer.Typer:
     # `import` and `help` are words of Python's: there they end with an underscore.
-    module = vars(import_module(f"tapeless.cli.{COMMANDS[name]}"))
+    module = vars(import_module(f"tapeless.cli.{MODULES.get(name, name)}"))
     command: Callable[..., None] | typer.Typer = module.get(f"{name}_") or module[name]
     return command
 

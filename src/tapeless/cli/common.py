@@ -38,7 +38,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Return a table without lines. A heading begins with `>` if its column is right-aligned and with `<` if it is
     left-aligned, and then is never folded."""
-    made = Table(box=None, header_style="dim", pad_edge=False, show_header=any(headings))
+    made = Table(box=None, header_style="dim", pad_edge=False, show_header=any(each.strip("<>") for each in headings))
     for heading in headings:
         justify: Any = "right" if heading.startswith(">") else "left"
         made.add_column(heading.lstrip("<>"), justify=justify, no_wrap=heading[:1] in tuple("<>"), overflow="fold")
