@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 
 from tapeless.backends.backend import Backend, thread_count
-from tapeless.check.complex_step import TensorError, check_op
+from tapeless.check.complex_step import TensorError
 from tapeless.check.finding import Finding, Judgement
 from tapeless.check.lockstep import Difference
-from tapeless.check.ops import check_alone, check_backend_alone, op_alone
+from tapeless.check.ops import check_alone, check_backend_alone, check_op, op_alone
 from tapeless.check.ranges import RangeError, check_ranges, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.check.tolerances import TOLERANCES

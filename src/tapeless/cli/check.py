@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.complex_step import TensorError, check_model, check_op
+from tapeless.check.complex_step import TensorError, check_model
 from tapeless.check.configurations import (
     CONFIGURATIONS,
     LARGER,
@@ -21,6 +21,7 @@ from tapeless.check.configurations import (
 from tapeless.check.everything import check_ops
 from tapeless.check.finding import Finding
 from tapeless.check.one_op import ops_among
+from tapeless.check.ops import check_op
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
