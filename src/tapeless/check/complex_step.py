@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.configurations import Configuration
+from tapeless.check.examples import dims_of
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
 from tapeless.model import Model
@@ -141,8 +142,6 @@ def _empty(name: str, argument: str, example: dict[str, Any], dtype: Any) -> Arr
     if given is not None:
         shape = given if isinstance(given, tuple) else given.shape
     else:
-        dims = spec.dims(
-            {key: v if isinstance(v, tuple) else v.shape for key, v in example.items() if key in spec.shapes}
-        )
+        dims = dims_of(name, example)
         shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
     return np.full(shape, np.nan, spec.dtype(argument, dtype))
