@@ -155,8 +155,9 @@ def checked_targets(config: Architecture, value: Any, batch: int, time: int, emp
     """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but unless `empty` is allowed
     (one of several batches that are added up) not everywhere."""
     array = as_array("targets", value)
-    if config.readout == "last" and array.shape == (batch, time):
-        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+    last, whole = config.readout == "last", (batch, time)
+    if last and array.shape == whole:
+        array = _checked_ids("targets", array, whole, -1, config.vocab)
         early = array[:, :-1] != -1
         if early.any():
             where = _first(early)
@@ -165,10 +166,7 @@ def checked_targets(config: Architecture, value: Any, batch: int, time: int, emp
                 f"not {array[where]} at {where}; or give targets of shape ({batch},)."
             )
         array = array[:, -1]
-    elif config.readout == "last":
-        array = _checked_ids("targets", array, (batch,), -1, config.vocab)
-    else:
-        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+    array = _checked_ids("targets", array, (batch,) if last else whole, -1, config.vocab)
     if not empty and (array < 0).all():
         raise TapelessError("all targets are −1, so there is nothing to learn from; give at least one.")
     return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,6 @@ from tapeless.check.configurations import (
 )
 from tapeless.check.everything import check_ops
 from tapeless.check.finding import Finding
-from tapeless.check.one_op import ops_among
 from tapeless.check.ops import check_op
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
@@ -30,8 +28,8 @@ from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.lockstep import check_backend
 from tapeless.cli.one_op import check_alone
 from tapeless.cli.progress import one_by_one
-from tapeless.cli.subject import Subject, subject
-from tapeless.errors import TapelessError
+from tapeless.cli.subject import Subject, is_run, subject
+from tapeless.errors import TapelessError, unknown
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 
@@ -68,7 +66,10 @@ def check(
 
     Example: tapeless check layernorm
     """
-    ops = ops_among(names or [], [*PRESETS, *(name for name in names or () if Path(name).exists())])
+    for name in names or ():
+        if name not in OPS and name not in PRESETS and not is_run(name):
+            raise unknown("preset or op", name, [*PRESETS, *OPS])
+    ops = [name for name in names or () if name in OPS]
     if ops:
         check_alone(ops, backend, json, others=len(names or ()) > len(ops) or bugs or bool(set_))
         return
