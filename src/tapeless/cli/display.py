@@ -1,4 +1,4 @@
-"""What a person sees of a training: a live line on a terminal, plain lines in a log."""
+"""The progress of a training: a live line on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
