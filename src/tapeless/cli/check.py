@@ -26,7 +26,7 @@ from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, plural, print_json, table
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.lockstep import check_backend
-from tapeless.cli.one_op import check_alone
+from tapeless.cli.one_op import check_named_ops
 from tapeless.cli.progress import one_by_one
 from tapeless.cli.subject import Subject, is_run, subject
 from tapeless.errors import TapelessError, unknown
@@ -71,7 +71,7 @@ def check(
             raise unknown("preset or op", name, [*PRESETS, *OPS])
     ops = [name for name in names or () if name in OPS]
     if ops:
-        check_alone(ops, backend, json, others=len(names or ()) > len(ops) or bugs or bool(set_))
+        check_named_ops(ops, backend, json, others=len(names or ()) > len(ops) or bugs or bool(set_))
         return
     if bugs:
         if names or set_ or backend != "reference":
