@@ -23,7 +23,7 @@ from tapeless.check.ops import call_alone, check_alone, check_backend_alone
 from tapeless.check.planted import PLANTED
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
-from tapeless.models import blocks, decoding, transformer
+from tapeless.models import blocks, decoding, parts, transformer
 from tapeless.models.parts import affine, attention
 from tapeless.ops import OPS
 from tapeless.ops.dropout import cpu as dropout_on_cpu
@@ -56,6 +56,7 @@ PATCHED = (
     batches,
     batches.Batches,
     blocks,
+    parts,
     transformer,
     decoding,
     affine,
