@@ -29,6 +29,7 @@ from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.lockstep import check_backend
 from tapeless.cli.one_op import check_ops
+from tapeless.cli.own import check_own, is_own
 from tapeless.cli.progress import one_by_one
 from tapeless.cli.subject import Subject, subject
 from tapeless.errors import TapelessError
@@ -42,7 +43,10 @@ SHOWN = 12  # tensors in the table
 def check(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PRESET|RUN|OP …]", help="Presets, folders of runs, or ops; all presets by default."),
+        typer.Argument(
+            metavar="[FILE.py:KERNEL|PRESET|RUN|OP …]",
+            help="A kernel of yours, presets, folders of runs, or ops; all presets by default.",
+        ),
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Presets at full size, one random direction per tensor.")
@@ -54,9 +58,16 @@ def check(
     bugs: Annotated[
         bool, typer.Option("--bugs", help="Plant a dozen bugs, one after the other, and see each caught, and named.")
     ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page: where the error of your kernel lies.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long the cases of your kernel may take.")] = 60.0,
     json: Json = False,
 ) -> None:
-    """Prove the gradients, or a backend by the reference.
+    """Judge a kernel of yours; prove the gradients, or a backend by the reference.
+
+    my_kernels.py:RMSNorm is a torch.autograd.Function, module, custom op or pair of functions in a file of yours. Its
+    inputs stand beside it as rms_norm_inputs, its definition as rms_norm_definition, or is named after it:
+    my_kernels.py:RMSNorm:reference. Every result is compared with the definition in float64, over shapes, strides,
+    dtypes and numbers; what is wrong is named, made small, and written down as a script.
 
     First the wiring, which no size is too large for: the list of calls of every preset, as large as it is, is shown to
     add up every gradient as the chain rule has it, before anything runs. Then every op alone, by complex step: its
@@ -72,7 +83,16 @@ def check(
 
     Example: tapeless check gpt2-4x256 ops-102k
     Example: tapeless check layernorm
+    Example: tapeless check my_kernels.py:RMSNorm
     """
+    own = [name for name in names or () if is_own(name)]
+    if own:
+        if len(own) < len(names or ()) or len(own) > 1:
+            raise TapelessError(f"a kernel of yours is judged alone: tapeless check {own[0]}.")
+        check_own(own[0], json, html, seconds)
+        return
+    if html is not None:
+        raise TapelessError("--html is of a kernel of yours: tapeless check my_kernels.py:RMSNorm --html page.html.")
     asked = ops_among(names or [], [*PRESETS, *(name for name in names or () if Path(name).exists())])
     if asked:
         check_ops(asked, backend, json, others=len(names or ()) > len(asked) or fast or bugs or bool(set_))

@@ -1,0 +1,42 @@
+"""Kernels as people write them: right forms are judged right, and each class of mistake is named."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from own_kernels import RIGHT, WRONG, A, B, silu_mul
+from random_cases import SOAK
+
+from tapeless.check import op
+
+SEEDS = range(3 if SOAK > 1 else 1)
+
+
+def judged(name, kernel, seed=0, **options):
+    right = RIGHT[name]
+    return op(right.definition, right.inputs, kernel=kernel, seed=seed, **{"pairs": 4} | right.options | options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_is_right(name, seed):
+    report = judged(name, RIGHT[name].kernel, seed)
+    assert report, report
+    assert not report.left
+    assert not set(report.limits) - {"numbers of 1e19", "does not take an axis of size 0"}, report
+    assert sum(report.covered.values()) > 50
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_named(name, seed):
+    wrong = WRONG[name]
+    report = judged(wrong.of, wrong.kernel, seed, first=True)
+    assert report.verdict == "wrong", report
+    assert re.match(wrong.kind, report.wrong[0].kind), report
+
+
+def test_there_are_sixty_classes_of_mistake():
+    assert len(WRONG) >= 60
