@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
-from own_kernels import RIGHT, WRONG, A, B, silu_mul
+from own_kernels import RIGHT, WRONG
 from random_cases import SOAK
 
 from tapeless.check import op

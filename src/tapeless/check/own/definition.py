@@ -331,16 +331,18 @@ def expected(
     return Expected(values, dys, found, done.raw_saved, len(done.saved))
 
 
+def _shaken(value: Array, dtype: str, seed: int, least: float = 0.0) -> Array:
+    """Every number off by a rounding, up or down; one that is smaller than `least` by as much as that."""
+    signs = np.random.default_rng([seed, 7, value.size]).choice((-1, 1), value.shape)
+    return np.asarray(value + FORMATS[dtype].unit * signs * np.maximum(np.abs(value), least))
+
+
 def _moved(example: Example, values: list[Any], dtype: str, seed: int) -> list[Any]:
     """The inputs off by a rounding; one that is 0 by a thousandth of a rounding of the largest, so that kinks show."""
-    rng, unit = np.random.default_rng([seed, 7]), FORMATS[dtype].unit
     made = []
     for leaf, value in zip(example.leaves, values, strict=True):
-        if leaf.floats and value.size:
-            least = 1e-3 * float(np.abs(value).max()) if leaf.free else 0.0
-            made.append(value + unit * rng.choice((-1, 1), value.shape) * np.maximum(np.abs(value), least))
-        else:
-            made.append(value)
+        least = 1e-3 * float(np.abs(value).max()) if leaf.floats and leaf.free and value.size else 0.0
+        made.append(_shaken(value, dtype, seed, least) if leaf.floats and value.size else value)
     return made
 
 

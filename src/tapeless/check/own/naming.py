@@ -28,16 +28,19 @@ MODES = {
 
 def class_of(bench: Bench, case: Case, problem: Problem, first: Case) -> str:
     """`case` is the smallest that shows it, `first` the one that was met."""
-    words = [_part(bench, case, first, kind, value) for kind, value in first.parts()]
+    words: list[str | None] = [_part(bench, case, first, kind, value) for kind, value in first.parts()]
+    vague = None in words
     if first.dtype != bench.dtypes[0] and not first.mixed and _only_in(bench, first):
         words.append(f"in {first.dtype}")
-    where = " and ".join(dict.fromkeys(words))
+    where = " and ".join(dict.fromkeys(word for word in words if word))
     if problem.kind == "numbers":
         one = problem.compared
         result = "the result of the forward" if problem.name[0] in "ys" else f"the gradient of {problem.name[1:]}"
         extreme = first.numbers in SCALES or first.numbers == "one large number"
         if one is not None and extreme and not first.layouts and np.isfinite(one.true) and not np.isfinite(one.found):
             return f"{result} overflows" + (f" for {where}" if where else "")
+        if vague and one is not None and one.found:
+            return f"{result} loses digits"
         if one is not None and first.dtype == "float32" and first.numbers in ("random", "as given") and one.error < FEW:
             return f"{result} loses digits"
         if not where:
@@ -57,7 +60,7 @@ def _only_in(bench: Bench, case: Case) -> bool:
     return bench.passes(replace(case, dtype=bench.dtypes[0]))
 
 
-def _part(bench: Bench, case: Case, first: Case, kind: str, value: str) -> str:
+def _part(bench: Bench, case: Case, first: Case, kind: str, value: str) -> str | None:
     names = bench.example.leaves
     if kind == "axis":
         return _axis(bench, case, first, value)
@@ -89,7 +92,7 @@ def _which(layout: str) -> str:
     return "" if layout == "transposed" else f" ({layout})"
 
 
-def _axis(bench: Bench, case: Case, first: Case, name: str) -> str:
+def _axis(bench: Bench, case: Case, first: Case, name: str) -> str | None:
     """What about the size of an axis it is: the rest of a block, more than so many, one, none."""
     from dataclasses import replace
 
@@ -111,7 +114,7 @@ def _axis(bench: Bench, case: Case, first: Case, name: str) -> str:
             return f"the {spoken} beyond the last full block"
     if passes(size - 1):
         return f"more than {size - 1} {spoken}"
-    return f"{size} {spoken}"
+    return None  # not of this size alone: of its numbers
 
 
 def _spoken(bench: Bench, name: str) -> str:

@@ -194,7 +194,10 @@ def _judged(
             example = example_of(names, inputs, claims.shapes, wrt, relate)
             pair = isinstance(kernel, tuple | list)
             if not pair and kernel is not None and not example.torch:
-                raise TapelessError(f"{name} is torch's: its inputs, and its definition's, must be tensors.")
+                raise TapelessError(
+                    f"{name} must be called by autograd, with tensors as inputs, or be a pair: "
+                    f"kernel=(forward, backward), one of which may be None."
+                )
             definition, proof = _definition(forward, backward, example, saved, seed, kernel, inputs, claims)
             if proof is not None and proof.verdict in ("wrong", "refused"):
                 return Verdict(
@@ -339,9 +342,10 @@ def _itself(kernel: Any, example: Example, claims: Claims) -> Definition:
     """A kernel that has no definition is its own, in float64."""
     name = described(kernel)
     if not example.torch:
+        if is_function(kernel):
+            raise TapelessError(f"{name} is torch's: its inputs must be tensors.")
         raise TapelessError(
-            f"{name} is torch's: its inputs must be tensors. A function in NumPy needs a definition: "
-            f"op(definition, inputs, kernel=(forward, backward))."
+            f"{name} has no backward: op(forward, backward, inputs), or op(definition, inputs, kernel=(…, …))."
         )
     function = kernel.apply if is_function(kernel) else _functions(kernel, None, _hung_inputs(example))[1]
     elsewhere = f"Give it a definition: op(definition, inputs, kernel={name})."

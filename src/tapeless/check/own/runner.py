@@ -21,7 +21,7 @@ from tapeless.check.own.report import Mistake, Row
 from tapeless.check.own.script import script_for
 from tapeless.check.own.second import second_derivative
 from tapeless.check.own.table import EXTREME, HALVES, Case, Claims, cases
-from tapeless.check.own.target import AutogradKernel, Kernel, KernelRaisedError, PairKernel, Ran, Way
+from tapeless.check.own.target import AutogradKernel, Kernel, KernelRaisedError, PairKernel, Ran, Way, unwritten
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
 
@@ -194,7 +194,10 @@ class Bench:
                 if one.limited:
                     yield Problem("no digit is right", self._limit_text(case, name), name, one, limit=True)
                 continue
-            if case.dtype == "float64" != self.dtypes[0] and compare(name, found, "float32", "float32", _as_float32(at, name)).ok:
+            if (
+                case.dtype == "float64" != self.dtypes[0]
+                and compare(name, found, "float32", "float32", _as_float32(at, name)).ok
+            ):
                 yield Problem("does not take float64", f"{name} has the digits of float32 alone", name, one, limit=True)
                 continue
             blameless = case.numbers in FAR and self.definition.way in ("itself", "complex step")
@@ -220,9 +223,18 @@ class Bench:
             return  # PyTorch says the same
         forward = error.direction == "forward"
         foreign = case.dtype != self.dtypes[0] or case.mixed
-        limit = error.declared or empty or foreign or (forward and bool(kinds & {"rank", "mode"})) or case.mode == "autocast"
+        if case.group == "example":
+            yield Problem("raises", f"{error}")
+            return
+        limit = (
+            error.declared
+            or empty
+            or foreign
+            or (forward and bool(kinds & {"rank", "mode"}))
+            or case.mode == "autocast"
+        )
         kind = "raises" if not limit else f"does not take {self._untaken(case)}"
-        yield Problem(kind, f"{error}", limit=limit and case.group != "example")
+        yield Problem(kind, f"{error}", limit=limit)
 
     def _untaken(self, case: Case) -> str:
         if case.dtype != self.dtypes[0]:
@@ -267,6 +279,8 @@ class Bench:
         until = time.perf_counter() + self.claims.seconds
         raw = self.kernel.raw
         listed = list(cases(self.example, self.claims, dtypes, outputs, raw, self.seed))
+        if self.claims.case is None:
+            self._memory(listed[0])
         for number, case in enumerate(listed):
             title = case.title(self.example)
             if self.claims.case is not None:
@@ -307,6 +321,9 @@ class Bench:
             self.notes.append(f"{problem.kind}: {problem.sentence}")
             self._bad.add(("dtype", case.dtype))
             return
+        if problem.kind.startswith("does not take") and case.ranks:
+            self.notes.append(f"{problem.kind}: {problem.sentence}")
+            return
         word = problem.kind
         if problem.kind in ("no digit is right", "numbers"):
             word = " · ".join(value for kind, value in case.parts() if kind != "axis") or case.title(self.example)
@@ -316,6 +333,20 @@ class Bench:
                 word = case.numbers if case.numbers != "random" else word
         if word not in self.limits:
             self.limits[word] = problem.sentence
+
+    def _memory(self, case: Case) -> None:
+        """What a raw kernel leaves unwritten comes first: whatever else is said may come of it."""
+        at = self.expected(case)
+        if not isinstance(self.kernel, PairKernel) or not self.kernel.writes or at is None:
+            return
+        way = Way(case.dtype, {}, self.options(case))
+        try:
+            ran = self.kernel.run(at, way)
+            if not ran.faults:
+                for fault in unwritten(self.kernel, at, way, ran):
+                    self._found(case, [Problem(fault.kind, fault.sentence)])
+        except (KernelRaisedError, RefusalError):
+            return  # the first case says so
 
     def _once(self, case: Case) -> None:
         """What is asked once: memory and threads of raw kernels; the same bits every time."""
