@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 EPS = 1e-5
 
 
-def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+def function(forward: Any, backward: Any) -> Any:
     """A `torch.autograd.Function` of two plain functions: the backward gets ctx, dy and the inputs."""
 
     class Made(torch.autograd.Function):  # type: ignore[misc]
@@ -473,7 +473,7 @@ def takes_two_axes_only(ctx, dy, x):
 
 @mistake("silu", "raises for")
 def raises_at_65(ctx, dy, a, b):
-    return silu_backward(ctx, dy, a, b) if a.shape[-1] < 65 else {}["no such kernel"]
+    return silu_backward(ctx, dy, a, b) if a.shape[-1] < 65 else [][a.ndim]
 
 
 # strides
@@ -783,7 +783,7 @@ WRONG["noise"] = Mistake(
 
 @mistake("batch", "the gradient of x is wrong")
 def statistics_as_constants(ctx, dy, x, w, b):
-    dx, dw, db = batch_backward(ctx, dy, x, w, b)
+    _, dw, db = batch_backward(ctx, dy, x, w, b)
     return dy * w * torch.rsqrt(x.var(0, unbiased=False) + EPS), dw, db
 
 
@@ -795,7 +795,4 @@ def only_256_tokens(ctx, dy, i, w):
 @mistake("cumsum", "wrong for")
 def scan_of_one_block(ctx, dy, x, w):
     dx, dw = shift_backward(ctx, dy, x, w)
-    if x.shape[-1] > 128:
-        d = dy.unfold(-1, 128, 128) if x.shape[-1] % 128 == 0 else None
-        dx = dx * 0 if d is None else dx
-    return dx, dw
+    return dx * (x.shape[-1] <= 128), dw

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from own_kernels import RIGHT, WRONG
-from random_cases import SOAK
 
 from tapeless.check import op
+from tests.own_kernels import RIGHT, WRONG
+from tests.random_cases import SOAK
 
 SEEDS = range(3 if SOAK > 1 else 1)
 

@@ -1,4 +1,4 @@
-"""`check.op` on raw kernels (C, Numba, NumPy, a pair of functions): right ones are accepted, and each mistake is named."""
+"""`check.op` on raw kernels (C, Numba, NumPy, pairs): right ones are accepted, and each mistake is named."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from random_cases import SOAK
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from tapeless.check import op
+from tests.random_cases import SOAK
 
 EPS = 1e-5
 
@@ -46,14 +48,14 @@ def attention(q, k, v):
 
 QKV = (sample(2, 4, 6), sample(2, 5, 6), sample(2, 5, 6, seed=3))
 # By name: the definition as a formula, or None for the op itself; the op; inputs; options.
-FORMULAS = {
+FORMULAS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "layer_norm": (layer_norm, lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, EPS), (X, W, B), {}),
     "rms_norm": (rms_norm, lambda x, w: F.rms_norm(x, x.shape[-1:], w, EPS), (X, W), {}),
     "gelu": (gelu, lambda x: F.gelu(x, approximate="tanh"), (X,), {}),
     "softmax": (softmax, lambda x: torch.softmax(x, -1), (X,), {}),
     "attention": (attention, lambda q, k, v: F.scaled_dot_product_attention(q, k, v), QKV, {}),
 }
-OPS = {
+OPS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "silu": (F.silu, (X,), {}),
     "exact gelu": (F.gelu, (X,), {}),
     "relu": (F.relu, (X,), {}),

@@ -9,6 +9,7 @@ three parts, and each is known for every element of every result:
      inputs are, too. How far the results then move at most, σ, is what a computation in that dtype loses, cancellation
      included (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", 1997). SPREADS·σ is allowed;
 (3)  sums of n terms, added one after the other in float32 (float64): √n/2 times σ for the unit roundoff of that type.
+     PyTorch's own norms add over rows in half precision: for gradients that are such sums, √n/4 times σ there.
 
 And never less than what PyTorch's own computation of the definition in that dtype loses on the same numbers. σ and
 PyTorch's error are taken over rows of a result: one element may be right by chance.
@@ -34,14 +35,16 @@ TIMES_TORCH = 2.0  # of PyTorch's own error
 LEAST_ROW = 16  # elements over which σ is taken at least, where a result has as many
 BROKEN = 2.0**-4  # of a result: neither digit nor size is right
 # Operations whose results are exact: they copy, select or change a sign.
-EXACT = frozenset(
-    "clone copy copy_ detach select slice index gather cat stack expand zero_ fill_ zeros zeros_like ones ones_like "
-    "full full_like new_zeros new_empty new_ones new_full empty empty_like empty_strided where neg abs relu relu_ "
-    "threshold_backward amax amin max min maximum minimum masked_fill masked_fill_ index_select embedding sort topk "
-    "constant_pad_nd flip roll _to_copy scalar_tensor arange lift_fresh to contiguous slice_backward select_backward "
-    "tril triu sign scatter index_put index_put_ max_pool2d_with_indices clamp clamp_min clamp_max repeat "
-    "broadcast_in_dim view_of normal value_selecting_reduction_backward lift_fresh_copy zeros_strided".split()
-)
+EXACT = {
+    *("clone", "copy", "copy_", "detach", "to", "_to_copy", "contiguous", "lift_fresh", "lift_fresh_copy", "view_of"),
+    *("select", "slice", "index", "gather", "index_select", "embedding", "select_backward", "slice_backward", "where"),
+    *("cat", "stack", "expand", "repeat", "flip", "roll", "constant_pad_nd", "tril", "triu", "broadcast_in_dim"),
+    *("zero_", "fill_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "arange", "scalar_tensor"),
+    *("empty", "empty_like", "empty_strided", "new_zeros", "new_empty", "new_ones", "new_full", "normal"),
+    *("neg", "abs", "sign", "relu", "relu_", "threshold_backward", "clamp", "clamp_min", "clamp_max"),
+    *("amax", "amin", "max", "min", "maximum", "minimum", "sort", "topk", "value_selecting_reduction_backward"),
+    *("masked_fill", "masked_fill_", "scatter", "index_put", "index_put_", "max_pool2d_with_indices"),
+}
 # Operations that PyTorch computes in one piece and that round inside: they are taken apart, but for halves.
 FUSED = (
     "norm",
@@ -206,6 +209,8 @@ def noisy(array: Array, unit: float, rng: np.random.Generator) -> NoisyArray:
 @contextmanager
 def in_float64() -> Iterator[None]:
     """A definition in torch that converts to a narrower type on its way keeps its float64: truth has all its digits."""
+    from torch.overrides import TorchFunctionMode
+
     torch = sys.modules["torch"]
     narrow = (torch.float32, torch.bfloat16, torch.float16)
     methods = {"float", "half", "bfloat16"}
@@ -213,7 +218,7 @@ def in_float64() -> Iterator[None]:
     def widened(value: Any) -> Any:
         return torch.float64 if value in narrow else value
 
-    class Wide(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    class Wide(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             keywords = {
                 name: widened(value) if isinstance(value, torch.dtype) else value
@@ -240,6 +245,7 @@ class Allowed:
     true: Array
     spread: Array  # σ for the dtype of the inputs, by element
     terms: int  # numbers summed into one
+    reduces: bool = False  # over axes that the result does not have
     own: Array | None = None  # PyTorch's own error, by element; infinite where it is not finite
     own_dtype: str = ""
 
@@ -250,6 +256,8 @@ class Allowed:
         with np.errstate(all="ignore"):
             ulps = fmt.ulp(self.true)
             summing = np.sqrt(self.terms) / 2 * FORMATS[accumulates(computed)].unit / way.unit
+            if computed in ("bfloat16", "float16") and self.reduces:
+                summing = np.sqrt(self.terms) / 4
             alone = ulps + (SPREADS + summing) * self.spread + 4 * 2.0 ** min(way.least, fmt.least)
             alone = np.where(np.isfinite(alone), alone, np.inf)
             return alone, alone if self.own is None else np.maximum(alone, TIMES_TORCH * self.own + ulps / 2)

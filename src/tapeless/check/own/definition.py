@@ -63,7 +63,7 @@ class Definition:
         noise: tuple[str, int] | None = None,
         gradients: bool = True,
     ) -> Computed:
-        """`dys` makes dy of the outputs. `noise`: every operation off by a rounding of this dtype, drawn from a seed."""
+        """`dys` makes dy of the outputs. `noise`: every operation off by a rounding of a dtype, drawn from a seed."""
         keywords = taken_by(self.function, options or {})
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
@@ -121,7 +121,7 @@ class Definition:
         given, example = self._given(values, dtype, noise), self.example
         returned = self.function(*example.arguments(given), **options)
         returned, kept = returned if self.saved else (returned, None)
-        outputs = [each for each in _listed(returned)]
+        outputs = _listed(returned)
         done = Computed(
             [as_float64(each) for each in outputs], [as_float64(x) for x in flattened(kept)], raw_saved=kept
         )
@@ -273,10 +273,10 @@ def expected(
     *,
     finite: bool = True,
     gradients: bool = True,
-    noise: str = "",
+    rounding: str = "",
     own: bool = True,
 ) -> Expected | None:
-    """None where the definition does not take these inputs. `noise`: the dtype computed in, if it is another."""
+    """None where the definition does not take these inputs. `rounding`: the dtype computed in, if it is another."""
     example = definition.example
     if (
         definition.way == "complex step"
@@ -301,15 +301,16 @@ def expected(
     true = done.results(example)
     if not all(np.isfinite(each).all() for each in true.values()) and finite:
         return None
-    computed = noise or dtype
+    computed = rounding or dtype
     draws = []
     many = sum(each.size for each in true.values()) > MANY or definition.way == "complex step"
     for seed in range((FEW_DRAWS if many else DRAWS) if finite else 0):
         off = _moved(example, values, computed, seed)
         try:
-            draws.append(
-                definition.compute(off, dy_of, "float64", options, (computed, seed), gradients).results(example)
-            )
+            noise = (computed, seed)
+            shaken = [_shaken(dy, computed, seed) for dy in dys]
+            done_off = definition.compute(off, lambda _, dy=shaken: dy, "float64", options, noise, gradients)
+            draws.append(done_off.results(example))
         except Exception:  # what is off by a rounding may be out of its domain
             continue
     torchs = None
@@ -327,7 +328,7 @@ def expected(
         if name in theirs and theirs[name].shape == each.shape and definition.way != "complex step":
             error = by_rows(error_of(theirs[name], each, FORMATS[dtype].largest), 0)
         read = [value for value, leaf in zip(values, example.leaves, strict=True) if leaf.array]
-        found[name] = Allowed(each, spread, terms(each, [*read, *dys]), error, kind)
+        found[name] = Allowed(each, spread, *terms(each, [*read, *dys]), error, kind)
     return Expected(values, dys, found, done.raw_saved, len(done.saved))
 
 
@@ -346,14 +347,14 @@ def _moved(example: Example, values: list[Any], dtype: str, seed: int) -> list[A
     return made
 
 
-def terms(result: Array, read: Sequence[Array]) -> int:
+def terms(result: Array, read: Sequence[Array]) -> tuple[int, bool]:
     """How many numbers go into one of the result: those axes of what is read that the result does not have; where it
-    has them all, its own longest."""
+    has them all, its own longest. And whether it lacks any."""
     most = 1
     for value in read:
         lacking: Counter[int] = Counter(np.shape(value)) - Counter(result.shape)
         most = max(most, prod(lacking.elements()))
-    return most if most > 1 else max(result.shape, default=1)
+    return (most, True) if most > 1 else (max(result.shape, default=1), False)
 
 
 def disagreement(definition: Definition, at: Expected, options: Options, seed: int) -> str:

@@ -191,7 +191,7 @@ def called(what: str, function: Callable[..., Any], given: list[Any]) -> Any:
         raise TapelessError(f"the {what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return textwrap.shorten((str(error).splitlines() or ["no message"])[0], 120, placeholder=" …")
 
 
@@ -275,7 +275,7 @@ def _refuse_alias(what: str, result: Any, others: Mapping[str, Any]) -> None:
 def share_memory(one: Any, other: Any) -> bool:
     on_cpu = all(not is_tensor(each) or each.device.type == "cpu" for each in (one, other))
     if on_cpu:
-        return np.shares_memory(*(as_array(_bits(each)) for each in (one, other)))
+        return np.shares_memory(as_array(_bits(one)), as_array(_bits(other)))
     if not (is_tensor(one) and is_tensor(other)):
         return False
     return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())

@@ -1,11 +1,10 @@
-"""`tapeless.check.op`: an op of your own, judged: its backward in float64, its kernel in the dtype it runs in, or both."""
+"""`tapeless.check.op`: an op of your own, judged: its backward in float64, its kernel in the dtype it runs in."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-
 from functools import partial
 from math import inf
 from typing import Any, overload
@@ -238,7 +237,7 @@ def _judged(
         tuple(bench.rows[key] for key in sorted(bench.rows, key=lambda key: (dtypes.index(key[1]), key[0]))),
         dict(bench.covered),
         dict(bench.left),
-        tuple([*notes, *bench.notes]),
+        (*notes, *bench.notes),
         name,
         time.perf_counter() - began,
     )
@@ -270,9 +269,8 @@ def _functions(forward: Any, kernel: Any, inputs: tuple[Any, ...]) -> tuple[Any,
     for what, value in (("forward", forward), *((("kernel", kernel),) if kernel is not None else ())):
         if not callable(value) and not isinstance(value, tuple | list):
             raise TapelessError(
-                f"{what} must be a function, not {value!r}."
-                if what == "forward"
-                else f"kernel must be (forward, backward), one of which may be None, or what autograd goes through, not {value!r}."
+                f"{what} must be a function"
+                f"{', or a pair (forward, backward)' if what == 'kernel' else ''}, not {value!r}."
             )
     if isinstance(kernel, tuple | list) and (len(kernel) != 2 or all(each is None for each in kernel)):
         raise TapelessError(f"kernel must be (forward, backward), one of which may be None, not {kernel!r}.")

@@ -121,7 +121,7 @@ class Bench:
             self.options(case),
             finite=case.numbers != "NaN",
             gradients="backward" in directions and self.definition.way != "none",
-            noise="bfloat16" if case.mode == "autocast" else "",
+            rounding="bfloat16" if case.mode == "autocast" else "",
             own=case.mode != "autocast",
         )
         if at is None or case.same is None:
@@ -130,7 +130,12 @@ class Bench:
         both = [at.allowed[one], at.allowed[other]]
         own = None if both[0].own is None or both[1].own is None else both[0].own + both[1].own
         total = Allowed(
-            both[0].true + both[1].true, both[0].spread + both[1].spread, both[0].terms, own, both[0].own_dtype
+            both[0].true + both[1].true,
+            both[0].spread + both[1].spread,
+            both[0].terms,
+            both[0].reduces,
+            own,
+            both[0].own_dtype,
         )
         return replace(at, allowed=at.allowed | {one: total})
 
@@ -309,6 +314,9 @@ class Bench:
         if problems is None:
             return
         self.covered[case.group] += 1
+        if any(way == "broadcast" for _, way in case.ranks):  # nobody said that it takes that
+            name = self.example.leaves[case.ranks[0][0]].name
+            problems = [replace(each, kind=f"{name} that is broadcast", limit=True) for each in problems]
         for problem in problems:
             if problem.limit:
                 self._limited(case, problem)
@@ -321,7 +329,7 @@ class Bench:
             self.notes.append(f"{problem.kind}: {problem.sentence}")
             self._bad.add(("dtype", case.dtype))
             return
-        if problem.kind.startswith("does not take") and case.ranks:
+        if case.ranks and ("raises" in problem.sentence or problem.kind.startswith("does not take")):
             self.notes.append(f"{problem.kind}: {problem.sentence}")
             return
         word = problem.kind

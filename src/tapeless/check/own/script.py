@@ -140,7 +140,7 @@ def _shown(problem: Problem, name: str) -> list[str]:
 def _callable(source: Any) -> str:
     name = getattr(source, "__qualname__", None)
     if name is None or "<" in name:
-        return "kernel" if name is not None or not isinstance(source, sys.modules["torch"].nn.Module) else "kernel"
+        return "kernel"
     torch = sys.modules["torch"]
     return f"{name}.apply" if isinstance(source, type) and issubclass(source, torch.autograd.Function) else str(name)
 

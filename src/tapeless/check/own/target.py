@@ -5,13 +5,12 @@ as C and most of Triton do. Inputs lie between margins, and what a kernel must n
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -237,6 +236,7 @@ class AutogradKernel:
             )
         elif device is not None and value.device.type != device.type:
             ran.faults.append(Fault("wrong device", f"{name} is on {value.device}, not on {device}"))
+            return
         elif own and dtype_of(value) not in (dtype, own, "float32" if dtype in ("bfloat16", "float16") else dtype):
             ran.faults.append(Fault("wrong dtype", f"{name} is {dtype_of(value)} for inputs of {dtype}, not {own}"))
         ran.results[name], ran.dtypes[name] = as_float64(value), dtype_of(value)
@@ -253,7 +253,7 @@ class AutogradKernel:
     ) -> None:
         torch, names = sys.modules["torch"], at.outputs
         used = [way.output] if way.output is not None else range(len(outputs))
-        dtypes = [self.example.leaves and ran.dtypes[name] for name in names]
+        dtypes = [ran.dtypes[name] for name in names]
         asked = [
             (
                 outputs[n],
@@ -560,22 +560,13 @@ def unwritten(kernel: PairKernel, at: Expected, way: Way, first: Ran) -> Iterato
 Kernel = AutogradKernel | PairKernel
 
 
-def replaced(way: Way, **changes: Any) -> Way:
-    return replace(way, **changes)
-
-
 def signature_of(function: Any) -> list[str]:
     """The names of a kernel's parameters, without a context."""
-    target = function
-    torch = sys.modules.get("torch")
-    skip = 0
+    torch, target, skip = sys.modules.get("torch"), function, 0
     if torch is not None and isinstance(function, type) and issubclass(function, torch.autograd.Function):
-        target = function.forward
-        skip = int(function.setup_context is torch.autograd.Function.setup_context)
+        made: Any = function
+        target = made.forward
+        skip = int(made.setup_context is torch.autograd.Function.setup_context)
     elif torch is not None and isinstance(function, torch.nn.Module):
         target = function.forward
-    try:
-        parameters = list(inspect.signature(target).parameters.values())[skip:]
-    except (TypeError, ValueError):
-        return []
-    return [each.name for each in parameters if each.kind in POSITIONAL]
+    return [each.name for each in parameters_of(target)[skip:] if each.kind in POSITIONAL]
