@@ -228,6 +228,7 @@ class Right:
 RIGHT = {
     "silu": Right(silu_mul, function(silu_forward, silu_backward), (X, sample(5, 6) * 0.5 + 0.1)),
     "rms": Right(rms_norm, function(rms_forward, rms_backward), (X, W)),
+    "rms in bfloat16": Right(rms_norm, function(rms_forward, rms_backward), (X.bfloat16(), W.bfloat16())),
     "layer": Right(layer_norm, function(norm_forward, norm_backward), (X, W, B)),
     "softmax": Right(softmax, function(softmax, softmax_backward), (X,)),
     "linear": Right(linear, function(linear, linear_backward), (X, sample(7, 6))),
@@ -274,6 +275,7 @@ WRONG: dict[str, Mistake] = {}
 DIRECTIONS = {
     "silu": (silu_forward, silu_backward),
     "rms": (rms_forward, rms_backward),
+    "rms in bfloat16": (rms_forward, rms_backward),
     "layer": (norm_forward, norm_backward),
     "softmax": (softmax, softmax_backward),
     "linear": (linear, linear_backward),
@@ -534,7 +536,7 @@ def through_half_precision(ctx, dy, a, b):
     return (da.half().float() if da.dtype == torch.float32 else da), db
 
 
-@mistake("rms", "wrong .* in bfloat16")
+@mistake("rms in bfloat16", "wrong for more than")
 def weight_gradient_added_in_bfloat16(ctx, dy, x, w):
     dx, dw = rms_backward(ctx, dy, x, w)
     if x.dtype == torch.bfloat16:

@@ -42,7 +42,7 @@ def test_the_script_shows_the_fault_with_pytorch_alone(name):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(mistake.script, name, "exec"), {})
-    if mistake.compared is None:
+    if mistake.compared is None or name == "dy_through_its_pointer":  # it reads what lies there by chance
         return
     found = out.getvalue().split()[1]
     assert float(found) == mistake.compared.found or (

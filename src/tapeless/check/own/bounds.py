@@ -9,7 +9,6 @@ three parts, and each is known for every element of every result:
      inputs are, too. How far the results then move at most, σ, is what a computation in that dtype loses, cancellation
      included (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", 1997). SPREADS·σ is allowed;
 (3)  sums of n terms, added one after the other in float32 (float64): √n/2 times σ for the unit roundoff of that type.
-     PyTorch's own norms add over rows in half precision: for gradients that are such sums, √n/4 times σ there.
 
 And never less than what PyTorch's own computation of the definition in that dtype loses on the same numbers. σ and
 PyTorch's error are taken over rows of a result: one element may be right by chance.
@@ -256,8 +255,6 @@ class Allowed:
         with np.errstate(all="ignore"):
             ulps = fmt.ulp(self.true)
             summing = np.sqrt(self.terms) / 2 * FORMATS[accumulates(computed)].unit / way.unit
-            if computed in ("bfloat16", "float16") and self.reduces:
-                summing = np.sqrt(self.terms) / 4
             alone = ulps + (SPREADS + summing) * self.spread + 4 * 2.0 ** min(way.least, fmt.least)
             alone = np.where(np.isfinite(alone), alone, np.inf)
             return alone, alone if self.own is None else np.maximum(alone, TIMES_TORCH * self.own + ulps / 2)

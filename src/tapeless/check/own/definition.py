@@ -16,8 +16,9 @@ import numpy as np
 
 from tapeless.check.differences import slope
 from tapeless.check.own.bounds import FORMATS, Allowed, by_rows, error_of, in_float64, noisy, spread_of, torch_noise
-from tapeless.check.own.example import Example, as_float64
+from tapeless.check.own.example import Example
 from tapeless.check.own.harness import RefusalError, first_line, is_tensor
+from tapeless.check.own.memory import as_float64
 from tapeless.errors import TapelessError
 from tapeless.ops.contract import Array
 
@@ -290,6 +291,9 @@ def expected(
             dys.extend(make_dy(outputs))
         return dys
 
+    floats = [value for value, leaf in zip(values, example.leaves, strict=True) if leaf.floats]
+    if finite and not all(np.isfinite(each).all() for each in floats):
+        return None  # beyond the range of the dtype
     try:
         done = definition.compute(values, dy_of, "float64", options, gradients=gradients)
     except RefusalError:

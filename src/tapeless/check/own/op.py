@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from tapeless.check.own.apart import in_a_process, interpreted, on_one_thread
+from tapeless.check.own.autograd import opchecked
 from tapeless.check.own.bounds import FORMATS
 from tapeless.check.own.definition import (
     Definition,
@@ -37,11 +38,11 @@ from tapeless.check.own.harness import (
     share_memory,
 )
 from tapeless.check.own.naming import described
-from tapeless.check.own.opcheck import opchecked
+from tapeless.check.own.pair import Kernel, PairKernel
 from tapeless.check.own.report import Verdict
 from tapeless.check.own.runner import Bench, primary, unknown_case
 from tapeless.check.own.table import LIMITS, Claims
-from tapeless.check.own.target import AutogradKernel, Kernel, PairKernel, signature_of
+from tapeless.check.own.target import AutogradKernel, signature_of
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array

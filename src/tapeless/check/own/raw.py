@@ -15,7 +15,8 @@ import numpy as np
 
 from tapeless.check.own.bounds import Allowed
 from tapeless.check.own.definition import Expected
-from tapeless.check.own.target import Form, PairKernel, Ran, Way
+from tapeless.check.own.pair import Form, PairKernel
+from tapeless.check.own.target import Ran, Way
 from tapeless.ops.contract import Array
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tapeless.check.own.definition import Expected, taken_by
-from tapeless.check.own.example import EXPRESSIONS, limits, numbers_text
+from tapeless.check.own.example import limits, numbers_text
+from tapeless.check.own.memory import EXPRESSIONS
 from tapeless.check.own.target import AutogradKernel, Way, leaf_dtype
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.own.example import LAYOUTS, SCALES, Example, takes
+from tapeless.check.own.example import SCALES, Example
+from tapeless.check.own.memory import LAYOUTS, takes
 from tapeless.ops.contract import NONE
 
 EDGES = (2, 17, 64, 65, 257, 1031)  # a vector's rest, a block, one beyond it, more than 1,024
