@@ -9,7 +9,7 @@ import triton.language as tl
 EPS = 1e-5
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward(y, x, w, rstd, columns, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -20,7 +20,7 @@ def _forward(y, x, w, rstd, columns, eps, BLOCK: tl.constexpr):
     tl.store(rstd + row, r)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _backward(dx, dw, dy, x, w, rstd, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)

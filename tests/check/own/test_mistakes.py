@@ -10,21 +10,26 @@ from tapeless.check import op
 from tests.own_kernels import RIGHT, WRONG
 from tests.random_cases import SOAK
 
+SMALL: dict[str, int] = {} if SOAK > 1 else {"largest": 65, "pairs": 2}
+# Of the right forms: what PyTorch takes no better, or refuses itself.
+KNOWN = {"numbers of 1e19", "does not take an axis of size 0", "does not take autocast"}
 SEEDS = range(3 if SOAK > 1 else 1)
 
 
 def judged(name, kernel, seed=0, **options):
     right = RIGHT[name]
-    return op(right.definition, right.inputs, kernel=kernel, seed=seed, **{"pairs": 4} | right.options | options)
+    return op(right.definition, right.inputs, kernel=kernel, seed=seed, **right.options | options)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_kernel_is_right(name, seed):
-    report = judged(name, RIGHT[name].kernel, seed)
+    report = judged(name, RIGHT[name].kernel, seed, **SMALL)
     assert report, report
     assert not report.left
-    assert not set(report.limits) - {"numbers of 1e19", "does not take an axis of size 0"}, report
+    assert not set(report.limits) - {"numbers of 1e19", "does not take an axis of size 0", "does not take autocast"}, (
+        report
+    )
     assert sum(report.covered.values()) > 50
 
 

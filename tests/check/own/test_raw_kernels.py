@@ -364,7 +364,7 @@ def test_slips_get_one_sentence(given, sentence):
 
 def test_claims_without_a_kernel_are_refused():
     with pytest.raises(TapelessError, match="largest is said of a kernel, and there is none"):
-        op(softmax, softmax_backward, SCORES, largest=5)  # type: ignore[call-overload]
+        op(softmax, softmax_backward, SCORES, largest=5)
 
 
 def test_a_definition_that_is_wrong_holds_nothing():

@@ -110,8 +110,10 @@ OPS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"dtypes": ["float32"], "largest": 9},
     ),
 }
-ADDS_IN_HALVES = [("layer_norm", "bfloat16"), ("layer_norm", "float16")]  # 544 numbers of 1 are 512: a mistake
+# PyTorch's layer_norm on the CPU adds dbias in half precision: 544 where the terms are positive becomes 512.
+ADDS_IN_HALVES = [("layer_norm", "bfloat16"), ("layer_norm", "float16")]
 DTYPES = ("float32", "bfloat16", "float16")
+SMALL = {} if SOAK > 1 else {"largest": 65, "pairs": 2}
 SAMPLE = ("group norm", "cross-entropy", "linear", "embedding", "cumsum", "conv2d")
 
 
@@ -119,7 +121,7 @@ SAMPLE = ("group norm", "cross-entropy", "linear", "embedding", "cumsum", "conv2
 @pytest.mark.parametrize("name", OPS if SOAK > 1 else SAMPLE)
 def test_an_op_beside_itself(name, seed):
     function, inputs, options = OPS[name]
-    report = op(function, inputs, kernel=lambda *given: function(*given), seed=seed, **{"pairs": 2} | options)
+    report = op(function, inputs, kernel=lambda *given: function(*given), seed=seed, **SMALL | options)
     assert report, report
 
 
@@ -129,7 +131,7 @@ def test_an_op_beside_itself(name, seed):
 def test_an_op_beside_its_formula(name, dtype, seed):
     definition, function, inputs, options = FORMULAS[name]
     given = tuple(each.to(getattr(torch, dtype)) for each in inputs)
-    report = op(definition, given, kernel=function, seed=seed, pairs=2, **options)
+    report = op(definition, given, kernel=function, seed=seed, **SMALL | options)
     assert report or (name, dtype) in ADDS_IN_HALVES, report
 
 

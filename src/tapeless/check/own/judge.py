@@ -14,11 +14,12 @@ from tapeless.check.own.autograd import second_derivative
 from tapeless.check.own.bounds import Allowed, Compared, compare
 from tapeless.check.own.definition import Definition, Expected, disagreement, expected
 from tapeless.check.own.example import drawn, rounded
+from tapeless.check.own.given import Claims
 from tapeless.check.own.harness import RefusalError
 from tapeless.check.own.naming import diagnosis
 from tapeless.check.own.pair import Kernel
 from tapeless.check.own.report import Mistake, Row
-from tapeless.check.own.table import HALVES, Case, Claims
+from tapeless.check.own.table import HALVES, Case
 from tapeless.check.own.target import AutogradKernel, KernelRaisedError, Ran, Way
 from tapeless.ops.contract import Array
 
@@ -56,6 +57,7 @@ class Judge:
     covered: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)  # in the order in which they are tried
     seen: bool = False
     _known: dict[tuple[Any, ...], Expected | None] = field(default_factory=dict)
     _bad: set[tuple[str, str]] = field(default_factory=set)
@@ -277,10 +279,6 @@ class Judge:
     def passes(self, case: Case) -> bool:
         found = self.problems(case)
         return found is not None and not any(not each.limit for each in found)
-
-    @property
-    def dtypes(self) -> list[str]:
-        return self._dtypes
 
 
 def dy_numbers(tensors: bool, shape: tuple[int, ...], seed: int) -> Array:

@@ -11,7 +11,8 @@ from tapeless.check.own.example import SCALES
 from tapeless.ops.contract import Array
 
 if TYPE_CHECKING:
-    from tapeless.check.own.runner import Bench, Problem
+    from tapeless.check.own.judge import Problem
+    from tapeless.check.own.runner import Bench
     from tapeless.check.own.table import Case
 
 FEW = 2.0**9  # ulps: most of the digits of float32 are right

@@ -6,44 +6,37 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, overload
 
 import numpy as np
 
 from tapeless.check.own.apart import in_a_process, interpreted, on_one_thread
 from tapeless.check.own.autograd import opchecked
-from tapeless.check.own.bounds import FORMATS
 from tapeless.check.own.definition import (
     Definition,
     Expected,
     dtype_of,
     expected,
     floats_of,
-    saying,
     taken_by,
     tensor_of,
 )
 from tapeless.check.own.example import Example, example_of
+from tapeless.check.own.given import Claims, checked_wrt, claims_of, pair_of
 from tapeless.check.own.gradient import Report, WeightedSum, not_analytic, prove
 from tapeless.check.own.harness import (
-    POSITIONAL,
-    Pair,
     RefusalError,
-    as_array,
     first_line,
     first_outputs,
     is_tensor,
-    parameters_of,
     share_memory,
 )
 from tapeless.check.own.naming import described
 from tapeless.check.own.pair import Kernel, PairKernel
 from tapeless.check.own.report import Verdict
 from tapeless.check.own.runner import Bench, primary, unknown_case
-from tapeless.check.own.table import LIMITS, Claims
 from tapeless.check.own.target import AutogradKernel, signature_of
-from tapeless.errors import TapelessError, unknown
+from tapeless.errors import TapelessError
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
 
@@ -119,13 +112,13 @@ def op(
             raise TapelessError(
                 f"{min(claims)} is said of a kernel, and there is none: give kernel=(forward, backward)."
             )
-        pair = _pair(forward, backward, given, saved)
+        pair = pair_of(forward, backward, given, saved)
         if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < 1):
             raise TapelessError(f"tolerance must be a number between 0 and 1, not {tolerance!r}.")
-        return prove(pair, _checked_wrt(pair, wrt), dy, seed, tolerance)
+        return prove(pair, checked_wrt(pair, wrt), dy, seed, tolerance)
     if dy is not None or tolerance is not None:
         raise TapelessError("a kernel is tried with many dy, and its tolerance follows from its dtype: leave both out.")
-    made = _claims(claims)
+    made = claims_of(claims)
     if kernel is None and backward is not None:  # a pair in the dtype it runs in
         kernel, backward = (None, backward), None
     check = partial(_judged, forward, backward, given, kernel, wrt, saved, seed, relate, made)
@@ -138,36 +131,6 @@ def _halves(inputs: Sequence[Any]) -> bool:
     """Whether a pair is given in a dtype that is not float64's."""
     narrow = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
     return any(dtype_of(each) in narrow for each in inputs if is_tensor(each) or isinstance(each, np.ndarray))
-
-
-def _claims(given: dict[str, Any]) -> Claims:
-    fields = Claims.__dataclass_fields__
-    if set(given) - set(fields):
-        name = min(set(given) - set(fields))
-        raise TapelessError(f"op takes no {name}: of a kernel it takes {', '.join(fields)}.")
-    adds, within, largest = given.get("adds", ()), given.get("within", inf), given.get("largest", 1)
-    if isinstance(adds, str) or not all(isinstance(name, str) for name in adds):
-        raise TapelessError(f"adds must be names of gradients, such as ['dweight'], not {adds!r}.")
-    if isinstance(within, bool) or not isinstance(within, int | float) or not within > 1:
-        raise TapelessError(f"within must be a number above 1, such as 1e6, not {within!r}.")
-    if isinstance(largest, bool) or not isinstance(largest, int) or largest < 1:
-        raise TapelessError(f"largest must be a whole number of at least 1, not {largest!r}.")
-    if not isinstance(given.get("writes"), bool | None):
-        raise TapelessError(f"writes must be True or False, not {given['writes']!r}.")
-    for name in ("strides", "repeatable"):
-        if not isinstance(given.get(name, True), bool | None):
-            raise TapelessError(f"{name} must be True or False, not {given[name]!r}.")
-    dtypes = given.get("dtypes", ())
-    dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(str(each).removeprefix("torch.") for each in dtypes)
-    for each in dtypes:
-        if each not in FORMATS:
-            raise unknown("dtype", each, FORMATS)
-    limits = given.get("limits", ())
-    for each in (limits,) if isinstance(limits, str) else limits:
-        if each not in LIMITS:
-            raise unknown("limit", each, LIMITS)
-    limits = frozenset((limits,) if isinstance(limits, str) else limits)
-    return Claims(**given | {"adds": frozenset(adds), "dtypes": dtypes, "limits": limits})
 
 
 # What is compared with what.
@@ -296,8 +259,8 @@ def _definition(
     if kernel is None:
         return _itself(forward, example, claims), None
     if backward is not None:
-        pair = _pair(forward, backward, _widened(example, inputs), saved)
-        wrt = _checked_wrt(pair, [place for place, tree in enumerate(example.tree) if tree in example.wrt])
+        pair = pair_of(forward, backward, _widened(example, inputs), saved)
+        wrt = checked_wrt(pair, [place for place, tree in enumerate(example.tree) if tree in example.wrt])
         return Definition(forward, example, "backward", backward, saved), prove(pair, wrt, None, seed, None)
     if isinstance(kernel, tuple | list) and kernel[1] is None:
         return Definition(forward, example, "none", None, saved), None
@@ -320,7 +283,7 @@ def _widened(example: Example, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _analytic(forward: Any, example: Example, inputs: tuple[Any, ...], saved: bool, seed: int) -> None:
     """RefusalError unless the complex step can take the place of a backward."""
-    pair = _pair(forward, _missing, _widened(example, inputs), saved)
+    pair = pair_of(forward, _missing, _widened(example, inputs), saved)
     here, rng = first_outputs(pair), np.random.default_rng(seed)
     weights = [np.asarray(rng.normal(size=each.shape)) for each in here]
     total = WeightedSum(pair, here, weights, example.wrt)
@@ -381,8 +344,12 @@ def _first(definition: Definition, dtype: str, claims: Claims, seed: int, gradie
     def dys(outputs: list[Array]) -> list[Array]:
         return [np.asarray(rng.normal(size=each.shape)) for each in outputs]
 
-    with saying("the definition"):
+    try:
         done = definition.compute(values, dys, "float64", usual, gradients=gradients)
+    except RefusalError:
+        raise
+    except Exception as error:
+        raise TapelessError(f"the definition raised {type(error).__name__}: {first_line(error)}") from error
     if not any(each.size for each in done.outputs):
         raise TapelessError("the definition returns nothing but empty arrays: choose inputs that give it some output.")
     if not all(np.isfinite(each).all() for each in done.results(definition.example).values()):
@@ -407,53 +374,6 @@ def _aliases(definition: Definition) -> bool:
     except Exception:  # with options, say: then it is held to own its outputs
         return False
     return any(share_memory(y, x) for y in outputs for x in given if is_tensor(x))
-
-
-# A pair in float64.
-
-
-def _pair(forward: Any, backward: Any, given: tuple[Any, ...], saved: bool) -> Pair:
-    for what, function in (("forward", forward), ("backward", backward)):
-        if not callable(function):
-            raise TapelessError(f"{what} must be a function, not {function!r}.")
-    devices = tuple(value.device if is_tensor(value) else None for value in given)
-    arrays = [as_array(value) if is_tensor(value) else value for value in given]
-    plain = [each.name for each in parameters_of(forward) if each.kind in POSITIONAL]
-    names = tuple(plain[index] if index < len(plain) else f"input{index}" for index in range(len(given)))
-    for name, value, device in zip(names, arrays, devices, strict=True):
-        if isinstance(value, np.ndarray):
-            _check_input(name, value, device is not None)
-    return Pair(forward, backward, tuple(arrays), devices, names, saved)
-
-
-def _check_input(name: str, value: Array, tensor: bool) -> None:
-    if value.dtype.kind in "fc" and value.dtype != np.float64:
-        way = ".double()" if tensor else ".astype('float64')"
-        raise TapelessError(f"{name} is {value.dtype}, and a proof needs float64: convert it, {way}.")
-    if value.dtype == np.float64 and not np.isfinite(value).all():
-        where = tuple(int(axis) for axis in np.argwhere(~np.isfinite(value))[0])
-        raise TapelessError(f"{name} holds {value[where]} at {where}: choose finite inputs.")
-
-
-def _checked_wrt(pair: Pair, wrt: Any) -> tuple[int, ...]:
-    floats = [
-        index
-        for index, value in enumerate(pair.inputs)
-        if isinstance(value, np.ndarray) and value.dtype == np.float64 and value.size
-    ]
-    if wrt is None:
-        if not floats:
-            raise TapelessError("no input is a float64 array with anything in it, so there is no gradient to check.")
-        return tuple(floats)
-    if not isinstance(wrt, Sequence) or isinstance(wrt, str):
-        raise TapelessError(f"wrt must be numbers of inputs, such as [0, 2], not {wrt!r}.")
-    chosen = tuple(wrt)
-    for index in chosen:
-        if index not in floats:
-            raise TapelessError(f"wrt={list(chosen)}: input {index!r} is no float64 array; choose among {floats}.")
-    if not chosen or len(set(chosen)) != len(chosen):
-        raise TapelessError(f"wrt={list(chosen)} must name at least one input, and each once.")
-    return chosen
 
 
 def is_function(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.own.definition import Expected
+from tapeless.check.own.given import Claims
 from tapeless.check.own.harness import RefusalError
 from tapeless.check.own.judge import Judge, Problem
 from tapeless.check.own.naming import class_of
@@ -17,7 +18,7 @@ from tapeless.check.own.pair import PairKernel, unwritten
 from tapeless.check.own.raw import raw_problems
 from tapeless.check.own.report import Mistake
 from tapeless.check.own.script import script_for
-from tapeless.check.own.table import EXTREME, HALVES, Case, Claims, cases
+from tapeless.check.own.table import EXTREME, HALVES, Case, cases
 from tapeless.check.own.target import KernelRaisedError, Way
 from tapeless.errors import TapelessError
 
@@ -29,7 +30,7 @@ class Bench(Judge):
     """A definition, a kernel, and all cases."""
 
     def run(self, dtypes: list[str], outputs: int) -> None:
-        self._dtypes = dtypes
+        self.dtypes = dtypes
         until = time.perf_counter() + self.claims.seconds
         raw = self.kernel.raw
         listed = list(cases(self.example, self.claims, dtypes, outputs, raw, self.seed))

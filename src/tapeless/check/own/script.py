@@ -14,7 +14,8 @@ from tapeless.check.own.memory import EXPRESSIONS
 from tapeless.check.own.target import AutogradKernel, Way, leaf_dtype
 
 if TYPE_CHECKING:
-    from tapeless.check.own.runner import Bench, Problem
+    from tapeless.check.own.judge import Problem
+    from tapeless.check.own.runner import Bench
     from tapeless.check.own.table import Case
 
 LITERAL = 12  # numbers in an input that are written down as they are

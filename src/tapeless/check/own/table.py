@@ -7,7 +7,7 @@ shapes, the strides of inputs, the dtypes, the options, the numbers. Then two or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.own.example import SCALES, Example
+from tapeless.check.own.given import Claims
 from tapeless.check.own.memory import LAYOUTS, takes
-from tapeless.ops.contract import NONE
 
 EDGES = (2, 17, 64, 65, 257, 1031)  # a vector's rest, a block, one beyond it, more than 1,024
 ODD = (3, 7, 5, 11, 13, 9)  # all axes at once
 SMALL = 12  # what other axes shrink to where they must
 MOST = 150_000  # numbers in one input
-PAIRS = 48  # cases in which two or three things are changed
 HALVES = ("bfloat16", "float16")
 NUMBERS = (
     "positive",
@@ -47,43 +46,6 @@ MODES = (
     "autocast",
     "double backward",
 )
-
-
-@dataclass(frozen=True)
-class Claims:
-    """What its author says of a kernel."""
-
-    writes: bool | None = None  # into its outputs, or it returns them; None: seen from its arguments
-    adds: frozenset[str] = NONE  # gradients that it always adds to
-    shapes: Any = None  # the axes of each input by name; None: by their sizes
-    sizes: Mapping[str, range] = field(default_factory=dict)  # which an axis may have
-    largest: int = 1031  # the longest axis that is tried
-    within: float = float("inf")  # no numbers beyond this are tried, nor below 1 / this
-    strides: bool | None = None  # it takes inputs that are not contiguous; None: if autograd goes through it
-    repeatable: bool = True  # the same bits every time
-    dtypes: tuple[str, ...] = ()  # that it takes; none: those that it does not refuse
-    options: Mapping[str, Any] = field(default_factory=dict)  # by name: a value, or a list of values to try
-    limits: frozenset[str] = NONE  # what its author does not promise, see LIMITS
-    case: str | None = None  # only this one
-    seconds: float = 60.0
-    pairs: int = PAIRS  # cases in which several things are changed
-    first: bool = False  # stop at the first mistake
-
-
-# What an author may leave out: the word, and the cases that then are none.
-LIMITS = {
-    "large": "|x| above 1e4",
-    "tiny": "|x| below 1e-20",
-    "nan": "NaN is not handed on",
-    "one": "an axis of size 1",
-    "empty": "an axis of size 0",
-    "in place": "it writes over its inputs or dy",
-    "not deterministic": "not the same bits every time",
-    "double backward": "no second derivative",
-    "rank": "another number of axes",
-    "strides": "inputs that are not contiguous",
-    "autocast": "under autocast",
-}
 
 
 @dataclass(frozen=True)
