@@ -1,4 +1,4 @@
-"""Checks of your own ops and kernels; `tapeless check` has those of ours."""
+"""Proof: of our own gradients and kernels, and of yours (`op`, `kernel`)."""
 
 from tapeless.check.own.gradient import InputReport, Report
 from tapeless.check.own.kernel import KernelReport, Speed, kernel, torch_kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from tapeless.check import op
 from tests.own_kernels import RIGHT, WRONG
@@ -44,3 +45,16 @@ def test_a_mistake_is_named(name, seed):
 
 def test_there_are_sixty_classes_of_mistake():
     assert len(WRONG) >= 60
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("overwrites_dy", "dy_through_its_pointer", "AsksForTheWrongInput", "through_half_precision"),
+        *("sigmoid_that_overflows", "KeepsTheTensor", "one_block_of_64"),
+    ],
+)
+def test_what_gradcheck_does_not_see(name):
+    wrong = WRONG[name]
+    given = [each.double().requires_grad_() for each in RIGHT[wrong.of].inputs]
+    assert torch.autograd.gradcheck(wrong.kernel.apply, given, raise_exception=False)

@@ -47,6 +47,7 @@ class Mistake(Told):
         return f"{self.kind}: {self.sentence}, at {self.case}"
 
     def document(self) -> dict[str, Any]:
+        """What `--json` has of it."""
         one = self.compared
         return {
             "class": self.kind,
