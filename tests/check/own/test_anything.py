@@ -135,6 +135,58 @@ class FusedRope(torch.autograd.Function):  # type: ignore[misc]
         return dy * cos + torch.cat([dy[..., half:], -dy[..., :half]], -1) * sin, None, None
 
 
+class InPlaceRelu(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x.clamp_(min=0))
+        return x
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * (ctx.saved_tensors[0] > 0)
+
+
+def test_in_place_is_a_limit_where_it_is_declared():
+    assert op(torch.relu, (A,), kernel=InPlaceRelu, limits=["in place"], **QUICK)
+    assert op(torch.relu, (A,), kernel=InPlaceRelu, **QUICK).wrong[0].kind == "writes over an input"
+
+
+class TakesTheFirst(torch.autograd.Function):  # type: ignore[misc]
+    """The definition shares the gradient among ties."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, place = x.max(-1)
+        ctx.save_for_backward(place)
+        ctx.shape = x.shape
+        ctx.mark_non_differentiable(place)
+        return y, place
+
+    @staticmethod
+    def backward(ctx, dy, _):
+        place = ctx.saved_tensors[0][..., None]
+        return torch.zeros(ctx.shape, dtype=dy.dtype).scatter_(-1, place, dy[..., None])
+
+
+class OtherSlopeAt0(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * (ctx.saved_tensors[0] >= 0)
+
+
+def test_at_ties_and_kinks_any_slope_will_do():
+    report = op(lambda x: x.amax(-1), (A,), kernel=TakesTheFirst)
+    assert report, report
+    report = op(torch.relu, (A,), kernel=OtherSlopeAt0)
+    assert report, report
+
+
 def test_a_relation_between_inputs_and_inputs_without_a_gradient():
     angle = torch.randn(5, 3)
     inputs = A, torch.cat([angle.cos(), angle.cos()], -1), torch.cat([angle.sin(), angle.sin()], -1)

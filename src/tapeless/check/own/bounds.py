@@ -33,6 +33,7 @@ SPREADS = 5.0  # σ: what is off by more than that is no rounding
 TIMES_TORCH = 2.0  # of PyTorch's own error
 LEAST_ROW = 16  # elements over which σ is taken at least, where a result has as many
 BROKEN = 2.0**-4  # of a result: neither digit nor size is right
+KINK = 0.1  # of a result: if roundings move it by as much, it jumps
 # Operations whose results are exact: they copy, select or change a sign.
 EXACT = {
     *("clone", "copy", "copy_", "detach", "to", "_to_copy", "contiguous", "lift_fresh", "lift_fresh_copy", "view_of"),
@@ -283,7 +284,8 @@ def spread_of(true: Array, draws: Sequence[Array]) -> Array:
         farthest = np.zeros(true.shape)
         for each in draws:
             farthest = np.fmax(farthest, np.abs(each - true))
-        return by_rows(farthest)
+        jumps = by_rows(farthest, 0)  # at ties and kinks any of a row may be the one that is chosen
+        return np.where(jumps > KINK * by_rows(np.abs(true), 0), jumps, by_rows(farthest))
 
 
 def error_of(found: Array, true: Array, largest: float) -> Array:

@@ -232,7 +232,8 @@ class Judge:
         forward = error.direction == "forward"
         foreign = case.dtype != self.dtypes[0] or case.mixed
         if case.group == "example":
-            yield Problem("raises", f"{error}")
+            leaf = "a leaf Variable that requires grad" in str(error)
+            yield Problem("writes over an input" if leaf else "raises", f"{error}")
             return
         limit = (
             error.declared

@@ -173,7 +173,7 @@ def _judged(
                 target = PairKernel(kernel, example, first, saved, claims.writes, claims.adds)
             else:
                 target = AutogradKernel(kernel_function, example, name, _aliases(definition))
-                target.source = source
+                target.source, target.in_place = source, "in place" in claims.limits
             bench = Bench(definition, target, claims, seed, progress)
             bench.run(dtypes, len(first.outputs))
             unknown_case(bench)

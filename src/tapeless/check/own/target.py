@@ -151,6 +151,7 @@ class AutogradKernel:
     def __init__(self, function: Callable[..., Any], example: Example, name: str, aliases: bool = False) -> None:
         self.function, self.example, self.name = function, example, name
         self.source = function
+        self.in_place = False  # it may write over its inputs
         self.aliases = aliases  # the definition's output shares memory with an input, too
 
     def forward(self, given: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
@@ -167,6 +168,9 @@ class AutogradKernel:
             wanted = ()
         for index in wanted:
             given[index] = given[index].detach().requires_grad_()
+        sources = [given[index] for index in wanted]
+        if self.in_place:  # a leaf may not be written
+            given = [each.clone() if is_tensor(each) else each for each in given]
         ran = Ran()
         with ExitStack() as stack:
             if example.device is None or example.device.type == "cpu":
@@ -182,13 +186,15 @@ class AutogradKernel:
                 second = [each.given for each in place_all(example, other, way)[0]]
                 for index in wanted:
                     second[index] = second[index].detach().requires_grad_()
-                self.forward(second, way.options)
+                self.forward(
+                    [each.clone() if self.in_place and is_tensor(each) else each for each in second], way.options
+                )
             changed = way.mode == "inputs changed in between"
             if changed:
                 with torch.no_grad():
                     for index in wanted:
                         given[index].add_(1)
-            self._backward(ran, outputs, incoming, given, wanted, way, at)
+            self._backward(ran, outputs, incoming, sources, wanted, way, at)
             if not all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(before, outputs, strict=True)):
                 ran.faults.append(Fault("writes over its output", "the backward changes the output of the forward"))
         if not changed and not ran.faults:
@@ -212,7 +218,7 @@ class AutogradKernel:
         for name, output in zip(names, outputs, strict=True):
             true = at.allowed[name]
             self.take(ran, name, output, true.true.shape, way.dtype, true.own_dtype)
-            if not self.aliases and output.numel():
+            if not self.aliases and not self.in_place and output.numel():
                 for each in inputs:
                     if is_tensor(each.given) and share_memory(output, each.given):
                         ran.faults.append(
@@ -241,7 +247,7 @@ class AutogradKernel:
         ran: Ran,
         outputs: list[Any],
         incoming: list[Placed],
-        given: list[Any],
+        sources: list[Any],
         wanted: Sequence[int],
         way: Way,
         at: Expected,
@@ -264,7 +270,6 @@ class AutogradKernel:
             ran.faults.append(Fault("no gradient", sentence))
             return
         twice = way.mode == "second backward of a graph"
-        sources = [given[index] for index in wanted]
 
         def gradients(keep: bool) -> Any:
             with called("backward"):
