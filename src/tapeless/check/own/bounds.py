@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -259,6 +260,16 @@ class Allowed:
             alone = ulps + (SPREADS + summing) * self.spread + 4 * 2.0 ** min(way.least, fmt.least)
             alone = np.where(np.isfinite(alone), alone, np.inf)
             return alone, alone if self.own is None else np.maximum(alone, TIMES_TORCH * self.own + ulps / 2)
+
+
+def terms(result: Array, read: Sequence[Array]) -> tuple[int, bool]:
+    """How many numbers go into one of the result: those axes of what is read that the result does not have; where it
+    has them all, its own longest. And whether it lacks any."""
+    most = 1
+    for value in read:
+        lacking: Counter[int] = Counter(np.shape(value)) - Counter(result.shape)
+        most = max(most, prod(lacking.elements()))
+    return (most, True) if most > 1 else (max(result.shape, default=1), False)
 
 
 def by_rows(errors: Array, power: float = 2.0) -> Array:
