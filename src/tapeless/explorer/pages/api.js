@@ -12,7 +12,11 @@ async function ask(path, signal) {
   if (answer.ok) return answer;
   const said = await answer.text();
   let sentence = said;
-  try { sentence = JSON.parse(said).error ?? said; } catch { /* it is plain text */ }
+  try {
+    sentence = JSON.parse(said).error ?? said;
+  } catch {
+    /* it is plain text */
+  }
   throw Object.assign(new Error(sentence.trim()), { status: answer.status, refused: answer.status === 403 });
 }
 

@@ -43,7 +43,8 @@ function theme() {
 
 function navigation(model) {
   const buttons = Object.entries(VIEWS).map(([name, [title]]) =>
-    h("button", { type: "button", onclick: () => model.open(name), id: `to-${name}` }, title));
+    h("button", { type: "button", onclick: () => model.open(name), id: `to-${name}` }, title),
+  );
   document.getElementById("views").replaceChildren(...buttons);
   model.open = (name) => {
     leave?.();
@@ -56,20 +57,32 @@ function navigation(model) {
 }
 
 function runs(model) {
-  document.getElementById("runs").replaceChildren(...model.runs.map((each) => {
-    const key = h("span", { className: "key" });
-    key.style.background = each.colour;
-    const box = h("input", { type: "checkbox", checked: each.shown,
-      onchange: () => { each.shown = box.checked; model.tell("all"); } });
-    const about = each.about.error ? h("small", { className: "error" }, each.about.error)
-      : h("small", {}, `${each.about.preset}, batch ${each.about.batch}, time ${each.about.time}`);
-    return h("label", {}, box, key, each.name, about);
-  }));
+  document.getElementById("runs").replaceChildren(
+    ...model.runs.map((each) => {
+      const key = h("span", { className: "key" });
+      key.style.background = each.colour;
+      const box = h("input", {
+        type: "checkbox",
+        checked: each.shown,
+        onchange: () => {
+          each.shown = box.checked;
+          model.tell("all");
+        },
+      });
+      const about = each.about.error
+        ? h("small", { className: "error" }, each.about.error)
+        : h("small", {}, `${each.about.preset}, batch ${each.about.batch}, time ${each.about.time}`);
+      return h("label", {}, box, key, each.name, about);
+    }),
+  );
 }
 
 async function begin() {
   theme();
-  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
   try {
     const model = new Model((await json("/api/runs")).map((about, number) => new Run(number, about)));
     runs(model);
@@ -77,7 +90,11 @@ async function begin() {
     await model.load();
     model.open(VIEWS[firstView] ? firstView : "run");
     if (sealed) live.textContent = "saved as one file";
-    else model.follow((text, wrong = false) => { live.textContent = text; live.classList.toggle("error", wrong); });
+    else
+      model.follow((text, wrong = false) => {
+        live.textContent = text;
+        live.classList.toggle("error", wrong);
+      });
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
     main.replaceChildren(h("p", { className: "error", role: "alert" }, error.message));
