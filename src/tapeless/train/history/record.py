@@ -147,7 +147,8 @@ class Record:
 def read_record(path: Path) -> Record:
     """All of a record. Read, not mapped: a file that is cut while it is mapped ends the process that looks at it."""
     header, found = _read(path)
-    return Record(header, np.array([row for _, row in found], np.float32).reshape(-1, header.width))
+    with np.errstate(over="ignore"):  # a loss before a training broke may be infinite in float32
+        return Record(header, np.array([row for _, row in found], np.float32).reshape(-1, header.width))
 
 
 def read_lines(path: Path) -> tuple[Header, dict[int, bytes]]:
@@ -285,12 +286,18 @@ def min_max(rows: Array, bins: int) -> tuple[Array, Array, Array]:
 def flow(header: Header) -> dict[str, int]:
     """Of each section the result by which the gradient leaves it on its way back: the last (a gradient is d and the
     name, always) that is no weight's."""
-    found: dict[str, int] = {}
+    return {header.calls[number]["section"]: results[-1] for number, results in handed_on(header).items()}
+
+
+def handed_on(header: Header) -> dict[int, list[int]]:
+    """Of each backward call the results that go on to the calls before it: gradients of activations, all of them
+    (attention has three), and none of weights."""
+    found: dict[int, list[int]] = {}
     for index, (number, result) in enumerate(header.results):
         call = header.calls[number]
         gradient = call["phase"] == "backward" and call["results"][result]["argument"].startswith("d")
         if gradient and call["kinds"][result] != "gradient":
-            found[call["section"]] = index
+            found.setdefault(number, []).append(index)
     return found
 
 
