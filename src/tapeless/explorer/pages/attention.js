@@ -3,7 +3,8 @@
 import { json, numbers } from "./api.js";
 import { scale, sided } from "./colour.js";
 import { h, percent, short, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare } from "./draw.js";
+import { onResize, prepare, tooltip } from "./draw.js";
+import { here, keep } from "./place.js";
 
 const ORDINALS = { 2: "second", 3: "third" };
 const LABEL = 92,
@@ -21,11 +22,12 @@ export function render({ model, el }) {
     playing = 0,
     chosen = false;
   const kept = new Map();
+  let given = here().chosen; // what the address asks for, until it is shown
   const run = () => model.runs[Number(runs.value)];
   const runs = h(
     "select",
     { id: "attention-run", onchange: () => open() },
-    model.runs.map((each, index) => h("option", { value: index }, each.name)),
+    model.runs.map((each, index) => h("option", { value: index, selected: index === Number(given.run) }, each.name)),
   );
   const example = h("select", {
     id: "attention-example",
@@ -79,7 +81,8 @@ export function render({ model, el }) {
       h(
         "p",
         { className: "soft" },
-        "A line per block, a pair per head: left what it looks at, right what the loss asks for. Click one, or go with the arrow keys.",
+        "A line per block, a pair per head: left what it looks at, right what the loss asks for. " +
+          "Click one, or go with the arrow keys.",
       ),
       all,
     ),
@@ -116,13 +119,14 @@ export function render({ model, el }) {
       h(
         "p",
         { className: "soft" },
-        "Down the side the word that looks, across the words it can look at. Beside every map is the gradient of the same scores, with its sign turned: where training pulls.",
+        "Down the side the word that looks, across the words it can look at. Beside every map is the " +
+          "gradient of the same scores, with its sign turned: where training pulls.",
       ),
       h(
         "div",
         { className: "controls" },
         h("label", {}, "run", runs),
-        h("label", {}, "held-out example", example),
+        h("label", {}, "validation example", example),
         text,
         play,
       ),
@@ -155,7 +159,10 @@ export function render({ model, el }) {
         ...found.examples.map((words, index) => h("option", { value: index }, words.join("").slice(0, 40))),
       );
       slider.max = found.steps.length - 1;
-      at = found.steps.length - 1;
+      const wanted = found.steps.indexOf(Number(given.step ?? NaN));
+      at = wanted < 0 ? found.steps.length - 1 : wanted;
+      if (Number(given.example) < found.examples.length) example.value = given.example;
+      text.value = given.text ?? "";
       again();
     } catch (error) {
       if (mine === asked) fail(error);
@@ -188,11 +195,15 @@ export function render({ model, el }) {
       const found = await fetched(at);
       if (mine !== asked) return;
       maps = found;
+      const all = whole(maps.words.length);
       said.textContent = maps.cut
-        ? `Its first ${whole(maps.words.length)} tokens alone are looked at: the ${whole(maps.cut)} after them are left out.`
+        ? `Only its first ${all} tokens are looked at: ${whole(maps.cut)} more are left out.`
         : "";
       result.hidden = false;
       if (!chosen) pick();
+      const [block, number] = [Number(given.block), Number(given.head)];
+      if (number < maps.blocks[block]?.heads) head = { block, head: number };
+      given = {};
       show();
     } catch (error) {
       if (mine === asked) fail(error);
@@ -254,6 +265,8 @@ export function render({ model, el }) {
 
   function draw() {
     if (!maps || result.hidden) return;
+    const { step } = maps;
+    keep({ run: runs.value, step, example: example.value, text: text.value, ...head });
     drawAll();
     const block = maps.blocks[head.block],
       size = block.queries * block.keys,
@@ -264,7 +277,8 @@ export function render({ model, el }) {
     const every = labelled(weights.getBoundingClientRect().width, block);
     axes.textContent =
       every > 1
-        ? `For want of room only every ${ORDINALS[every] ?? `${every}th`} word is written beside the maps; all are drawn.`
+        ? `For want of room only every ${ORDINALS[every] ?? `${every}th`} word is written beside the ` +
+          "maps; all are drawn."
         : "";
     const most = largest(block.gradients);
     drawMap(
@@ -281,7 +295,8 @@ export function render({ model, el }) {
       h("b", {}, queryWord(block, cell.query)),
       "” looks at “",
       h("b", {}, maps.words[cell.key]),
-      `” with ${percent(block.weights[index])}; the gradient of that score is ${short(gradient)}: the loss asks for ${gradient === 0 ? "no change" : gradient < 0 ? "more" : "less"}`,
+      `” with ${percent(block.weights[index])}; the gradient of that score is ${short(gradient)}: ` +
+        `the loss asks for ${gradient === 0 ? "no change" : gradient < 0 ? "more" : "less"}`,
     );
     beside.refresh();
   }
@@ -325,7 +340,8 @@ export function render({ model, el }) {
     });
     all.setAttribute(
       "aria-label",
-      `${maps.blocks.length} blocks of up to ${heads} heads; block ${head.block}, head ${head.head} is chosen; arrow keys choose another`,
+      `${maps.blocks.length} blocks of up to ${heads} heads; block ${head.block}, head ${head.head} ` +
+        "is chosen; arrow keys choose another",
     );
   }
 
@@ -371,7 +387,8 @@ export function render({ model, el }) {
     canvas.dataset.high = high;
     canvas.setAttribute(
       "aria-label",
-      `${block.name}, head ${head.head}, ${what}: ${block.queries} words that look, ${block.keys} to look at; arrow keys choose a pair`,
+      `${block.name}, head ${head.head}, ${what}: ${block.queries} words that look, ${block.keys} to ` +
+        "look at; arrow keys choose a pair",
     );
   }
 
@@ -400,15 +417,30 @@ export function render({ model, el }) {
 
   const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   const within = (value, count) => Math.min(count - 1, Math.max(0, value));
+  const headAt = (x, y, box) => {
+    const { wide, side } = tiles(box.width);
+    const block = within(Math.floor((y - TITLE) / (side + GAP)), maps.blocks.length);
+    return { block, head: within(Math.floor((x - 60) / (wide + GAP)), maps.blocks[block].heads) };
+  };
+  const cellAt = (canvas, x, y) => {
+    const block = maps.blocks[head.block];
+    const query = within(Math.floor((y - topOf(maps.words)) / canvas.dataset.high), block.queries);
+    return { query, key: within(Math.floor((x - LABEL) / canvas.dataset.unit), block.keys) };
+  };
+  const pairOf = ({ query, key }) => {
+    const block = maps.blocks[head.block];
+    const at = head.head * block.queries * block.keys + query * block.keys + key;
+    const [weight, gradient] = [percent(block.weights[at]), short(block.gradients[at])];
+    return `“${queryWord(block, query)}” → “${maps.words[key]}”: weight ${weight}, gradient of the score ${gradient}`;
+  };
+  tooltip(all, (x, y, box) => {
+    const at = maps && headAt(x, y, box);
+    return at ? `${maps.blocks[at.block].name}, head ${at.head}` : "";
+  });
   all.addEventListener("click", (event) => {
     if (!maps) return;
-    const box = all.getBoundingClientRect(),
-      { wide, side } = tiles(box.width),
-      block = within(Math.floor((event.clientY - box.top - TITLE) / (side + GAP)), maps.blocks.length);
-    head = {
-      block,
-      head: within(Math.floor((event.clientX - box.left - 60) / (wide + GAP)), maps.blocks[block].heads),
-    };
+    const box = all.getBoundingClientRect();
+    head = headAt(event.clientX - box.left, event.clientY - box.top, box);
     draw();
   });
   all.addEventListener("keydown", (event) => {
@@ -420,14 +452,11 @@ export function render({ model, el }) {
     draw();
   });
   for (const canvas of [weights, pulls]) {
+    tooltip(canvas, (x, y) => (maps ? pairOf(cellAt(canvas, x, y)) : ""));
     canvas.addEventListener("click", (event) => {
       if (!maps) return;
-      const box = canvas.getBoundingClientRect(),
-        block = maps.blocks[head.block];
-      cell = {
-        query: within(Math.floor((event.clientY - box.top - topOf(maps.words)) / canvas.dataset.high), block.queries),
-        key: within(Math.floor((event.clientX - box.left - LABEL) / canvas.dataset.unit), block.keys),
-      };
+      const box = canvas.getBoundingClientRect();
+      cell = cellAt(canvas, event.clientX - box.left, event.clientY - box.top);
       draw();
     });
     canvas.addEventListener("keydown", (event) => {

@@ -16,17 +16,27 @@ export async function batchOf(run, step) {
   const token = (word, size, index) => {
     const share = Math.sqrt(size / most),
       colour = scale(share),
-      made = h("span", { className: "token", title: `place ${index + 1}: ${short(size)}` }, word);
+      made = h("span", { className: "token", title: `position ${index + 1}: ${short(size)}` }, word);
     made.style.background = css(colour);
     made.style.color = share > 0.55 ? "#14181b" : "#ffffff";
     return made;
   };
+  const { words, said, answer } = blamed;
+  const least =
+    said === null
+      ? ""
+      : ` What it expected least stands after position ${whole(blamed.place + 1)}: “${answer}”; it said “${said}”.`;
+  const reached = `most of its gradient reached “${words[strongest]}”, position`;
   const costliest = text
-    ? `Step ${whole(step)} learned from ${whole(found.count)} rows of ${whole(found.time)} tokens. The costliest was row ${blamed.row + 1}; most of its gradient reached “${blamed.words[strongest]}”, place ${whole(blamed.first + strongest + 1)}.${blamed.said === null ? "" : ` What it expected least stands after place ${whole(blamed.place + 1)}: “${blamed.answer}”, where it said “${blamed.said}”.`}`
-    : `Step ${whole(step)} learned from ${found.rows.length} examples. The costliest was ${blamed.words.join("")}, answered ${blamed.said} for ${blamed.answer}; most of its gradient reached “${blamed.words[strongest]}”, place ${strongest + 1}.`;
+    ? `Step ${whole(step)} learned from ${whole(found.count)} rows of ${whole(found.time)} tokens. The costliest was ` +
+      `row ${blamed.row + 1}; ${reached} ${whole(blamed.first + strongest + 1)}.${least}`
+    : `Step ${whole(step)} learned from ${found.rows.length} examples. The costliest was ${words.join("")}, answered ` +
+      `${said} for ${answer}; ${reached} ${strongest + 1}.`;
   const caption = text
-    ? `The ${Math.min(SHOWN, found.rows.length)} costliest rows, around the token that got the most; a token is as bright as the gradient that reached ${found.where}`
-    : `The ${Math.min(SHOWN, found.rows.length)} costliest examples; a token is as bright as the gradient that reached its embedding`;
+    ? `The ${Math.min(SHOWN, found.rows.length)} costliest rows, around the token that got the most; a ` +
+      `token is as bright as the gradient that reached ${found.where}`
+    : `The ${Math.min(SHOWN, found.rows.length)} costliest examples; a token is as bright as the ` +
+      "gradient that reached its embedding";
   const headings = text
     ? ["row", "loss", "tokens", "it said", "there stands"]
     : ["loss", "example", "answered", "right"];
@@ -37,7 +47,8 @@ export async function batchOf(run, step) {
     h(
       "p",
       { className: "soft" },
-      `The batch is the step's own. Losses and gradients are computed with the weights after ${whole(found.weights_of)} updates, the last that were kept before it.`,
+      "The batch is the step's own. Losses and gradients are computed with the weights after " +
+        `${whole(found.weights_of)} updates, the last that were kept before it.`,
     ),
     h(
       "div",

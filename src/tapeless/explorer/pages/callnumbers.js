@@ -95,7 +95,10 @@ function histogram({ name, spread, shape }) {
     });
   };
   requestAnimationFrame(draw);
-  const told = `from −${short(spread.most)} to ${short(spread.most)}, counts on a log scale; ${percent(spread.zeros / Math.max(1, count))} are zero${spread.wrong ? `, ${whole(spread.wrong)} are not finite` : ""}`;
+  const told =
+    `from −${short(spread.most)} to ${short(spread.most)}, counts on a log scale; ` +
+    `${percent(spread.zeros / Math.max(1, count))} are ` +
+    `zero${spread.wrong ? `, ${whole(spread.wrong)} are not finite` : ""}`;
   return [
     canvas,
     h("p", { className: "soft" }, told),

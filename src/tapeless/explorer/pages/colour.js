@@ -29,7 +29,9 @@ export function scale(share) {
   return ANCHORS[low].map((value, part) => Math.round(value + (at - low) * (ANCHORS[low + 1][part] - value)));
 }
 
+/** @param {number[]} colour */
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
+/** @param {number[]} colour */
 export const faint = ([red, green, blue]) => `rgb(${red} ${green} ${blue} / .5)`;
 
 // What takes away and what adds: blue and orange, from nearly nothing to full.
@@ -45,7 +47,8 @@ export function sided(value) {
   return NOTHING.map((low, part) => Math.round(low + share * (end[part] - low)));
 }
 
-// A ratio in orders of magnitude as a colour: blue where it is below one, orange where it is above, pale where it is none.
+// A ratio in orders of magnitude as a colour: blue where it is below one, orange where it is above, pale where it is
+// none.
 const PALE = [236, 232, 224];
 export function ratioColour(share) {
   const end = share < 0 ? [0, 82, 150] : [190, 70, 0],

@@ -2,8 +2,8 @@
 // whether it goes the same way or against it. Left is the input, right the loss; forward above, backward below.
 
 import { css, SIGNS } from "./colour.js";
-import { h, percent, short, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare } from "./draw.js";
+import { h, percent, short, table, tableBeside } from "./dom.js";
+import { onResize, prepare, tooltip } from "./draw.js";
 
 const LEFT = 78,
   RIGHT = 10,
@@ -11,6 +11,13 @@ const LEFT = 78,
   TALLEST = 1.5;
 const ONE_LINE = 84,
   WORTH = 36; // pixels of a branch: for its numbers beside each other, and to be labelled at all
+
+// What joins the stream, in words beside the engine's name: `blocks.1.attn.proj` is the attention of block 1.
+export function readable(name) {
+  const block = name.match(/^blocks\.(\d+)\./)?.[1];
+  const part = name.includes("attn") ? "attention" : name.includes("mlp") ? "feed-forward" : "the block's end";
+  return block === undefined ? name : `block ${block}, ${part}`;
+}
 
 export function highway({ choose }) {
   let found = null,
@@ -58,7 +65,9 @@ export function highway({ choose }) {
     found = branches;
     at = Math.min(at, found.length - 1);
     const told =
-      "A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what is there, blue cancels it, pale goes across. At the step that is chosen above, as it was recorded.";
+      "A bar is a branch, as tall as it is large beside the stream it joins: orange reinforces what " +
+      "is there, blue cancels it, pale goes across. At the step that is chosen above, as it was " +
+      "recorded.";
     if (said.textContent !== told) said.textContent = told;
     beside.refresh();
     draw();
@@ -95,7 +104,10 @@ export function highway({ choose }) {
         context.fillStyle = ink("soft");
         context.textAlign = "center";
         const numbers = [percent(share), `cos ${short(Number(each.cosine.toFixed(2)))}`];
-        const labels = [each.name.replace("blocks.", ""), ...(room > ONE_LINE ? [numbers.join(", ")] : numbers)];
+        const labels = [
+          room > ONE_LINE ? readable(each.name) : each.name.replace("blocks.", ""),
+          ...(room > ONE_LINE ? [numbers.join(", ")] : numbers),
+        ];
         if (room > WORTH)
           labels.forEach((text, line) => context.fillText(text, x + unit / 2, road + 16 + LINE * line, unit - 4));
       });
@@ -103,18 +115,34 @@ export function highway({ choose }) {
     const label = `${found.length} branches of the residual stream; arrow keys go through them`,
       each = found[at];
     if (canvas.getAttribute("aria-label") !== label) canvas.setAttribute("aria-label", label);
-    const text = each
-      ? `${each.direction}: ${each.name} joins at call ${each.call}, ${percent(each.highway ? each.size / each.highway : 0)} as large as the stream, cosine ${short(each.cosine)}: it ${each.cosine > 0.1 ? "reinforces what is there" : each.cosine < -0.1 ? "cancels part of what is there" : "goes across"}`
-      : "Click a branch: its call is shown below.";
+    const text = each ? describe(each) : "Click a branch: its call is shown below.";
     if (told.textContent !== text) told.textContent = text;
   }
 
+  function describe(each) {
+    const way =
+      each.cosine > 0.1 ? "reinforces what is there" : each.cosine < -0.1 ? "cancels part of it" : "goes across";
+    const share = percent(each.highway ? each.size / each.highway : 0);
+    return (
+      `${each.direction}: ${readable(each.name)} (${each.name}) joins at call ${each.call}, ${share} as large as the ` +
+      `stream, cosine ${short(each.cosine)}: it ${way}`
+    );
+  }
+
+  function under(x, y, box) {
+    const lane = lanes()[y < box.height / 2 ? 0 : 1];
+    const index = Math.floor(((x - LEFT) / (box.width - LEFT - RIGHT)) * lane.length);
+    return x < LEFT ? undefined : lane[Math.min(lane.length - 1, index)];
+  }
+  tooltip(canvas, (x, y, box) => {
+    const each = found && under(x, y, box);
+    return each ? describe(each) : "";
+  });
+
   canvas.addEventListener("click", (event) => {
     if (!found) return;
-    const box = canvas.getBoundingClientRect(),
-      lane = lanes()[event.clientY - box.top < box.height / 2 ? 0 : 1];
-    const index = Math.floor(((event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT)) * lane.length),
-      each = lane[Math.min(lane.length - 1, Math.max(0, index))];
+    const box = canvas.getBoundingClientRect();
+    const each = under(event.clientX - box.left, event.clientY - box.top, box);
     if (each) {
       at = found.indexOf(each);
       draw();

@@ -3,7 +3,8 @@
 import { json } from "./api.js";
 import { KINDS } from "./colour.js";
 import { bytes, h, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare } from "./draw.js";
+import { onResize, prepare, tooltip } from "./draw.js";
+import { here, keep } from "./place.js";
 
 const LEFT = 74,
   BOTTOM = 22,
@@ -12,7 +13,7 @@ const LEFT = 74,
 export function render({ model, el }) {
   let plan = null,
     of = null,
-    chosen = null,
+    chosen = here().chosen.buffer ?? null,
     asked = 0;
   const runs = h(
     "select",
@@ -20,10 +21,13 @@ export function render({ model, el }) {
       id: "memory-run",
       onchange: () => {
         reset();
+        keep({ run: runs.value, buffer: null });
         load();
       },
     },
-    model.runs.map((run, index) => h("option", { value: index }, run.name)),
+    model.runs.map((run, index) =>
+      h("option", { value: index, selected: index === Number(here().chosen.run) }, run.name),
+    ),
   );
   const number = (id) => h("input", { type: "number", min: 1, step: 1, id, onchange: () => load() });
   const batch = number("memory-batch"),
@@ -93,9 +97,9 @@ export function render({ model, el }) {
         "div",
         { className: "controls" },
         row("run", runs),
-        row("batch", batch),
-        row("time", time),
-        row("recompute", recompute),
+        row("batch size", batch),
+        row("sequence length", time),
+        row("recompute (activation checkpointing)", recompute),
         row("backend", backend),
         row("precision", precision),
       ),
@@ -151,7 +155,9 @@ export function render({ model, el }) {
     precision.value = plan.precision;
     total.replaceChildren(
       h("strong", {}, `${whole(plan.peak_bytes)} bytes`),
-      ` (${bytes(plan.peak_bytes)}), ${whole(plan.parameters)} parameters, ${plan.calls} calls; the peak is at call ${plan.peak_call}, ${plan.titles[plan.peak_call]}${plan.sections[plan.peak_call] ? ` in ${plan.sections[plan.peak_call]}` : ""}`,
+      ` (${bytes(plan.peak_bytes)}), ${whole(plan.parameters)} parameters, ${plan.calls} calls; the ` +
+        `peak is at call ${plan.peak_call}, ` +
+        `${plan.titles[plan.peak_call]}${plan.sections[plan.peak_call] ? ` in ${plan.sections[plan.peak_call]}` : ""}`,
     );
     const seen = [...new Set(plan.buffers.map((each) => each.kind))];
     kinds.replaceChildren(
@@ -226,7 +232,8 @@ export function render({ model, el }) {
     peak(painted, plot);
     arena.setAttribute(
       "aria-label",
-      `${plan.buffers.length} buffers in ${whole(plan.peak_bytes)} bytes over ${plan.calls} calls; arrow keys go through them by size`,
+      `${plan.buffers.length} buffers in ${whole(plan.peak_bytes)} bytes over ${plan.calls} calls; ` +
+        "arrow keys go through them by size",
     );
     drawLive();
     tell(picked);
@@ -313,21 +320,32 @@ export function render({ model, el }) {
     );
   }
 
-  arena.addEventListener("click", (event) => {
-    const box = arena.getBoundingClientRect(),
-      plot = plotOf(box.width, box.height),
-      x = event.clientX - box.left,
-      y = event.clientY - box.top;
-    const hit = plan?.buffers
-      .filter((each) =>
-        each.ranges.some((range) => {
-          const [left, top, wide, high] = place(plot, each, range);
-          return x >= left && x <= left + wide && y >= top - 1 && y <= top + high + 1;
-        }),
-      )
-      .sort((a, b) => a.bytes - b.bytes)[0];
-    chosen = hit?.name ?? null;
+  // The smallest buffer at a place of the picture.
+  function under(x, y, box) {
+    const plot = plotOf(box.width, box.height);
+    const holds = (each, range) => {
+      const [left, top, wide, high] = place(plot, each, range);
+      return x >= left && x <= left + wide && y >= top - 1 && y <= top + high + 1;
+    };
+    const hit = plan?.buffers.filter((each) => each.ranges.some((range) => holds(each, range))) ?? [];
+    return hit.sort((a, b) => a.bytes - b.bytes)[0];
+  }
+  const take = (name) => {
+    chosen = name;
+    keep({ run: runs.value, buffer: name });
     draw();
+  };
+  tooltip(arena, (x, y, box) => {
+    const each = under(x, y, box);
+    return each ? `${each.name}: ${each.kind}, ${bytes(each.bytes)}` : "";
+  });
+  tooltip(live, (x, y, box) => {
+    const call = Math.floor(((x - LEFT) / (box.width - LEFT - RIGHT)) * (plan?.calls ?? 0));
+    return plan?.titles[call] ? `call ${call} ${plan.titles[call]}` : "";
+  });
+  arena.addEventListener("click", (event) => {
+    const box = arena.getBoundingClientRect();
+    take(under(event.clientX - box.left, event.clientY - box.top, box)?.name ?? null);
   });
   arena.addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -335,8 +353,7 @@ export function render({ model, el }) {
     event.preventDefault();
     const order = [...plan.buffers].sort((a, b) => b.bytes - a.bytes),
       at = order.findIndex((each) => each.name === chosen);
-    chosen = order[Math.min(order.length - 1, Math.max(0, at + by))].name;
-    draw();
+    take(order[Math.min(order.length - 1, Math.max(0, at + by))].name);
   });
   const leave = onResize(arena, draw);
   addEventListener("theme", draw);

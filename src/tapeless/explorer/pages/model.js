@@ -7,7 +7,11 @@ const CHUNK = 64; // rows of a record fetched together
 
 export class Run {
   constructor(number, about) {
-    Object.assign(this, { number, about, name: about.name, shown: number < 4, colour: RUNS[number % RUNS.length] });
+    this.number = number;
+    this.about = about;
+    this.name = about.name;
+    this.shown = number < 4;
+    this.colour = RUNS[number % RUNS.length];
     this.curves = { generation: 0, cursor: 0, steps: {}, evaluations: [], events: [], error: null };
     this.record = null;
     this.recordError = "";
@@ -106,7 +110,6 @@ export class Model {
     this.runs = runs;
     this.listeners = new Set();
     this.span = null; // the steps that are looked at, where it is not all of them
-    this.at = null; // a recorded row and call that another view points to
     this.states = new Map();
   }
 

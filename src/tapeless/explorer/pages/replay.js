@@ -1,20 +1,21 @@
-// The first ten seconds: a run told again from its own weights and records. It is asked something and answers wrongly, the
-// loss sends its gradient back through every call, the updates go by, and the answer becomes right.
+// The first ten seconds: a run told again from its own weights and records. It is asked something and answers wrongly,
+// the loss sends its gradient back through every call, the updates go by, and the answer becomes right.
 
 import { json, sealed } from "./api.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, percent, short, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare } from "./draw.js";
+import { onResize, prepare, tooltip } from "./draw.js";
+import { shownResults, together } from "./record.js";
 
-const ASK = 1300,
-  CLIMB = 2900,
-  MOMENT = 260; // milliseconds: the question, the way back, each moment after it
-const MOST_CALLS = 60,
-  STILLS = 22,
-  LEAD = 5,
-  STATISTICS = 4;
-const STRIP = 30,
-  HEAD = 20; // pixels: of the one query that answers, of what stands above the way back
+const ASK = 1300; // milliseconds: the question, the backward pass, each moment after it
+const CLIMB = 2900;
+const MOMENT = 260;
+const MOST_CALLS = 60;
+const STILLS = 22;
+const STRIP = 30; // pixels: of the one query that answers, above and below the tower
+const HEAD = 20;
+const FOOT = 18;
+const LETTER = 8; // of a token that is written below a map; smaller ones are written beside it
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const mixed = (a, b, share) => a + (b - a) * share;
 
@@ -61,7 +62,8 @@ export function replay({ model, heat }) {
       onsubmit: (event) => {
         event.preventDefault();
         stop();
-        gather(ask.value === offered ? question : ask.value).then(() => (still.matches ? end() : start())); // untouched, it is the same question
+        const asked = ask.value === offered ? question : ask.value; // untouched, it is the same question
+        gather(asked).then(() => (still.matches ? end() : start()));
       },
     },
     h("label", {}, asks, ask),
@@ -92,7 +94,7 @@ export function replay({ model, heat }) {
       "div",
       { className: "replay-stage" },
       left,
-      h("div", {}, h("h3", {}, "The way back, call by call"), tower),
+      h("div", {}, h("h3", {}, "The backward pass, call by call"), tower),
       right,
     ),
     h("div", { className: "slider" }, h("label", { htmlFor: "replay-at" }, "update"), slider, at),
@@ -223,10 +225,11 @@ export function replay({ model, heat }) {
   }
 
   // What is seen of this one answer, and no more: the doctor below speaks of the whole run.
-  const judged = ({ right, likely }) =>
-    !story || right === null
-      ? ""
-      : `In the end it is ${right ? "right, at" : `wrong: “${story.answer}”, which is right, has`} ${percent(likely[story.words.indexOf(story.answer)])}. `;
+  const judged = ({ right, likely }) => {
+    if (!story || right === null) return "";
+    const how = right ? "right, at" : `wrong: “${story.answer}”, which is right, has`;
+    return `In the end it is ${how} ${percent(likely[story.words.indexOf(story.answer)])}. `;
+  };
 
   function show(index) {
     draw(index, "learn", 1);
@@ -284,12 +287,18 @@ export function replay({ model, heat }) {
       whole(moments[0].step) === "0"
         ? "Before its first update"
         : `After ${whole(moments[0].step)} updates, the first that are kept,`;
-    const told =
-      phase === "ask"
-        ? `${first} the model is asked ${text ? "what comes next" : "something"}${story.held_out ? (text ? " in a text that it will never be trained on" : " it will never be trained on") : ""}.`
-        : phase === "climb"
-          ? `${story.answer === null ? "At every update a loss is computed." : `${moment.said} is ${moment.right ? "right, and still" : "wrong:"} the loss is ${short(moment.loss)}.`} Its gradient goes back through every call, and each weight learns how it should change.`
-          : `${whole(moments.at(-1).step)} such ways back, each followed by a small update${moment.loss === null ? "" : `: the loss of this answer is ${short(moment.loss)}`}.`;
+    const unseen = text ? " in a text that it will never be trained on" : " it will never be trained on";
+    const asks =
+      `${first} the model is asked ` + `${text ? "what comes next" : "something"}${story.held_out ? unseen : ""}.`;
+    const verdict =
+      `${moment.said} is ${moment.right ? "right, and still" : "wrong:"} the loss is ` + `${short(moment.loss)}.`;
+    const falls = story.answer === null ? "At every update a loss is computed." : verdict;
+    const now = moment.loss === null ? "" : `: the loss of this answer is ${short(moment.loss)}`;
+    const told = {
+      ask: asks,
+      climb: `${falls} Its gradient goes back through every call, and each weight learns how it should change.`,
+      learn: `${whole(moments.at(-1).step)} such backward passes, each followed by a small update${now}.`,
+    }[phase];
     if (happens.textContent !== told) happens.textContent = told;
   }
 
@@ -319,21 +328,25 @@ export function replay({ model, heat }) {
   function paintTower(index, next, part, phase, share) {
     const { context, width, height, ink } = prepare(tower),
       count = calls.length,
-      tall = (height - HEAD - 2) / count,
+      tall = (height - HEAD - FOOT) / count,
       middle = Math.round(Math.max(178, width * 0.46));
-    tower.setAttribute("aria-label", `gradients of ${count} backward calls, from the loss at the top through ${known}`);
+    tower.setAttribute(
+      "aria-label",
+      `gradients of ${count} backward calls, from the loss at the bottom through ${known}`,
+    );
     context.textBaseline = "middle";
     const front =
       phase === "climb" ? share * (count + 4) - 2 : phase === "learn" && frame ? share * (count + 6) - 3 : Infinity;
     const forward = phase === "ask" ? share * (count + 4) : Infinity;
     let before = "";
-    calls.forEach((call, order) => {
-      // the first to run is the loss's, at the top, as in the picture of all steps
-      const y = HEAD + order * tall,
+    [...calls].reverse().forEach((call, place) => {
+      // the first to run is the loss's, at the bottom, as in the picture of all steps
+      const order = count - 1 - place,
+        y = HEAD + place * tall,
         size = mixed(valueOf(rows[index], call), valueOf(rows[next], call), part);
       const reached = phase === "climb" ? order <= front : phase === "learn",
         near = Math.exp(-((order - front) ** 2) / 6);
-      const asked = Math.exp(-((count - 1 - order - forward) ** 2) / 5) * (phase === "ask" ? 1 : 0);
+      const asked = Math.exp(-((place - forward) ** 2) / 5) * (phase === "ask" ? 1 : 0);
       context.fillStyle = asked > 0.05 ? ink("accent") : ink("empty");
       context.globalAlpha = asked > 0.05 ? 0.25 + 0.75 * asked : 1;
       context.fillRect(middle - 30, y + 1, 26, tall - 2);
@@ -355,6 +368,7 @@ export function replay({ model, heat }) {
       context.textAlign = "right";
       if (tall >= 8) context.fillText(call.label, middle - 36, y + tall / 2);
       if (call.section !== before) {
+        // its name stands at its first line
         before = call.section;
         context.textAlign = "left";
         context.font = "11px system-ui, sans-serif";
@@ -369,12 +383,13 @@ export function replay({ model, heat }) {
     context.font = "bold 12px system-ui, sans-serif";
     context.textAlign = "center";
     context.fillStyle = phase === "climb" && share < 0.2 ? ink("mark") : ink("soft");
-    context.fillText(story ? "loss" : "the loss", middle, HEAD / 2);
+    context.fillText("the loss", middle, height - FOOT / 2 + 2);
+    context.fillStyle = ink("soft");
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "left";
     context.fillText("size of the gradient →", middle + 30, HEAD / 2);
     context.textAlign = "right";
-    context.fillText("forward ↑   back ↓", middle - 30, HEAD / 2);
+    context.fillText("forward ↓   backward ↑", middle - 30, HEAD / 2);
   }
 
   function paintMaps(first, second, part) {
@@ -393,7 +408,7 @@ export function replay({ model, heat }) {
       `attention of ${blocks.length} blocks with ${heads} heads each, the tokens ${story.shown.join(" ")}`,
     );
     let top = 0;
-    looked.textContent = lookedAt(first[shown.at(-1)], shown.at(-1));
+    looked.replaceChildren(...lookedAt(first[shown.at(-1)], shown.at(-1), size));
     for (const block of shown) {
       context.fillStyle = ink("soft");
       context.textAlign = "left";
@@ -418,7 +433,7 @@ export function replay({ model, heat }) {
           }),
         );
         context.textAlign = "center";
-        if (block === shown.at(-1))
+        if (block === shown.at(-1) && cell >= LETTER)
           story.shown.forEach((word, key) => {
             context.fillStyle = ink(key === most ? "ink" : "soft");
             context.font = `${key === most ? "bold " : ""}${Math.min(12, cell + 1)}px system-ui, sans-serif`;
@@ -434,12 +449,24 @@ export function replay({ model, heat }) {
     }
   }
 
-  function lookedAt(heads, block) {
+  // In words, and of a text, whose tokens have no room below the maps, the tokens themselves.
+  function lookedAt(heads, block, size) {
     const most = heads
       .map((each) => each.at(-1))
-      .map((row, head) => ({ head, key: row.indexOf(Math.max(...row)), share: Math.max(...row) }))
+      .map((row, head) => ({ row, head, key: row.indexOf(Math.max(...row)), share: Math.max(...row) }))
       .reduce((best, each) => (each.share > best.share ? each : best));
-    return `The strongest look: head ${most.head} of ${block} takes ${Math.round(100 * most.share)} % from “${story.shown[most.key]}” (place ${most.key + 1}).`;
+    const strongest =
+      `The strongest: head ${most.head} of ${block} takes ${percent(most.share)} from ` +
+      `“${story.shown[most.key]}” (position ${most.key + 1}).`;
+    if (size / most.row.length >= LETTER) return [strongest];
+    const chips = story.shown.map((word, key) => {
+      const share = most.row[key] / most.share;
+      const made = h("span", { className: "token", title: percent(most.row[key]) }, word);
+      made.style.background = css(scale(share));
+      made.style.color = share > 0.55 ? "#14181b" : "#ffffff";
+      return made;
+    });
+    return [strongest, " What it takes from each token: ", ...chips];
   }
 
   function asTables() {
@@ -476,6 +503,18 @@ export function replay({ model, heat }) {
   const redraw = () => {
     if (now && el.isConnected) draw(now.place, now.phase, now.share);
   };
+  tooltip(tower, (x, y, box) => {
+    if (!now) return "";
+    const call = calls[calls.length - 1 - Math.floor((y - HEAD) / ((box.height - HEAD - FOOT) / calls.length))];
+    const row = rows[Math.min(rows.length - 1, Math.round(now.place))];
+    return call ? `call ${call.call} ${call.label} in ${call.section}: ${short(valueOf(row, call))} per element` : "";
+  });
+  tooltip(bars, (x, y, box) => {
+    const word = story?.bars[Math.floor((x / box.width) * story.bars.length)];
+    return word === undefined || !now
+      ? ""
+      : `${story.words[word]}: ${percent(moments[Math.floor(now.place)].likely[word])}`;
+  });
   const leaving = [bars, tower, maps].map((canvas) => onResize(canvas, redraw));
   addEventListener("theme", redraw);
   return {
@@ -490,22 +529,16 @@ export function replay({ model, heat }) {
 
 // The gradient that each backward call hands on, in the order they run; of a deep model one for each section.
 function backwardCalls(record) {
-  const found = new Map();
-  record.results.forEach(([number, result], index) => {
-    const call = record.calls[number];
-    if (call.phase === "backward" && call.results[result].argument.startsWith("d") && !found.has(number))
-      found.set(number, { call: number, result: index, label: call.op, section: call.section });
+  const found = record.calls
+    .filter((call) => record.onward[call.call])
+    .map((call) => ({ ...call, label: call.op, results: shownResults(record, call) }));
+  if (found.length <= MOST_CALLS) return found;
+  return Object.entries(record.flow).map(([section, result]) => {
+    return { call: record.results[result][0], results: [{ result, weight: 1 }], label: "", section };
   });
-  if (found.size <= MOST_CALLS) return [...found.values()];
-  return Object.entries(record.flow).map(([section, result]) => ({
-    call: record.results[result][0],
-    result,
-    label: "",
-    section,
-  }));
 }
 
-const valueOf = (row, call) => row[LEAD + STATISTICS * call.result];
+const valueOf = (row, call) => together(row, call.results, "size");
 
 function extent(rows, calls) {
   let [low, high] = [Infinity, 0];

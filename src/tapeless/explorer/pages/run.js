@@ -3,19 +3,23 @@
 import { chart } from "./curves.js";
 import { h, whole } from "./dom.js";
 import { MARKS, heatmap } from "./heatmap.js";
+import { here, link } from "./place.js";
 import { replay } from "./replay.js";
 
 const CHARTS = [
-  ["loss", "Loss", "trained on (line) and held out (dots)", true],
-  ["accuracy", "Right answers", "held out (dots), trained on (rings)", false],
-  ["lr", "Learning rate", "of each update", false],
+  ["loss", "Loss", "training (line) and validation (dots)", true],
+  ["accuracy", "Accuracy", "validation (dots), training (rings)", false],
+  ["lr", "Learning rate", "of each update", true],
   ["gradient_norm", "Gradient norm", "of all gradients, before clipping", true],
   ["update_ratio", "Update / weight", "how far a layer moves, the middle layer", true],
   ["tokens_per_second", "Tokens per second", "while training", false],
 ];
 
 export function render({ model, el }) {
-  const difference = h("input", { type: "checkbox", id: "difference" });
+  const check = (id) => h("input", { type: "checkbox", id });
+  const how = { difference: check("difference"), smooth: check("smooth"), linear: check("linear") };
+  const { difference } = how;
+  const intro = h("p", { id: "intro" });
   const heat = heatmap({ model, difference }),
     told = replay({ model, heat });
   const doctor = h("div", { className: "doctor" });
@@ -23,11 +27,14 @@ export function render({ model, el }) {
     heat.choose(run, step);
     heat.el.scrollIntoView({ block: "start" });
   };
-  const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, difference, pick }));
+  const charts = CHARTS.map(([name, title, what, log]) => chart({ model, name, title, what, log, how, pick }));
   const spikes = h("div", { className: "choices" });
   const hint = h("span", { className: "soft" });
+  const redraw = () => charts.forEach((each) => each.draw());
+  how.smooth.addEventListener("change", redraw);
+  how.linear.addEventListener("change", redraw);
   difference.addEventListener("change", () => {
-    charts.forEach((each) => each.draw());
+    redraw();
     heat.update();
   });
   el.append(
@@ -46,6 +53,8 @@ export function render({ model, el }) {
       h(
         "div",
         { className: "controls" },
+        h("label", {}, how.smooth, "smooth the lines"),
+        h("label", {}, how.linear, "linear axes"),
         h("label", {}, difference, "difference of the first two runs, here and in the picture above"),
         hint,
       ),
@@ -76,6 +85,10 @@ export function render({ model, el }) {
       ),
     );
     doctor.replaceChildren(...model.shown.map(said));
+    const says = introduced(model.shown[0]);
+    intro.replaceChildren(...says);
+    if (says.length) el.prepend(intro);
+    else intro.remove();
     heat.update();
     CHARTS.forEach(([name], index) => {
       charts[index].el.hidden = name === "accuracy" && unanswered(model.shown);
@@ -86,6 +99,7 @@ export function render({ model, el }) {
   model.listeners.add(update);
   addEventListener("theme", update);
   update();
+  if (here().chosen.step) heat.el.scrollIntoView({ block: "start" });
   return () => {
     model.listeners.delete(update);
     removeEventListener("theme", update);
@@ -93,6 +107,24 @@ export function render({ model, el }) {
     heat.leave();
     charts.forEach((each) => each.leave());
   };
+}
+
+// What the first screen shows, in a sentence, and where it is explained.
+function introduced(run) {
+  if (!run || run.about.error) return [];
+  const { architecture, preset, task } = run.about;
+  const learns =
+    { operations: "learns to compute expressions such as Max(1,6,2)", text: "learns to continue a text" }[task] ??
+    "learns to label signals";
+  const size = `${whole(architecture.layers)} blocks, d_model ${whole(architecture.channels)}`;
+  return [
+    `${run.name} is a transformer (${preset}: ${size}, ${whole(architecture.heads)} heads) that ${learns}. This page `,
+    "replays its training from its own weights and records. ",
+    h("a", { href: link("learn") }, "The course"),
+    " explains backpropagation with the numbers of a run, and ",
+    h("a", { href: link("flow", { run: run.number }) }, "Flow"),
+    " shows every call of a training step.",
+  ];
 }
 
 // Whether runs have nothing to answer, as those that learn text: what was evaluated would show it.
@@ -113,9 +145,15 @@ function said(run) {
     return box;
   }
   const { diagnosis, findings } = doctor;
+  const last = run.record?.steps.at(-1);
+  // The cell that a sentence means, or the last that was recorded.
+  const linked = ({ sentence, section, step }) => {
+    if (last === undefined) return sentence;
+    return h("a", { href: link("run", { run: run.number, step: step ?? last, section: section || null }) }, sentence);
+  };
   box.append(
     h("p", { className: `verdict ${diagnosis.verdict}` }, `${MARKS[diagnosis.verdict] ?? ""} ${diagnosis.kind}`),
-    h("p", {}, diagnosis.sentence),
+    h("p", {}, linked(diagnosis)),
     diagnosis.remedy && h("p", {}, `→ ${diagnosis.remedy}`),
     h(
       "ul",
@@ -125,7 +163,7 @@ function said(run) {
           "li",
           {},
           h("span", { className: each.verdict }, `${MARKS[each.verdict] ?? ""} ${each.kind}: `),
-          each.sentence,
+          linked(each),
         ),
       ),
     ),

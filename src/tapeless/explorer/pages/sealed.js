@@ -2,8 +2,7 @@
 
 const answers = new Map(Object.entries(JSON.parse(document.getElementById("answers").textContent)));
 export const sealed = true;
-export const firstView = location.hash.slice(1);
-export const remember = (name) => history.replaceState(null, "", `#${name}`);
+export const lead = "";
 
 function found(path) {
   if (!answers.has(path))

@@ -4,8 +4,13 @@
 import { json, numbers } from "./api.js";
 import { css, faint, sided, SIGNS } from "./colour.js";
 import { h, percent, short, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare, valueAxis } from "./draw.js";
+import { onResize, prepare, tooltip, valueAxis } from "./draw.js";
+import { here, keep } from "./place.js";
 
+const LABEL = 100; // pixels of a label, written at a slant
+const PICTURE =
+  "Every pixel is one number of this weight: orange was moved up (or has a positive gradient), blue down, bright is " +
+  "far. Click one, or go with the arrow keys.";
 const LEFT = 62,
   RIGHT = 8,
   TOP = 8,
@@ -23,8 +28,8 @@ export function render({ model, el }) {
     asked = 0;
   const run = () => model.runs[Number(runs.value)];
   const option = (value, text, selected = false) => h("option", { value, selected }, text);
-  const wanted = model.runs.findIndex((each) => each === model.at?.run);
-  model.at = null;
+  let given = here().chosen; // what the address asks for, until it is shown
+  const wanted = Number(given.run ?? 0);
   const runs = h(
     "select",
     { id: "trace-run", onchange: () => open() },
@@ -73,6 +78,13 @@ export function render({ model, el }) {
     role: "img",
     ariaLabel: "the contributions, one after the other",
   });
+  const withEarlier = h("input", { type: "checkbox", id: "trace-earlier", checked: true, onchange: () => draw() });
+  const earlierToo = h(
+    "label",
+    {},
+    withEarlier,
+    "with what earlier steps add (the optimizer remembers their gradients)",
+  );
   const told = h("p", { className: "readout", id: "trace-term", ariaLive: "polite" });
   const equation = h("p", { id: "trace-equation", className: "equation" });
   const sequences = h("div", { id: "trace-sequences", className: "sequences" });
@@ -95,6 +107,7 @@ export function render({ model, el }) {
       { className: "card wide", ariaLabel: "Gradient as a sum" },
       h("h2", {}, "1. Where its gradient comes from"),
       h("p", { className: "soft", id: "trace-rule" }),
+      h("div", { className: "controls" }, earlierToo),
       sum,
       told,
       equation,
@@ -144,11 +157,7 @@ export function render({ model, el }) {
       ),
       said,
       picture,
-      h(
-        "p",
-        { className: "soft" },
-        "Every pixel is one number of this weight: orange was moved up (or has a positive gradient), blue down, bright is far. Click one, or go with the arrow keys.",
-      ),
+      h("p", { className: "soft" }, PICTURE),
       largest,
       headline,
     ),
@@ -180,9 +189,18 @@ export function render({ model, el }) {
         ...answer.weights.map((each, index) => option(index, `${each.name} ${each.shape.join("×")}`)),
       );
       said.className = "";
-      said.textContent = `Update ${whole(answer.update)} made again, as the run made it: loss ${short(answer.loss)}, ${answer.optimizer}, learning rate ${short(answer.lr)}, gradient norm ${short(answer.norm)}${answer.scale < 1 ? `, clipped to ${short(answer.clip)}` : ""}; ${whole(answer.words.length)} texts.`;
+      const clipped = answer.scale < 1 ? `, clipped to ${short(answer.clip)}` : "";
+      said.textContent =
+        `Update ${whole(answer.update)} made again, as the run made it: loss ${short(answer.loss)}, ` +
+        `${answer.optimizer}, learning rate ${short(answer.lr)}, gradient norm ${short(answer.norm)}${clipped}; ` +
+        `${whole(answer.words.length)} texts.`;
       largest.refresh();
-      jump("update");
+      if (Number(given.weight) < answer.weights.length) {
+        [weight.value, row.value, column.value] = [given.weight, given.row ?? 0, given.column ?? 0];
+        await loadPicture();
+        look();
+      } else jump("update");
+      given = {};
     } catch (error) {
       if (mine === asked) fail(error);
     }
@@ -231,6 +249,8 @@ export function render({ model, el }) {
       if (answer.error) throw new Error(answer.error);
       found = answer;
       chosen = 0;
+      const { weight, row, column } = answer;
+      keep({ run: runs.value, after: overview.step, weight, row, column });
       show();
       digits.replaceChildren(h("p", { className: "soft" }, "computing in complex numbers …"));
       const proof = await json(run().path(`digits?${query}`));
@@ -246,22 +266,25 @@ export function render({ model, el }) {
   function show() {
     result.hidden = false;
     said.className = "";
-    const moved = found.after - found.before,
-      first = found.terms[0];
+    const change = found.after - found.before;
+    const first = found.terms[0];
     headline.replaceChildren(
       h("code", {}, `${found.name}[${found.index.join(", ")}]`),
-      moved === 0 ? " stayed where it was: " : ` went ${moved > 0 ? "up" : "down"} from `,
+      change === 0 ? " stayed where it was: " : ` went ${change > 0 ? "up" : "down"} from `,
       h("strong", {}, full(found.before)),
-      ...(moved === 0 ? [] : [" to ", h("strong", {}, full(found.after))]),
+      ...(change === 0 ? [] : [" to ", h("strong", {}, full(found.after))]),
       ". ",
+      ...(change && found.moved ? movedBy(found.moved) : []),
       first
-        ? `${whole(found.count)} tokens had a say in it, above all “${wordOf(first)}” in `
+        ? `In this batch ${whole(found.count)} tokens had a say, above all “${wordOf(first)}” in `
         : "No token of this update reaches it.",
       first ? quoted(first) : "",
     );
-    document.getElementById("trace-rule").textContent = found.parts.length
-      ? `${found.parts.map((part) => `Call ${part.call}, ${part.title}, adds up ${part.formula}`).join("; ")}: one term for each token. Each bar begins where the one before ended; orange adds, blue takes away.`
+    const rules = found.parts.map((part) => `Call ${part.call}, ${part.title}, adds up ${part.formula}`).join("; ");
+    document.getElementById("trace-rule").textContent = rules
+      ? `${rules}: one term for each token. Each bar begins where the one before ended; orange adds, blue takes away.`
       : "No call of this update reaches it.";
+    earlierToo.hidden = found.earlier === null;
     equation.replaceChildren(...equationOf(found));
     sequences.replaceChildren(...topSequences());
     lines.replaceChildren(...lineRows(found));
@@ -269,6 +292,20 @@ export function render({ model, el }) {
     terms.refresh();
     draw();
     paintPicture();
+  }
+
+  // What moved it: this batch, earlier steps that the optimizer remembers, weight decay; each with its part of all that
+  // pushed, be it for or against.
+  function movedBy({ batch, earlier, decay }) {
+    const all = Math.abs(batch) + Math.abs(earlier) + Math.abs(decay) || 1;
+    const part = (value) => `${signed(value)} (${percent(Math.abs(value) / all)})`;
+    const against = batch * (found.after - found.before) < 0 ? ", against the move" : "";
+    const rest = decay ? `, weight decay ${part(decay)}` : "";
+    return [
+      "Of this, ",
+      h("strong", { id: "trace-batch" }, `this batch: ${part(batch)}${against}`),
+      `; earlier steps: ${part(earlier)}${rest}. `,
+    ];
   }
 
   const wordOf = (term) => overview.words[term.sequence][term.position];
@@ -293,19 +330,20 @@ export function render({ model, el }) {
     return found.terms.every((each) => each.position === term.position) ? text : `${wordOf(term)} · ${text}`;
   };
 
-  // The bars that fit, then all others together, then the whole: what stands at the end is the gradient.
+  // What earlier steps add, the bars that fit, all others together, then the whole: what the optimizer follows, or,
+  // where it remembers nothing, the gradient.
   function bars(width) {
-    const fit = Math.max(4, Math.min(MOST_BARS, Math.floor((width - LEFT - RIGHT) / BAR) - 2)),
-      alone = found.terms.slice(0, fit);
-    let at = 0;
-    const made = alone.map((term) => {
-      const from = at;
-      at += term.share;
-      return { from, to: at, label: label(term), term };
-    });
+    const fit = Math.max(4, Math.min(MOST_BARS, Math.floor((width - LEFT - RIGHT) / BAR) - 2));
+    const alone = found.terms.slice(0, fit);
+    const before = withEarlier.checked ? found.earlier : null;
+    let at = before ?? 0;
+    /** @type {any[]} */
+    const made = before === null ? [] : [{ from: 0, to: before, label: "earlier steps", earlier: true }];
+    for (const term of alone) made.push({ from: at, to: (at += term.share), label: label(term), term });
+    const end = (before ?? 0) + found.total;
     if (found.count > alone.length)
-      made.push({ from: at, to: found.total, label: `${whole(found.count - alone.length)} others` });
-    made.push({ from: 0, to: found.total, label: "the gradient", total: true });
+      made.push({ from: at, to: end, label: `${whole(found.count - alone.length)} others` });
+    made.push({ from: 0, to: end, label: before === null ? "the gradient" : "what moves it", total: true });
     return made;
   }
 
@@ -355,21 +393,25 @@ export function render({ model, el }) {
       context.textAlign = "right";
       context.textBaseline = "middle";
       context.fillStyle = at === chosen ? ink("ink") : ink("soft");
-      context.fillText(bar.label.slice(0, 19), 0, 0);
+      context.fillText(bar.label.slice(0, 19), 0, 0, LABEL);
       context.restore();
     });
     sum.setAttribute(
       "aria-label",
-      `${whole(found.count)} contributions that add up to ${full(found.total)}; arrow keys go through them, the largest first`,
+      `${whole(found.count)} contributions that add up to ${full(found.total)}; arrow keys go ` +
+        "through them, the largest first",
     );
-    const bar = all[chosen],
-      { term } = bar;
+    const bar = all[chosen];
+    const { term } = bar;
+    const number = chosen + (all[0].earlier ? 0 : 1);
     told.replaceChildren(
       ...(term
-        ? [`${chosen + 1}. `, quoted(term), ": ", factorsOf(term), ` = ${full(term.share)}; so far ${full(bar.to)}`]
-        : bar.total
-          ? [`All ${whole(found.count)} together: ${full(found.total)}`]
-          : [`${bar.label} together: ${full(bar.to - bar.from)}`]),
+        ? [`${number}. `, quoted(term), ": ", factorsOf(term), ` = ${full(term.share)}; so far ${full(bar.to)}`]
+        : bar.earlier
+          ? [`What the optimizer remembers of earlier steps counts as a gradient of ${full(bar.to)}`]
+          : bar.total
+            ? [`All together: ${full(bar.to)}`]
+            : [`${bar.label} together: ${full(bar.to - bar.from)}`]),
     );
   }
 
@@ -426,7 +468,8 @@ export function render({ model, el }) {
           overview.words[index].map((word, at) => {
             const share = found.shares[index][at],
               chip = h("span", { className: "token", title: `${word}: ${signed(share)}` }, word);
-            chip.style.boxShadow = `inset 0 -${Math.round((14 * Math.abs(share)) / most)}px ${faint(SIGNS[share >= 0 ? 1 : 0])}`;
+            chip.style.boxShadow =
+              `inset 0 -${Math.round((14 * Math.abs(share)) / most)}px ` + `${faint(SIGNS[share >= 0 ? 1 : 0])}`;
             return chip;
           }),
           h("span", { className: "soft" }, answer),
@@ -459,7 +502,9 @@ export function render({ model, el }) {
     }
     picture.setAttribute(
       "aria-label",
-      `${overview.weights[Number(weight.value)].name}, ${drawn.shape.join("×")}: ${what.value === "update" ? "how far each element was moved" : "the gradient of each element"}, at most ${short(most)}; arrow keys choose an element`,
+      `${overview.weights[Number(weight.value)].name}, ${drawn.shape.join("×")}: ` +
+        `${what.value === "update" ? "how far each element was moved" : "the gradient of each element"}, at most ` +
+        `${short(most)}; arrow keys choose an element`,
     );
   }
 
@@ -472,6 +517,18 @@ export function render({ model, el }) {
   }
 
   const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  tooltip(picture, (x, y, box) => {
+    if (!drawn) return "";
+    const line = Math.min(drawn.lines - 1, Math.floor((y / box.height) * drawn.lines));
+    const at = Math.min(drawn.columns - 1, Math.floor((x / box.width) * drawn.columns));
+    const value = drawn.values[line * drawn.columns + at];
+    return `[${line * drawn.down}, ${at * drawn.across}]: ${signed(value)}`;
+  });
+  tooltip(sum, (x, y, box) => {
+    const all = found ? bars(box.width) : [];
+    const bar = all[Math.floor(((x - LEFT) / (box.width - LEFT - RIGHT)) * all.length)];
+    return bar ? `${bar.label}: ${signed(bar.to - bar.from)}` : "";
+  });
   picture.addEventListener("click", (event) => {
     if (!drawn) return;
     const box = picture.getBoundingClientRect();
@@ -509,7 +566,7 @@ export function render({ model, el }) {
   };
   const leaving = [onResize(sum, draw), onResize(picture, paintPicture)];
   addEventListener("theme", again);
-  if (model.runs.length) open();
+  if (model.runs.length) open(given.after);
   return () => {
     asked += 1;
     leaving.forEach((each) => each());
@@ -517,7 +574,8 @@ export function render({ model, el }) {
   };
 }
 
-// Numbers in one style, be they written here or by the engine: a minus that cannot be overlooked, no zeros in an exponent.
+// Numbers in one style, be they written here or by the engine: a minus that cannot be overlooked, no zeros in an
+// exponent.
 const styled = (text) => text.replaceAll("-", "−").replace(/e([+−])0+(?=\d)/g, "e$1");
 const full = (value) => {
   const six = Number(value.toPrecision(6));
@@ -542,47 +600,26 @@ function equationOf(found) {
   ];
 }
 
-// Digits that two numbers have in common are marked, so that the eye need not compare them.
+// The digits to which a number agrees with the complex step are marked, so that the eye need not compare them.
 function digitRows(proof, overview) {
   const rows = [
-    ["complex step", proof.complex_step, proof.complex_step],
-    ["the backward, in float64", proof.backward, proof.complex_step],
-    [`the backward, as it trained (${overview.precision})`, proof.engine, proof.complex_step],
+    ["complex step", proof.complex_step, 17],
+    ["the backward, in float64", proof.backward, proof.agree.backward],
+    [`the backward, as it trained (${overview.precision})`, proof.engine, proof.agree.engine],
   ];
-  return [
-    h(
-      "table",
-      { className: "digits" },
-      h("caption", {}, "Digits that agree with the complex step are marked"),
-      h(
-        "tbody",
-        {},
-        rows.map(([name, value, true_]) => {
-          const same = common(value, true_);
-          return h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, name),
-            h("td", {}, h("mark", {}, styled(value.slice(0, same))), styled(value.slice(same))),
-            h(
-              "td",
-              { className: "soft" },
-              same >= value.indexOf("e")
-                ? "all"
-                : `${Math.max(0, value.slice(0, same).replace(/[^0-9]/g, "").length)} digits`,
-            ),
-          );
-        }),
-      ),
-    ),
-  ];
-}
-
-function common(one, other) {
-  if (one.split("e")[1] !== other.split("e")[1]) return 0;
-  let at = 0;
-  while (at < one.indexOf("e") && one[at] === other[at]) at += 1;
-  return at;
+  const row = ([name, value, agree]) => {
+    const same = value.search(/\d/) + agree + (agree > 1 ? 1 : 0); // the point stands among them
+    const cut = Math.min(value.indexOf("e"), agree ? same : 0);
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name),
+      h("td", {}, h("mark", {}, styled(value.slice(0, cut))), styled(value.slice(cut))),
+      h("td", { className: "soft" }, agree >= 17 ? "all" : `${agree} digits`),
+    );
+  };
+  const caption = "Digits to which each agrees with the complex step, by their relative difference, are marked";
+  return [h("table", { className: "digits" }, h("caption", {}, caption), h("tbody", {}, rows.map(row)))];
 }
 
 function lineRows(found) {
@@ -591,7 +628,8 @@ function lineRows(found) {
       h(
         "p",
         {},
-        `${found.optimizer} steps this weight together with others, not by itself: it went from ${full(found.before)} to ${full(found.after)}.`,
+        `${found.optimizer} steps this weight together with others, not by itself: it went from ` +
+          `${full(found.before)} to ${full(found.after)}.`,
       ),
     ];
   return [
