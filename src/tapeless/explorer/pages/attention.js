@@ -119,7 +119,7 @@ export function render({ model, el }) {
       h(
         "p",
         { className: "soft" },
-        "Down the side the word that looks, across the words it can look at. Beside every map is the " +
+        "Down the side the token that looks, across the tokens it can look at. Beside every map is the " +
           "gradient of the same scores, with its sign turned: where training pulls.",
       ),
       h(
@@ -409,8 +409,8 @@ export function render({ model, el }) {
       }
     }
     return table(
-      `${block.name}, head ${head.head}: the three that each word looks at the most`,
-      ["word", "looks at", "weight", "gradient of the score"],
+      `${block.name}, head ${head.head}: the three that each token looks at the most`,
+      ["token", "looks at", "weight", "gradient of the score"],
       rows,
     );
   }

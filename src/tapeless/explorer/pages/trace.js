@@ -1,5 +1,5 @@
 // One number of the model, followed through one update: which tokens its gradient is the sum of, that the sum is right,
-// what the optimizer makes of it, and which words it pushes up and down.
+// what the optimizer makes of it, and which tokens it pushes up and down.
 
 import { json, numbers } from "./api.js";
 import { css, faint, sided, SIGNS } from "./colour.js";
@@ -132,7 +132,7 @@ export function render({ model, el }) {
       h("h2", {}, "3. What the optimizer makes of it"),
       lines,
     ),
-    h("section", { className: "card tall", ariaLabel: "Words" }, h("h2", {}, "4. Which words it pushes"), words),
+    h("section", { className: "card tall", ariaLabel: "Words" }, h("h2", {}, "4. Which tokens it pushes"), words),
   );
   el.append(
     h(
@@ -691,7 +691,7 @@ function wordRows(found, overview) {
       {},
       "After ",
       h("q", {}, before),
-      push.target === null ? "" : [" the right word is ", h("span", { className: "token" }, push.target), "."],
+      push.target === null ? "" : [" the right token is ", h("span", { className: "token" }, push.target), "."],
       " By this one weight’s move alone:",
     ),
     h(
@@ -700,14 +700,14 @@ function wordRows(found, overview) {
       h(
         "table",
         { className: "words" },
-        h("caption", {}, "Probability of each word, and what moves it; ✓ is the right one"),
+        h("caption", {}, "Probability of each token, and what moves it; ✓ is the right one"),
         h(
           "thead",
           {},
           h(
             "tr",
             {},
-            ["word", "", "this weight alone", "before", "after the whole update"].map((each) =>
+            ["token", "", "this weight alone", "before", "after the whole update"].map((each) =>
               h("th", { scope: "col" }, each),
             ),
           ),
