@@ -124,7 +124,7 @@ bugs: .venv/.test
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
 
-# A thousand KeyboardInterrupts mixed with forks, threads and compiling, from a cold cache: docs/decisions/0264.
+# A thousand KeyboardInterrupts mixed with forks, threads and compiling, from a cold cache: docs/decisions/cpu-kernels.md.
 interrupts: .venv/.test
 	NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m tests.kernels.interrupting 1000
 

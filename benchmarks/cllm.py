@@ -286,7 +286,7 @@ The embedding aimed at is the same weight the inputs are embedded with. If the l
 - On the operations the predicted embeddings are at {final(asked, "spread"):.0%} of their spread, and the model is right all the same: {final(asked, "accuracy"):.1%}. They are pulled together while the model is unsure, and the pull ends when the answers are certain.
 - On text it never is certain. The spread goes to {final(read, "spread"):.1%}, the squared error to {final(read, "loss"):.1e}, a fraction of the honest model's, and accuracy is {final(read, "accuracy"):.1%}. Of the models of text, the one that knows least has the lowest loss. The doctor's rule says of these numbers: "{read["target not constant"]["doctor"]}"
 
-So the target side is a constant ([decision 0007](decisions/0007-constant-target.md)): embeddings learn as inputs alone. Then nothing pulls them together, and the green spread stays where it was: {read["squared error"]["points"][-1]["spread"]:.2f} on text, {asked["squared error"]["points"][-1]["spread"]:.2f} on the operations. `tapeless doctor RUN` watches it, and names a collapse when less than a tenth is left.
+So the target side is a constant ([why](decisions/losses.md)): embeddings learn as inputs alone. Then nothing pulls them together, and the green spread stays where it was: {read["squared error"]["points"][-1]["spread"]:.2f} on text, {asked["squared error"]["points"][-1]["spread"]:.2f} on the operations. `tapeless doctor RUN` watches it, and names a collapse when less than a tenth is left.
 """  # noqa: E501
 
 

@@ -34,7 +34,7 @@ NARROW = ("--precision", "bfloat16")
 WITHOUT_AMX = (
     "On this virtual machine PyTorch's oneDNN dies of AMX, which it takes for usable without being told how the "
     "registers are laid out; so autocast was held to AVX-512, and ours alone used AMX. Where PyTorch can use it, too, "
-    "the lead is smaller: docs/decisions/0222-amx-and-avx512-bf16.md."
+    "the lead is smaller: docs/decisions/bfloat16.md."
 )
 INTRODUCTION = """# Step time beside PyTorch
 

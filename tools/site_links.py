@@ -7,4 +7,4 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?!docs/)[^)]*\)", r"\1", markdown)
+    return re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?!docs/|decisions/)[^)]*\)", r"\1", markdown)

@@ -40,11 +40,11 @@ def help_(
         with typer.Context(command, info_name=topic, parent=context.parent) as inner:
             console.print(command.get_help(inner), markup=False)
     else:
-        raise unknown("topic", topic, [*(name for name in pages if not name.isdigit()), *commands])
+        raise unknown("topic", topic, [*(name for name in pages if "/" not in name), *commands])
 
 
 def find_pages() -> dict[str, Path]:
-    """What can be asked for: the pages by their names, and the decisions by their numbers."""
+    """What can be asked for: the pages by their names, and each decision as `decisions/NAME`."""
     package = Path(tapeless.__file__).parent
     # In a wheel the pages lie inside the package, in a checkout beside it.
     folder = next((place for place in (package / "docs", package.parents[1] / "docs") if place.is_dir()), None)
@@ -53,8 +53,8 @@ def find_pages() -> dict[str, Path]:
     # The reference of names is made of docstrings, which `help()` of Python shows.
     pages = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "reference"}
     pages["decisions"] = folder / "decisions" / "README.md"
-    pages |= {path.stem.partition("-")[0]: path for path in sorted((folder / "decisions").glob("[0-9]*.md"))}
-    return pages
+    decisions = sorted((folder / "decisions").glob("[a-z]*.md"))
+    return pages | {f"decisions/{path.stem}": path for path in decisions}
 
 
 def title(page: str) -> str:
@@ -68,12 +68,12 @@ def for_terminal(page: str) -> str:
     page = re.sub(r"^!\[[^\]]*\]\([^)]*\)\s*$", "", page, flags=re.MULTILINE)
     page = re.sub(r"\[`?([\w-]+)\.md`?\]\(\1\.md(?:#[\w-]*)?\)", r"`tapeless help \1`", page)
     page = re.sub(r"\[([^\]]+)\]\((?:docs/)?([\w-]+)\.md(?:#[\w-]*)?\)", r"\1 (`tapeless help \2`)", page)
-    page = re.sub(r"\[([^\]]+)\]\((?:decisions/)?(\d{4})-[\w-]+\.md\)", r"\1 (`tapeless help \2`)", page)
+    page = re.sub(r"\[([^\]]+)\]\((?:\.\./)?(decisions/[a-z][\w-]*)\.md\)", r"\1 (`tapeless help \2`)", page)
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", page)
 
 
 def _print_topics(pages: dict[str, Path], json: bool) -> None:
-    found = {name: title(path.read_text("utf-8")) for name, path in pages.items() if not name.isdigit()}
+    found = {name: title(path.read_text("utf-8")) for name, path in pages.items() if "/" not in name}
     if json:
         print_json([{"topic": name, "title": what} for name, what in found.items()])
         return
