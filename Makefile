@@ -58,7 +58,7 @@ test: browser
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about half an hour.
+# Ratios beside PyTorch, peft and transformers, to docs/benchmarks.md. Leave the machine alone: about half an hour.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
@@ -85,7 +85,7 @@ scaling: .venv/.run
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
 
-# A small Llama learns the standard library, and by LoRA to answer questions about it: docs/fine-tuning.md. About a
+# A small Llama learns the standard library, and by LoRA to answer questions about it: docs/finetune-demo.md. About a
 # quarter of an hour.
 finetune: .venv/.chat
 	$(BIN)/python benchmarks/finetune.py
@@ -112,7 +112,7 @@ labelling: .venv/.run
 		--no-binary llama-cpp-python llama-cpp-python==0.3.36
 	@touch $@
 
-# GGUF files of every family in llama.cpp itself, beside ours; figures to docs/training.md. One minute, once it is built.
+# GGUF files of every family in llama.cpp itself, beside ours; figures to docs/llama-cpp.md. One minute, once it is built.
 llama-cpp: .venv/.test .venv-llama/.built
 	$(BIN)/python benchmarks/llamacpp.py --reader .venv-llama/bin/python
 
@@ -144,11 +144,11 @@ soak: .venv/.test
 test-elsewhere: browser
 	$(BIN)/python -m tools.elsewhere $(if $(ONLY),"$(ONLY)")
 
-# The default training with twenty seeds, on our own GEMM and on MKL's: docs/training.md. About two minutes.
+# The default training with twenty seeds, on the built-in GEMM and on MKL's: docs/kills.md. About two minutes.
 seeds: .venv/.run
 	$(BIN)/python benchmarks/seeds.py
 
-# Trainings killed five hundred times, in every phase, and what they recorded: docs/training.md. About two minutes.
+# Trainings killed five hundred times, in every phase, and what they recorded: docs/kills.md. About two minutes.
 kills: .venv/.test
 	$(BIN)/python -m tools.kills
 

@@ -1,7 +1,7 @@
 """`make finetune`: a small Llama learns Python's standard library, and then, by LoRA, to answer questions about it.
 
 The questions are made of docstrings. Modules that are held out are read by neither training. Writes what came of it
-into docs/fine-tuning.md, between its markers; all else stays in the folder.
+into docs/finetune-demo.md, between its markers; all else stays in the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from docstrings import ROOT, Asked, write_chats
 
-DOCS = Path(__file__).parents[1] / "docs" / "fine-tuning.md"
+DOCS = Path(__file__).parents[1] / "docs" / "finetune-demo.md"
 BEGIN, END = "<!-- make finetune: begin -->", "<!-- make finetune: end -->"
 SOURCE = "stdlib"
 TOLD = 60  # questions that are asked

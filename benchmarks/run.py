@@ -1,5 +1,5 @@
-"""`make bench`: the works we promise figures for, beside their peers, written to results.md, where each processor has a
-chapter: the step beside PyTorch, in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding
+"""`make bench`: the works we promise figures for, beside their peers, written to docs/benchmarks.md, where each processor
+has a chapter: the step beside PyTorch, in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding
 beside Hugging Face's `generate`."""
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ INTRODUCTION = """# Step time beside PyTorch
 
 Made by `make bench`, a chapter for each processor that it was run on. The full step: forward, loss, backward, clip, \
 AdamW. Each row is one interleaved run, every contender in a process of its own with the others stopped; ratios are \
-medians over the turns of peer over ours, so above 1 we are faster. The floor is the step's matrix products alone, on \
+medians over the turns of peer over ours, so above 1 we are faster. The floor is the step's matmuls alone, on \
 the same memory, and one pass of AdamW.
 
 On a machine of two virtual cores the second one is not always its own: the same step can take 1.2 or 2.2 ms from one \
 minute to the next, ours and the peers' alike. Only the ratios mean something."""
 Result = tuple[str, dict[str, Any]]  # a command, and what it found
-RESULTS = Path(__file__).with_name("results.md")
+RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 JOURNAL = Path("runs/bench.jsonl")  # rows as they come: half an hour's run that is stopped goes on where it was
 
 

@@ -29,12 +29,6 @@ def test_every_command_that_a_sentence_names_is_there():
     assert named_commands() <= set(ROOM.commands)
 
 
-def test_every_command_stands_in_the_readme():
-    listed = (ROOT / "README.md").read_text("utf-8")
-    for name in ROOM.commands:
-        assert f"tapeless {name}" in listed or f"/ {name} " in listed, name
-
-
 def test_what_is_not_run_is_there():
     python = [block for block in blocks() if block.language == "python"]
     for page, words in [*NOT_RUN, *LONG]:
