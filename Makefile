@@ -156,9 +156,11 @@ kills: .venv/.test
 fuzz: .venv/.test
 	$(BIN)/python -m tools.fuzz --write
 
-# The documentation as a site, in site/index.html; a link that leads nowhere is an error.
+# The documentation as a site, in site/index.html; a link that leads nowhere is an error, and so is a search for a word
+# of the field that does not find its page first.
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@$(BIN)/python -m tools.search site
 	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
 # The code in README.md and docs/ that takes longer than a test may.

@@ -1,6 +1,7 @@
-"""`make bench`: the works we promise figures for, beside their peers, written to docs/benchmarks.md, where each processor
-has a chapter: the step beside PyTorch, in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding
-beside Hugging Face's `generate`."""
+"""`make bench`: the works we promise figures for, beside their peers, written to docs/benchmarks.md.
+
+Each processor has a chapter: the step beside PyTorch, in float32 and, if this machine has it, in bfloat16, adapters
+beside peft, decoding beside Hugging Face's `generate`."""
 
 from __future__ import annotations
 

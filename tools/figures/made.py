@@ -190,7 +190,7 @@ def _backward_of_a_block() -> str:
     lines = tapeless("explain", "gpt2-4x256", "--layer", "0").splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("BACKWARD"))
     first = next(n for n in range(start, len(lines)) if " gelu ↻ " in lines[n])
-    shown = [lines[start].partition(")")[0] + ")", lines[start + 1], *lines[first : first + 7]]
+    shown = [lines[start].partition(")")[0] + ")", lines[start + 1], *lines[first : first + 5]]
     return _block(*shown)
 
 
@@ -240,7 +240,7 @@ def _training() -> str:
     said = tapeless("train", "--backend", "cpu").splitlines()
     epochs = [line for line in said if line.startswith("epoch")]
     answers = [line for line in said if "✓" in line or "✗" in line]
-    return _block("$ tapeless train", "…", epochs[0], "…", epochs[-1], *answers[:4])
+    return _block("$ tapeless train", "…", epochs[0], "…", epochs[-1], *answers[:2])
 
 
 def _trained_everywhere() -> list[str]:
@@ -248,7 +248,7 @@ def _trained_everywhere() -> list[str]:
     batch, epochs = OPERATIONS.defaults["batch"], OPERATIONS.defaults["epochs"]
     steps = TRAINING // batch
     _, held_out = split(0)
-    answers = zip(held_out.tokens[:4], held_out.answers[:4], strict=True)
+    answers = zip(held_out.tokens[:2], held_out.answers[:2], strict=True)
     return [
         f"epoch 1.00 step {steps:,} loss",
         f"epoch {epochs:.2f} step {round(epochs * steps):,} loss",

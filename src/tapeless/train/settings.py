@@ -76,7 +76,7 @@ class Settings:
     record: int | None = option(
         None,
         "Reports",
-        "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
+        "Updates between two recorded call by call, 0 for none; by default as many as cost at most 1.5 %.",
     )
     record_tensors: str | None = key(
         None, "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
