@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: budget train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: budget train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code help bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -13,7 +13,19 @@ BIN := .venv/bin
 
 FORCE:
 
-# It ends with a link: the run's pages as one file, which opens without a server.
+FIRST := train test explore docs bench
+
+# This list.
+help:
+	@awk -v first="$(FIRST)" ' \
+		/^# / { if (!text) text = substr($$0, 3); next } \
+		/^[a-z][a-z0-9-]*:/ { split($$0, a, ":"); if (text && !(a[1] in told)) { told[a[1]] = text; order[++n] = a[1] } } \
+		{ text = "" } \
+		function line(name) { printf "make %-18s %s\n", name, told[name]; told[name] = "" } \
+		END { m = split(first, f, " "); for (i = 1; i <= m; i++) line(f[i]); print ""; \
+			for (i = 1; i <= n; i++) if (told[order[i]]) line(order[i]) }' $(firstword $(MAKEFILE_LIST))
+
+# Set up .venv, train the teaching model, and write its report as one file: under a minute, once it is installed.
 train: .venv/.run
 	@$(BIN)/tapeless train
 	@run=$$(ls -td runs/*/ | head -n 1); $(BIN)/tapeless explore "$$run" --export "$${run}report.html"
@@ -43,6 +55,7 @@ browser: .venv/.test
 	@if [ -z "$$($(BIN)/python tests/explorer/browser.py)" ]; then \
 		echo "No browser is here and none could be installed: the explorer's pages are not tried, all else is."; fi
 
+# Ruff, import-linter and mypy.
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,7 +66,7 @@ lint: .venv/.test
 budget: .venv/.test
 	@$(BIN)/python -m tools.budget --lower
 
-# While what was written is looked at, the kernels are compiled that the tests will want, each once.
+# Set up .venv, lint, type-check and run every test: under ten minutes on two cores. Kernels are compiled meanwhile.
 test: browser
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
@@ -171,5 +184,6 @@ docs-code: .venv/.test
 wheel-check: .venv/.test
 	$(BIN)/python -m tools.wheel_check
 
+# Remove what was made: the environments, caches and the site.
 clean:
 	rm -rf .venv .elsewhere .mypy_cache .ruff_cache .pytest_cache build dist site

@@ -8,7 +8,7 @@ import pytest
 from tests.check.followed import STEP, follower, page, run
 
 PAGE = page("adding-an-op.md")
-LISTED = PAGE.index("Now it can be proven")
+LISTED = PAGE.index("Now it can be verified")
 FAST = PAGE.index("Then `tapeless check softplus` holds its kernels")
 
 
