@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run import machine
 
 from tapeless import Model
 from tapeless.generate import generate
@@ -226,7 +227,7 @@ def page(seeds: list[Curve], asked: dict[str, Curve], read: dict[str, Curve]) ->
 
 A language model usually ends in a score for every word, and cross-entropy asks for a high probability of the right one. `cllm` ends in a *point*: the state x at a position is compared with the embedding e of the word that comes next, and the loss is the squared distance, ‖x − e‖² / C. To predict is to take the word whose embedding is nearest. There is no head and no softmax in training; the gradient, 2(x − e) / C, starts at the state and goes back through the norm, the feed-forward and the whole of attention like any other.
 
-This page trains the same model ({config.layers} layers, {config.channels} channels, tanh) from the same first weights on the same batches under both losses. Made by `make cllm` on {date.today()}; the curves are held-out measurements.
+This page trains the same model ({config.layers} layers, {config.channels} channels, tanh) from the same first weights on the same batches under both losses. Made by `make cllm` on {date.today()}, {machine()}; the curves are held-out measurements.
 
 An evaluation of a squared-error model (`metrics.jsonl`, and the lines of `tapeless train`) reports
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import ROOT, Asked, write_chats
+from run import machine
 
 DOCS = Path(__file__).parents[1] / "docs" / "finetune-demo.md"
 BEGIN, END = "<!-- make finetune: begin -->", "<!-- make finetune: end -->"
@@ -103,7 +104,7 @@ def section(
         )
     )
     took = ", ".join(f"{what} {spent:.1f}" for what, spent in minutes.items())
-    return f"""{date.today()}, `make finetune`, {sum(minutes.values()):.0f} minutes ({took}):
+    return f"""{date.today()}, {machine()}, `make finetune`, {sum(minutes.values()):.0f} minutes ({took}):
 
 ```
 {chr(10).join(lines)}

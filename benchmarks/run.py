@@ -6,6 +6,7 @@ beside peft, decoding beside Hugging Face's `generate`."""
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -61,6 +62,12 @@ def processor() -> str:
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = told.get("model name") or platform.processor() or platform.machine()
     return name if any(map(str.isdigit, name)) or "cpu family" not in told else f"{name} (family {told['cpu family']})"
+
+
+def machine() -> str:
+    """The machine that a figure is of, in words, as "2 cores of an AMD EPYC (family 25)"."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of an {processor()}"
 
 
 def measured(*words: str) -> Result:
