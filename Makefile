@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: budget train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code help bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
+.PHONY: budget train explore browser twins explorer-pictures recording test lint wheel-check docs docs-code bench gemm-shapes bfloat16 products scaling stdlib cllm labelling bugs mutants figures doctor-trials soak interrupts fuzz seeds kills clean muon finetune llama-cpp test-elsewhere
 .DEFAULT_GOAL := train
 
 # .venv/.run, .test, .chat, .docs: what that needs, looked at each time. tools/setup.py says how.
@@ -13,19 +13,7 @@ BIN := .venv/bin
 
 FORCE:
 
-FIRST := train test explore docs bench
-
-# This list.
-help:
-	@awk -v first="$(FIRST)" ' \
-		/^# / { if (!text) text = substr($$0, 3); next } \
-		/^[a-z][a-z0-9-]*:/ { split($$0, a, ":"); if (text && !(a[1] in told)) { told[a[1]] = text; order[++n] = a[1] } } \
-		{ text = "" } \
-		function line(name) { printf "make %-18s %s\n", name, told[name]; told[name] = "" } \
-		END { m = split(first, f, " "); for (i = 1; i <= m; i++) line(f[i]); print ""; \
-			for (i = 1; i <= n; i++) if (told[order[i]]) line(order[i]) }' $(firstword $(MAKEFILE_LIST))
-
-# Set up .venv, train the teaching model, and write its report as one file: under a minute, once it is installed.
+# It ends with a link: the run's pages as one file, which opens without a server.
 train: .venv/.run
 	@$(BIN)/tapeless train
 	@run=$$(ls -td runs/*/ | head -n 1); $(BIN)/tapeless explore "$$run" --export "$${run}report.html"
@@ -55,7 +43,6 @@ browser: .venv/.test
 	@if [ -z "$$($(BIN)/python tests/explorer/browser.py)" ]; then \
 		echo "No browser is here and none could be installed: the explorer's pages are not tried, all else is."; fi
 
-# Ruff, import-linter and mypy.
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,12 +53,12 @@ lint: .venv/.test
 budget: .venv/.test
 	@$(BIN)/python -m tools.budget --lower
 
-# Set up .venv, lint, type-check and run every test: under ten minutes on two cores. Kernels are compiled meanwhile.
+# While what was written is looked at, the kernels are compiled that the tests will want, each once.
 test: browser
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Ratios beside PyTorch, peft and transformers, to docs/benchmarks.md. Leave the machine alone: about half an hour.
+# Ratios beside PyTorch, peft and transformers, to benchmarks/results.md. Leave the machine alone: about half an hour.
 bench: .venv/.test
 	$(BIN)/python benchmarks/run.py
 
@@ -98,7 +85,7 @@ scaling: .venv/.run
 stdlib: .venv/.test
 	$(BIN)/python benchmarks/stdlib.py
 
-# A small Llama learns the standard library, and by LoRA to answer questions about it: docs/finetune-demo.md. About a
+# A small Llama learns the standard library, and by LoRA to answer questions about it: docs/fine-tuning.md. About a
 # quarter of an hour.
 finetune: .venv/.chat
 	$(BIN)/python benchmarks/finetune.py
@@ -125,7 +112,7 @@ labelling: .venv/.run
 		--no-binary llama-cpp-python llama-cpp-python==0.3.36
 	@touch $@
 
-# GGUF files of every family in llama.cpp itself, beside ours; figures to docs/llama-cpp.md. One minute, once it is built.
+# GGUF files of every family in llama.cpp itself, beside ours; figures to docs/training.md. One minute, once it is built.
 llama-cpp: .venv/.test .venv-llama/.built
 	$(BIN)/python benchmarks/llamacpp.py --reader .venv-llama/bin/python
 
@@ -137,7 +124,7 @@ bugs: .venv/.test
 mutants: .venv/.test
 	$(BIN)/python -m tools.mutants
 
-# A thousand KeyboardInterrupts mixed with forks, threads and compiling, from a cold cache: docs/decisions/cpu-kernels.md.
+# A thousand KeyboardInterrupts mixed with forks, threads and compiling, from a cold cache: docs/decisions/0264.
 interrupts: .venv/.test
 	NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m tests.kernels.interrupting 1000
 
@@ -157,11 +144,11 @@ soak: .venv/.test
 test-elsewhere: browser
 	$(BIN)/python -m tools.elsewhere $(if $(ONLY),"$(ONLY)")
 
-# The default training with twenty seeds, on the built-in GEMM and on MKL's: docs/kills.md. About two minutes.
+# The default training with twenty seeds, on our own GEMM and on MKL's: docs/training.md. About two minutes.
 seeds: .venv/.run
 	$(BIN)/python benchmarks/seeds.py
 
-# Trainings killed five hundred times, in every phase, and what they recorded: docs/kills.md. About two minutes.
+# Trainings killed five hundred times, in every phase, and what they recorded: docs/training.md. About two minutes.
 kills: .venv/.test
 	$(BIN)/python -m tools.kills
 
@@ -169,11 +156,9 @@ kills: .venv/.test
 fuzz: .venv/.test
 	$(BIN)/python -m tools.fuzz --write
 
-# The documentation as a site, in site/index.html; a link that leads nowhere is an error, and so is a search for a word
-# of the field that does not find its page first.
+# The documentation as a site, in site/index.html; a link that leads nowhere is an error.
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@$(BIN)/python -m tools.search site
 	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
 # The code in README.md and docs/ that takes longer than a test may.
@@ -184,6 +169,5 @@ docs-code: .venv/.test
 wheel-check: .venv/.test
 	$(BIN)/python -m tools.wheel_check
 
-# Remove what was made: the environments, caches and the site.
 clean:
 	rm -rf .venv .elsewhere .mypy_cache .ruff_cache .pytest_cache build dist site

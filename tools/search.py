@@ -1,4 +1,4 @@
-"""What the site's search finds first: python -m tools.search SITE, after `make docs` has built it.
+"""What the site's search finds first: asked when `make docs` builds it, and by python -m tools.search SITE.
 
 A reader searches with the field's words. For each of them some page must come first, by the ranking that the site uses
 (lunr, a hit in a heading counting a thousandfold). `WANTED` is the list; the headings of those pages have the words,
