@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # mkdocs loads this file by itself
-
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """In the repository such a link leads somewhere."""
@@ -18,6 +16,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_post_build(config: Any, **_: Any) -> None:
     """A site whose search does not find the right page first is not built."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # mkdocs loads this file by itself
     from mkdocs.exceptions import PluginError
 
     from tools.search import WANTED, found
