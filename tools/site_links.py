@@ -1,5 +1,5 @@
-"""What mkdocs is told while it builds the site: links to files that are not part of it become plain words, and at the end
-the search is asked for the field's words."""
+"""Hooks of mkdocs: links to files outside the site become plain words, and at the end the search is asked for the
+field's words."""
 
 from __future__ import annotations
 
