@@ -39,14 +39,14 @@ def report(rows: Sequence[Sequence[str]], named: int) -> str:
     first = Counter(row[2] for row in rows)
     missed = first.pop("missed", 0)
     lines = ["| rule | caught | missed | of these outside what it looks at |", "|---|--:|--:|--:|"]
-    lines.append(f"| `tapeless check` | **{len(rows) - missed}** | {missed} | 0 |")
+    lines.append(f"| our checkers | **{len(rows) - missed}** | {missed} | 0 |")
     for at, rule in enumerate(RULES, start=4):
         marks = Counter(row[at] for row in rows)
         outside = marks[OUTSIDE] + marks[UNABLE]
         lines.append(f"| {rule} | {marks[CAUGHT]} | {len(rows) - marks[CAUGHT]} | {outside} |")
     lines += [
         "",
-        f"{len(rows)} bugs; the first finding of `tapeless check` names what has the bug for {named} of them.",
+        f"{len(rows)} bugs; our first finding names what has the bug for {named} of them.",
         "",
         "| first caught by | bugs |",
         "|---|--:|",

@@ -24,7 +24,7 @@ def page(name: str) -> str:
 
 def follower(text: str, folder: Path) -> Callable[[int], Path]:
     """A copy of the package before the first step, and a way to take the steps up to a place of the page."""
-    for part in ("src/tapeless", "tests/bugs"):
+    for part in ("src/tapeless", "tests/bugs", "tests/check"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     steps = list(STEP.finditer(text))
 

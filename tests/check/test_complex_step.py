@@ -17,7 +17,6 @@ from tapeless.check.complex_step import (
     KINK,
     STEP,
     TensorError,
-    check_directions,
     check_model,
     check_op,
     relative_error,
@@ -31,6 +30,7 @@ from tapeless.models.config import CHOICES
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array, store
+from tests.check.directions import check_directions
 from tests.random_cases import some
 
 WITH_BACKWARD = [name for name, op in OPS.items() if op.SPEC.backward is not None]
@@ -492,7 +492,7 @@ def test_a_seed_on_the_kink_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> N
         (on_the_kink if len(calls) <= 2 else right)(configuration, rng, model)
 
     monkeypatch.setattr(Configuration, "scramble", twice_on_the_kink)
-    model, probe, inputs, targets = complex_step._pair(named("ops-102k"))
+    model, probe, inputs, targets = complex_step.paired(named("ops-102k"))
     assert len(calls) >= 3
     assert complex_step._distance_to_kink(model, inputs, targets) > KINK
     assert probe.precision.name == "complex128"
@@ -507,7 +507,7 @@ def test_the_probe_is_left_as_it_was() -> None:
     """Each perturbation is taken back: at the end the complex twin has the weights it began with."""
     configuration = named("ops-102k")
     pairs = []
-    original = complex_step._pair
+    original = complex_step.paired
 
     def remember(c: Configuration) -> Any:
         pairs.append(original(c))
@@ -515,7 +515,7 @@ def test_the_probe_is_left_as_it_was() -> None:
 
     for check in (check_model, check_directions):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(complex_step, "_pair", remember)
+            patch.setattr(complex_step, "paired", remember)
             list(check(configuration))
         model, probe, _, _ = pairs[-1]
         for name, weight in model.params.items():

@@ -65,7 +65,7 @@ def test_the_command():
     [
         (["layernrom"], "unknown op 'layernrom': did you mean 'layernorm'?"),
         (["gelu", "gpt2-4x256"], "an op is proven alone"),
-        (["gelu", "--fast"], "an op is proven alone"),
+        (["gelu", "--bugs"], "an op is proven alone"),
         (["gelu", "gpt2-4x25"], "unknown op 'gpt2-4x25'"),
         (["gpt2-4x25"], "unknown preset 'gpt2-4x25'"),
     ],

@@ -309,7 +309,7 @@ def _wrong_by_rule() -> str:
 def _caught() -> str:
     """As the last run over the catalogue has it, in docs/bugs.md."""
     page = (ROOT / "docs" / "bugs.md").read_text(encoding="utf-8")
-    caught = re.search(r"\| `tapeless check` \| \*\*(\d+)\*\* ", page)
+    caught = re.search(r"\| our checkers \| \*\*(\d+)\*\* ", page)
     named = re.search(r"names what has the bug for (\d+) of them", page)
     assert caught and named, "docs/bugs.md has the last run"  # noqa: PT018
     return f"{caught[1]} of {len(BUGS)} caught, {named[1]} by the name of what has them"

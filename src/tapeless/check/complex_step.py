@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ class TensorError:
     def ok(self) -> bool:
         return self.error <= TOLERANCES["complex step"]  # False for NaN too
 
+    @property
+    def size(self) -> float:
+        """The error, to be sorted by: NaN is as wrong as can be."""
+        return self.error if self.error == self.error else inf
+
 
 def relative_error(found: Array, true: Array) -> float:
     """Largest difference over largest element. Two tensors of zeros agree; NaN agrees with nothing."""
@@ -48,7 +54,7 @@ def relative_error(found: Array, true: Array) -> float:
 
 def check_model(configuration: Configuration) -> Iterator[TensorError]:
     """Every element of every weight."""
-    model, probe, inputs, targets = _pair(configuration)
+    model, probe, inputs, targets = paired(configuration)
     model.forward_backward(inputs, targets)
     for name, gradient in model.grads.items():
         weight = probe.params[name]
@@ -57,30 +63,13 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
         for index in range(weight.size):
             kept = flat[index]
             flat[index] = kept + 1j * STEP
-            true[index] = _imaginary(_loss(probe, inputs, targets)) / STEP
+            true[index] = _imaginary(loss_of(probe, inputs, targets)) / STEP
             flat[index] = kept
         error = relative_error(gradient.reshape(-1), true)
         yield TensorError(configuration.name, name, error, weight.size)
 
 
-def check_directions(configuration: Configuration) -> Iterator[TensorError]:
-    """One random direction per weight: for models too large to go through element by element."""
-    model, probe, inputs, targets = _pair(configuration)
-    model.forward_backward(inputs, targets)
-    rng = np.random.default_rng(configuration.seed)
-    for name, gradient in model.grads.items():
-        weight = probe.params[name]
-        direction = rng.normal(size=weight.shape)
-        weight.imag[...] = STEP * direction
-        true = _imaginary(_loss(probe, inputs, targets)) / STEP
-        weight.imag[...] = 0
-        # A random direction sees a gradient of this size on average, whatever the cancellation within it.
-        scale = max(float(np.linalg.norm(gradient)), abs(true))
-        error = abs(float(np.vdot(gradient, direction)) - true)
-        yield TensorError(configuration.name, name, error / scale if scale else error, weight.size)
-
-
-def _pair(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
+def paired(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
     """A float64 model, a complex twin with the same weights, and a batch."""
     for seed in range(configuration.seed, configuration.seed + 100):
         rng = np.random.default_rng(seed)
@@ -96,7 +85,7 @@ def _pair(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
     raise TapelessError(f"{configuration.name}: no seed keeps every ReLU away from its kink; use a smaller model.")
 
 
-def _loss(probe: Model, inputs: Array, targets: Array) -> Any:
+def loss_of(probe: Model, inputs: Array, targets: Array) -> Any:
     """Of an evaluation; what drops at random is the function that a step sees, with the same random numbers each
     time."""
     if not probe.preset.dropout:

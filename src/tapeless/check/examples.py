@@ -59,26 +59,14 @@ def _one_key_has_all() -> Example:
     return {"q": 400 * q, "k": k, "v": v, "lse": (2, 3, 4), "window": 0, "causal": False}
 
 
-def _cached_attention(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"q": 400 * own["q"]}, own | {"window": 3}]
-
-
 def _rmsnorm(own: Example, rng: np.random.Generator) -> list[Example]:
     whole: Example = {"x": rng.normal(size=(5, 4)), "weight": rng.normal(size=4), "rstd": (5, 1), "eps": 1e-5}
     return [whole, whole | {"x": 1e-3 * whole["x"]}]  # where eps is the larger part
 
 
-def _angles(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"places": own["places"] + 100_000}]
-
-
 def _rope(own: Example, rng: np.random.Generator) -> list[Example]:
     turned = rng.uniform(0, 6, (2, 3, 6))
     return [own | {"cos": np.cos(turned), "sin": np.sin(turned)}]  # one head, as many angles as places
-
-
-def _swiglu(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"gate": np.linspace(-40, 40, 20).reshape(4, 5)}]
 
 
 def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -89,32 +77,6 @@ def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
         own | {"count": np.array([11.0]), "logits": (7, 5)},
         own | {"class_weights": rng.uniform(0.5, 2, size=5)},
     ]
-
-
-def _squared_error(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"targets": np.full(5, -1)}, own | {"count": np.array([9.0])}]
-
-
-def _layernorm(own: Example, rng: np.random.Generator) -> list[Example]:
-    nearly_constant = 3 + 1e-2 * rng.normal(size=(5, 4))
-    return [{"x": nearly_constant, "weight": rng.normal(size=4), "bias": rng.normal(size=4), "eps": 1e-5}]
-
-
-def _linear(own: Example, rng: np.random.Generator) -> list[Example]:
-    square = {"x": rng.normal(size=(4, 4)), "weight": rng.normal(size=(4, 4)), "bias": rng.normal(size=4)}
-    return [square, {"x": own["x"], "weight": own["weight"]}]
-
-
-def _adapt(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [{"low": rng.normal(size=(3, 3)), "weight": rng.normal(size=(3, 3)), "scale": 2.0}]
-
-
-def _embedding(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"tokens": np.full(5, 2)}]
-
-
-def _gelu(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [{"x": np.linspace(-8, 8, 20).reshape(4, 5)}]
 
 
 def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -154,18 +116,23 @@ def examples_with_master(name: str) -> list[Example]:
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "attention": _attention,
-    "cached_attention": _cached_attention,
+    "cached_attention": lambda own, rng: [own | {"q": 400 * own["q"]}, own | {"window": 3}],
     "rmsnorm": _rmsnorm,
-    "angles": _angles,
+    "angles": lambda own, rng: [own | {"places": own["places"] + 100_000}],
     "rope": _rope,
-    "swiglu": _swiglu,
+    "swiglu": lambda own, rng: [own | {"gate": np.linspace(-40, 40, 20).reshape(4, 5)}],
     "classifier": _classifier,
-    "squared_error": _squared_error,
-    "layernorm": _layernorm,
-    "linear": _linear,
-    "adapt": _adapt,
-    "embedding": _embedding,
-    "gelu": _gelu,
+    "squared_error": lambda own, rng: [own | {"targets": np.full(5, -1)}, own | {"count": np.array([9.0])}],
+    "layernorm": lambda own, rng: [
+        {"x": 3 + 1e-2 * rng.normal(size=(5, 4)), "weight": rng.normal(size=4), "bias": rng.normal(size=4), "eps": 1e-5}
+    ],
+    "linear": lambda own, rng: [
+        {"x": rng.normal(size=(4, 4)), "weight": rng.normal(size=(4, 4)), "bias": rng.normal(size=4)},
+        {"x": own["x"], "weight": own["weight"]},
+    ],
+    "adapt": lambda own, rng: [{"low": rng.normal(size=(3, 3)), "weight": rng.normal(size=(3, 3)), "scale": 2.0}],
+    "embedding": lambda own, rng: [own | {"tokens": np.full(5, 2)}],
+    "gelu": lambda own, rng: [{"x": np.linspace(-8, 8, 20).reshape(4, 5)}],
     "clip": _clip,
     "sgd": _update,
     "momentum": _update,

@@ -63,10 +63,10 @@ class OpReport(Judgement):
         if self.backend is None:
             yield "kernels: none were tried"
         if self.results:
-            worst = max(self.results, key=lambda each: each.error / each.tolerance)
+            worst = max(self.results, key=lambda each: each.share)
             yield (
                 f"{self.backend}: {len(self.results):,} results beside the reference, the worst at "
-                f"{worst.error / worst.tolerance:.0%} of what is allowed ({worst.argument} of {worst.call.title})"
+                f"{worst.share:.0%} of what is allowed ({worst.argument} of {worst.call.title})"
             )
         if self.threads:
             yield "threads: at sizes that thread, in every order of the parallel loops, again and again"

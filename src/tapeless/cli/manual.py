@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 from rich.markup import escape
-from rich.table import Table
 
 import tapeless
-from tapeless.cli.common import Json, console, print_json
+from tapeless.cli.common import Json, console, print_json, table
 from tapeless.errors import TapelessError, unknown
 
 WIDEST = 100  # columns; longer lines of prose are hard to follow
@@ -21,10 +20,12 @@ WIDEST = 100  # columns; longer lines of prose are hard to follow
 
 def help_(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Argument(help="A page or a command; without one, what there is.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="A page or a command. Default: list the pages.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """A page of the documentation, in the terminal; without a topic, what pages there are.
+    """Show a page of the documentation in the terminal, or list the pages.
 
     Example: tapeless help training
     """
@@ -77,12 +78,7 @@ def _print_topics(pages: dict[str, Path], json: bool) -> None:
     if json:
         print_json([{"topic": name, "title": what} for name, what in found.items()])
         return
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, what in found.items():
-        table.add_row(name, escape(what))
-    console.print(table)
+    console.print(table(("<", ""), [(f"[bold]{name}", escape(what)) for name, what in found.items()]))
     console.print("\n[dim]Read one:[/] tapeless help training   [dim]a command's options:[/] tapeless train --help")
 
 

@@ -1,4 +1,4 @@
-"""`tapeless tokenize` of conversations: which words are learned, before anything is."""
+"""`tapeless tokenize` for conversations: which tokens are learned."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from tapeless.cli.common import console, harmless, own_command, print_json
-from tapeless.cli.paths import quoted
+from tapeless.cli.common import console, harmless, own_command, print_json, quoted, table
 from tapeless.tasks.chat.prepare import About, chosen_speech, shown_first
 from tapeless.tasks.chat.turns import Turns
 from tapeless.tasks.data.reading import Reading
@@ -63,13 +61,16 @@ def print_chats(folder: Path, about: About, seconds: float, json: bool, messages
     if json:
         print_json({"folder": str(folder), **asdict(about), "seconds": seconds, "messages": messages})
         return
-    table = Table(box=None, header_style="dim")
-    for heading in ("", "conversations", "tokens", "learned"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, side in (("to train on", about.training), ("held out", about.validation)):
-        share = f"{side.learned:,} ({side.learned / side.tokens:.0%})"
-        table.add_row(name, f"{side.conversations:,}", f"{side.tokens:,}", share)
-    console.print(table)
+    rows = [
+        (
+            name,
+            f"{side.conversations:,}",
+            f"{side.tokens:,}",
+            f"{side.learned:,} ({side.learned / side.tokens:.0%})",
+        )
+        for name, side in (("to train on", about.training), ("held out", about.validation))
+    ]
+    console.print(table(("", ">conversations", ">tokens", ">learned"), rows))
     if about.skipped:
         console.print(f"[dim]{escape(told_left_out(about.skipped, about.examples))}[/]")
     console.print(

@@ -43,51 +43,53 @@ class Settings:
     means: what suits the data."""
 
     data: str | None = option(
-        None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokenised data, or `operations`."
+        None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokens, or `operations`."
     )
     field: str | None = option(None, "Data", READING_HELP["field"])
     column: str | None = option(None, "Data", READING_HELP["column"])
     encoding: str | None = key(None, READING_HELP["encoding"])
     drop_duplicates: bool = key(False, READING_HELP["drop_duplicates"])
-    tokenizer: str = option("bytes", "Data", "For text: `bytes`, `bpe` (trained on it), or a tokenizer.json.")
-    validation: float = option(0.1, "Data", "Share of the documents that is held out.")
-    batch: int | None = option(None, "Data", "Sequences at a time.")
+    tokenizer: str = option("bytes", "Data", "Of text: `bytes`, `bpe` (learned from it), or a tokenizer.json.")
+    validation: float = option(0.1, "Data", "Fraction of the documents that becomes validation data.")
+    batch: int | None = option(None, "Data", "Sequences per batch.")
     time: int | None = option(None, "Data", "Positions per sequence.")
-    accumulate: int = option(1, "Data", "Batches whose gradients are added up for one update.")
-    steps: int | None = option(None, "Length", "Updates.")
+    accumulate: int = option(1, "Data", "Batches whose gradients are added up for one step of the optimizer.")
+    steps: int | None = option(None, "Length", "Steps of the optimizer.")
     epochs: float | None = option(None, "Length", "Passes over the data, instead of steps.")
-    patience: int | None = option(None, "Length", "Stop after so many evaluations without a better one.")
-    lr: float | None = option(None, "Learning rate", "Its highest value.")
-    schedule: str | None = option(None, "Learning rate", "constant, step, exponential, cosine or linear.")
-    warmup: int | None = option(None, "Learning rate", "Updates over which it rises; a twentieth, at most 100.")
+    patience: int | None = option(None, "Length", "Stop early, after so many evaluations without a better one.")
+    lr: float | None = option(None, "Learning rate", "The highest learning rate.")
+    schedule: str | None = option(None, "Learning rate", "How it falls: constant, step, exponential, cosine or linear.")
+    warmup: int | None = option(None, "Learning rate", "Steps over which it rises. Default: a twentieth, at most 100.")
     floor: float = key(0.1, "cosine and linear: where they end, as a share of lr.")
     every: int = key(1000, "step and exponential: updates until it is multiplied by `rate`.")
     rate: float = key(0.5, "step and exponential: what it is multiplied by.")
-    clip: float | None = option(None, "Optimizer", "Largest global gradient norm; 0 for no clipping.")
+    clip: float | None = option(None, "Optimizer", "Largest norm of the whole gradient; 0 for no clipping.")
     momentum: float | None = key(None, "For momentum, by default 0.9, and muon, 0.95.")
     beta1: float = key(0.9, "For adam and adamw; of muon, for what is no matrix.")
     beta2: float | None = key(None, "For the same.")
     eps: float = key(1e-8, "For the same.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw and muon, on matrices.")
-    eval_every: int | None = option(None, "Reports", "Updates between evaluations; an epoch, or a tenth of the steps.")
+    eval_every: int | None = option(None, "Reports", "Steps between evaluations. Default: an epoch, or a tenth of all.")
     eval_batches: int = key(20, "Batches of an evaluation, at most.")
     log_every: int = key(10, "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
     record: int | None = option(
         None,
         "Reports",
-        "Updates between two recorded call by call, 0 for none; by default as many as cost at most 1.5 %.",
+        "Steps between two that are recorded call by call; 0 for none. Default: as many as cost at most 1.5 %.",
     )
     record_tensors: str | None = key(
         None, "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
     )
     tensorboard: bool = key(False, "Write event files for TensorBoard, too.")
-    save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
+    save_every: int | None = option(None, "Checkpoints", "Steps between checkpoints. Default: as between evaluations.")
     keep: int = key(3, "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
-    backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU where there is one.")
-    precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
-    threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
+    backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU if there is one.")
+    precision: str | None = option(
+        None, "Machine", "float32, float64 or bfloat16. Default: the one the backend prefers."
+    )
+    threads: int | None = option(None, "Machine", "Threads of the cpu backend. Default: one per core.")
     products: str | None = key(None, "Of the cpu backend: mkl or own; what is faster here.")
 
     def reading(self) -> Reading:

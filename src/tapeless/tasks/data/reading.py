@@ -18,10 +18,10 @@ from tapeless.tasks.data.documents import PIECE
 from tapeless.tasks.data.files import LARGEST_JSON
 
 READING_HELP = {
-    "field": "Of JSON, which field is the text; `text` by default.",
-    "column": "Of .csv and .tsv, which column is the text; `text` by default.",
-    "encoding": "Of files that are not UTF-8, such as latin-1; by default they are left out.",
-    "drop_duplicates": "Of documents with the same text, keep one.",
+    "field": "Field of JSON that is the text. Default: text.",
+    "column": "Column of .csv and .tsv that is the text. Default: text.",
+    "encoding": "Encoding of files that are not UTF-8, such as latin-1. Default: leave them out.",
+    "drop_duplicates": "Keep one of several documents with the same text.",
 }
 USUAL = "text"  # what a field or column is called where nobody says
 TEXT, JSON, JSON_LINES, JSON_LIST, TABLE = "text", "JSON", "JSON lines", "a JSON list", "a table"

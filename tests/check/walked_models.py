@@ -15,16 +15,17 @@ from functools import partial
 
 import numpy as np
 
-from tapeless.check import plain_model as plain
-from tapeless.check.complex_step import STEP, check_directions
+from tapeless.check.complex_step import STEP
 from tapeless.check.configurations import CONFIGURATIONS, Configuration
 from tapeless.check.finding import EXACT, Finding, difference
-from tapeless.check.steps import small_model
 from tapeless.errors import ProgramError
 from tapeless.model import Model
 from tapeless.models.config import CHOICES
 from tapeless.ops.contract import Array
 from tapeless.program.call import Call, gradient_name
+from tests.check import plain_model as plain
+from tests.check.directions import check_directions
+from tests.check.steps import small_model
 
 NAMED = re.compile(r"(\w+)\.(?:forward|backward) at (\w+)\.py:\d+")
 # Between them every op, block and branch that a training step can have, and shapes that divide nothing.

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from tapeless.check.finding import Finding, difference
-from tapeless.check.steps import PlainOptimizer, first_difference, small_batch, small_model
 from tapeless.model import Model
 from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
@@ -23,6 +22,7 @@ from tapeless.train.find_rate import MemoryCheckpoint
 from tapeless.train.loop import Trainer
 from tapeless.train.schedules import NAMES, Schedule
 from tapeless.train.settings import Settings
+from tests.check.steps import PlainOptimizer, first_difference, small_batch, small_model
 
 UPDATES, ACCUMULATE = 5, 2
 # Adam divides a gradient by its own size, so where it should be 0 and is a rounding, ε decides what becomes of it.

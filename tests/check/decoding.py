@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check import plain_model as plain
 from tapeless.check.finding import Finding, difference
 from tapeless.generate import Decoder, generate
 from tapeless.model import Model
 from tapeless.models.decoding import CHUNK
 from tapeless.ops.contract import Array
+from tests.check import plain_model as plain
 
 CONTEXT = CHUNK + 9  # more than is read at a time
 READ = (1, 7, CHUNK + 5)  # tokens before the first step: a part of a chunk, and one chunk and a part
