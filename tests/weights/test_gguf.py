@@ -149,7 +149,7 @@ def test_adapters_are_folded_in(tmp_path, spec, monkeypatch):
     run = import_folder(tmp_path / "base", tmp_path / "run").run
     tuned = import_adapter(tmp_path / "adapter", run, tmp_path / "tuned").run
     told = " ".join(screen("export", "tuned", "tuned.gguf", "--gguf").split())
-    assert "the weights after update 0, with the adapters folded in, are in tuned.gguf:" in told
+    assert "the weights after step 0, with the adapters merged, are in tuned.gguf:" in told
     ids = RNG.integers(0, 400, 10)
     expected = tuned.model("best", backend="reference", time=10)[0].logits(ids[None])[0]
     before = base.logits(ids[None])[0]

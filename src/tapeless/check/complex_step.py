@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.configurations import Configuration
+from tapeless.check.examples import dims_of
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
 from tapeless.model import Model
@@ -108,20 +109,6 @@ def _imaginary(loss: Any) -> float:
     return complex(loss).imag
 
 
-def check_op(name: str) -> Iterator[TensorError]:
-    """An op alone, on its own example: every element of every input that takes a gradient."""
-    op = OPS[name]
-    spec, rng = op.SPEC, np.random.default_rng(0)
-    example = op.example(rng)
-    gradients = run_backward(name, example, rng)
-    weights = gradients.pop("")  # the random vector that turns the outputs into one number
-    for gradient, found in gradients.items():
-        true = op_derivative(name, example, gradient[1:], weights)
-        yield TensorError(f"op {name}", gradient, relative_error(found.reshape(-1), true), found.size)
-    if not gradients and spec.backward is not None:
-        raise TapelessError(f"the backward of {name} yields no gradient to check.")
-
-
 def op_derivative(name: str, example: dict[str, Any], argument: str, weights: dict[str, Any]) -> Array:
     """Of Σ weights·outputs by every element of one argument, each moved by itself."""
     true = np.empty(example[argument].size)
@@ -149,37 +136,12 @@ def run_forward(name: str, example: dict[str, Any], dtype: Any) -> dict[str, Arr
     return outputs
 
 
-def run_backward(name: str, example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Gradients by argument; under "" the weights w of the number Σ w·output they are the gradients of."""
-    op = OPS[name]
-    signature: Signature = op.SPEC.backward
-    outputs = run_forward(name, example, np.float64)
-    values = {output: _empty(name, output, example, np.float64) for output in signature.writes}
-    weights = {}
-    for read in signature.reads:
-        if read not in example and read[1:] in outputs:  # dy
-            weights[read[1:]] = rng.normal(size=outputs[read[1:]].shape)
-    if op.SPEC.fused:
-        weights["loss"] = np.ones(1)
-    known = example | outputs | {f"d{output}": weight for output, weight in weights.items()}
-    op.backward(
-        *values.values(),
-        *(known.get(read) for read in signature.reads),
-        *(example[scalar] for scalar in signature.scalars),
-    )
-    found: dict[str, Any] = {gradient: value for gradient, value in values.items() if gradient[1:] in example}
-    return found | {"": weights}
-
-
 def _empty(name: str, argument: str, example: dict[str, Any], dtype: Any) -> Array:
     """An output filled with NaN, its shape taken from the example and the Spec."""
-    spec = OPS[name].SPEC
-    given = example.get(argument, example.get(argument[1:]) if argument.startswith("d") else None)
+    spec, given = OPS[name].SPEC, example.get(argument)
     if given is not None:
         shape = given if isinstance(given, tuple) else given.shape
     else:
-        arrays = {key: value for key, value in example.items() if key in spec.shapes}
-        shapes = {k: v if isinstance(v, tuple) else v.shape for k, v in arrays.items()}
-        dims = spec.dims(shapes)
+        dims = dims_of(name, example)
         shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
     return np.full(shape, np.nan, spec.dtype(argument, dtype))

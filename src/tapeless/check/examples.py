@@ -13,6 +13,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.ops import OPS
+from tapeless.ops.contract import Dims, Spec
 
 Example = dict[str, Any]
 
@@ -24,6 +25,28 @@ def examples_of(name: str) -> list[Example]:
         raise TapelessError(f"example in ops/{name}/reference.py returned None: is there a `return` at its end?")
     further: Callable[[Example, np.random.Generator], list[Example]] = FURTHER.get(name, lambda own, rng: [])
     return [own, *further(own, rng)]
+
+
+def dims_of(name: str, example: Example) -> Dims:
+    """The size of each letter of the op's Spec in an example."""
+    spec: Spec = OPS[name].SPEC
+    shaped = {key: value for key, value in example.items() if key in spec.shapes}
+    return spec.dims({key: each if isinstance(each, tuple) else np.shape(each) for key, each in shaped.items()})
+
+
+def resized(name: str, example: Example, dims: Dims, rng: np.random.Generator) -> Example:
+    """The example at another size: numbers drawn from its own, each moved a little, integers as they are. So ids stay
+    ids of the example, and what is positive stays so."""
+    spec, made = OPS[name].SPEC, dict(example)
+    for argument in (argument for argument in spec.shapes if argument in example):
+        shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
+        value = example[argument]
+        if isinstance(value, tuple):
+            made[argument] = shape
+        elif shape != value.shape:
+            drawn = rng.choice(value.reshape(-1), shape)
+            made[argument] = drawn * rng.uniform(0.8, 1.2, shape) if value.dtype.kind == "f" else drawn
+    return made
 
 
 def _attention(own: Example, rng: np.random.Generator) -> list[Example]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tapeless.backends.backend import Backend, bind_call
 from tapeless.backends.reference import REFERENCE
-from tapeless.check.examples import Example, examples_of
+from tapeless.check.examples import Example, dims_of, examples_of, resized
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
 from tapeless.check.ops import call_alone
@@ -192,25 +192,13 @@ def fitting(trial: RangeTrial, kinds: list[Numbers], rng: np.random.Generator) -
 
 
 def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator) -> Example:
-    """The example at another size: numbers drawn from its own, each moved a little, integers as they are."""
-    spec: Spec = OPS[name].SPEC
-    known = {key: np.shape(value) if isinstance(value, np.ndarray) else value for key, value in example.items()}
-    dims = spec.dims({key: shape for key, shape in known.items() if key in spec.shapes})
+    dims = dims_of(name, example)
     dims |= {letter: size for letter, size in sizes.items() if letter in dims}
     if "A" in dims and "C" in dims:  # one channel makes no pair: there two stand for it
         dims["C"] = max(dims["C"], 2 * dims["A"])
     if "U" in dims:  # what matrices leave
         dims["U"] = max(1, dims["N"] - sum(rows * sum(widths) for _, rows, widths in example["matrices"]))
-    made = dict(example)
-    for argument in (argument for argument in spec.shapes if argument in example):
-        shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
-        value = example[argument]
-        if isinstance(value, tuple):
-            made[argument] = shape
-        elif shape != value.shape:
-            drawn = rng.choice(value.reshape(-1), shape)
-            made[argument] = drawn * rng.uniform(0.8, 1.2, shape) if value.dtype.kind == "f" else drawn
-    return made
+    return resized(name, example, dims, rng)
 
 
 def kinds_of(trial: RangeTrial) -> list[Numbers]:

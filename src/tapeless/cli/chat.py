@@ -83,7 +83,7 @@ def chat(
 
 
 def _typed() -> bool:
-    """Whether somebody is there to be asked again."""
+    """Whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -114,7 +114,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _piped_lines() -> Iterator[str]:
-    """A line that is not UTF-8 is refused by whoever reads its words, and not here, where it would end the program."""
+    """Lines of standard input. One that is not UTF-8 is refused when it is answered: here it would end the program."""
     if sys.stdin is not None:
         for line in sys.stdin.buffer:
             yield line.decode("utf-8", "surrogateescape")

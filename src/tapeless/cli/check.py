@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.complex_step import TensorError, check_model, check_op
+from tapeless.check.complex_step import TensorError, check_model
 from tapeless.check.configurations import (
     CONFIGURATIONS,
     LARGER,
@@ -20,17 +19,17 @@ from tapeless.check.configurations import (
 )
 from tapeless.check.everything import check_ops
 from tapeless.check.finding import Finding
-from tapeless.check.one_op import ops_among
+from tapeless.check.ops import check_op
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.check.wiring import Wiring, check_wiring
 from tapeless.cli.bugs import run_bugs
 from tapeless.cli.common import Json, console, plural, print_json, table
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.lockstep import check_backend
-from tapeless.cli.one_op import check_alone
+from tapeless.cli.one_op import check_named_ops
 from tapeless.cli.progress import one_by_one
-from tapeless.cli.subject import Subject, subject
-from tapeless.errors import TapelessError
+from tapeless.cli.subject import Subject, is_run, subject
+from tapeless.errors import TapelessError, unknown
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
 
@@ -67,9 +66,12 @@ def check(
 
     Example: tapeless check layernorm
     """
-    ops = ops_among(names or [], [*PRESETS, *(name for name in names or () if Path(name).exists())])
+    for name in names or ():
+        if name not in OPS and name not in PRESETS and not is_run(name):
+            raise unknown("preset or op", name, [*PRESETS, *OPS])
+    ops = [name for name in names or () if name in OPS]
     if ops:
-        check_alone(ops, backend, json, others=len(names or ()) > len(ops) or bugs or bool(set_))
+        check_named_ops(ops, backend, json, others=len(names or ()) > len(ops) or bugs or bool(set_))
         return
     if bugs:
         if names or set_ or backend != "reference":

@@ -1,4 +1,4 @@
-"""What a shell offers when TAB is pressed: presets, runs, and the few words that an option takes. Elsewhere files."""
+"""Shell completion: presets, runs, pages, and the few words that an option takes; the shell itself offers files."""
 
 from __future__ import annotations
 

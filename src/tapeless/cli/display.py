@@ -1,4 +1,4 @@
-"""What a person sees of a training: a live line on a terminal, plain lines in a log."""
+"""The progress of a training: a live line on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Display:
         return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._stop) for each in SIGNALS}
         self._progress.start()
+        self._before = {each: signal.signal(each, self._stop) for each in SIGNALS}
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._progress.stop()
         for each, handler in self._before.items():
             signal.signal(each, handler)
+        self._progress.stop()
 
     def _stop(self, number: int, frame: Any) -> None:
         """The first Ctrl-C or SIGTERM asks for an end after the batch at hand; the second ends at once."""

@@ -27,13 +27,13 @@ IS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def model_fields() -> dict[str, str]:
-    """The kind of each field of a model, by its name."""
+    """Return the type of each field of a model, by its name."""
     parts = [each for part in (Architecture, Layout, Preset) for each in fields(part)]
     return {each.name: _kind(each.type) for each in parts if each.name in OVERRIDABLE}
 
 
 def setting_fields() -> dict[str, str]:
-    """The kind of each setting of a training, by its name."""
+    """Return the type of each setting of a training, by its name."""
     from tapeless.train.settings import Settings
 
     return {each.name: _kind(each.type) for each in fields(Settings)}
@@ -44,7 +44,7 @@ def _kind(annotation: Any) -> str:
 
 
 def model_changes(words: Sequence[str] | None) -> dict[str, Any]:
-    """What `--set` says of a model."""
+    """Return the fields of a model that --set changes."""
     return parsed(words, model_fields())
 
 

@@ -12,7 +12,7 @@ from tapeless.cli.progress import one_by_one
 from tapeless.errors import TapelessError
 
 
-def check_alone(names: list[str], backend: str, json: bool, others: bool) -> None:
+def check_named_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
     """Check ops on the cpu unless another backend is asked for: the reference is checked in any case."""
     if others:
         raise TapelessError("an op is proven alone: name ops only, and leave out presets, --set and --bugs.")

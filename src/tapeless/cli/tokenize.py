@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from tapeless.cli.common import Json, console, own_command, print_json, quoted, size, table, warn
-from tapeless.cli.masked import print_chats, print_shown
+from tapeless.cli.common import Json, print_json, size, table, warn
+from tapeless.cli.masked import print_chats, print_prepared, print_shown
 from tapeless.cli.options import ColumnOption, DropOption, EncodingOption, FieldOption
 from tapeless.cli.progress import work_shown
 from tapeless.errors import TapelessError
@@ -21,7 +20,6 @@ from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, PreparedData, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
-from tapeless.tasks.text import told_left_out
 
 
 def tokenize(
@@ -122,13 +120,5 @@ def _print(prepared: PreparedData, seconds: float) -> None:
         ratio = f"{split.tokens / split.bytes:.3f}"
         counts = (f"{split.documents:,}", size(split.bytes), f"{split.tokens:,}", ratio, f"{len(split.shards)}")
         rows.append((name, *counts))
-    console.print(table(("", ">documents", ">text", ">tokens", ">tokens per byte", ">shards"), rows))
-    if meta.skipped:
-        console.print(f"[dim]{escape(told_left_out(meta.skipped, meta.examples))}[/]")
-    folder = escape(str(prepared.folder))
-    console.print(
-        f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
-        f"The tokens are in [bold]{folder}[/]."
-    )
-    command = f"{own_command()} train gpt2-4x256 --data {quoted(prepared.folder)}"
-    console.print(f"[dim]next:[/] {escape(command)}", soft_wrap=True)
+    shown = table(("", ">documents", ">text", ">tokens", ">tokens per byte", ">shards"), rows)
+    print_prepared(shown, meta, "tokens", prepared.folder, "gpt2-4x256", seconds)

@@ -62,7 +62,7 @@ class Block:
 
 
 def declare_block(s: Scope, name: str, last: bool) -> Block:
-    """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence."""
+    """Declare a block. `last`: only the last position goes on, so queries, feed-forward and norms have one row each."""
     layout, channels, pre_norm = s.preset.layout, s.c.channels, s.c.placement == "pre"
     one = 1 if last else s.time
 

@@ -108,8 +108,11 @@ def declare_affine(
     has_bias: bool = True,
     matrices: tuple[int, ...] | None = None,
 ) -> Affine:
-    """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
-    read and the first layer is none of them, as an embedding is not."""
+    """Declare the weight of a projection, its bias and its adapter.
+
+    `matrices`: the widths of the matrices that are packed side by side in the weight; by default it is one. The
+    projection from features to channels is none of them, as an embedding is not.
+    """
     packed = (outputs,) if matrices is None else matrices
     weight = s.p.weight(f"{name}.weight", inputs, outputs, initial=initial, meaning="matrix", matrices=packed)
     bias = s.p.weight(f"{name}.bias", outputs, initial=ZERO, meaning="bias") if has_bias else None

@@ -108,7 +108,7 @@ def _keys_values(buffer: Buffer, first: int, width: int) -> tuple[View, View]:
 
 
 def declare_attention(s: Scope, name: str, last: bool) -> Attention:
-    """`last`: queries of the last position alone."""
+    """Declare the buffers of attention. `last`: only the last position has a query."""
     p, c, time = s.p, s.c, s.time
     queries, keys = c.heads * c.head_channels, c.key_heads * c.head_channels
     one, all_three = 1 if last else time, queries + 2 * keys

@@ -51,7 +51,7 @@ def draws_forward(p: Builder, d: Draws | None) -> None:
 
 
 def declare_dropout(s: Scope, name: str, time: int, role: str = "activation") -> Dropout | None:
-    """Of the buffer of this name."""
+    """Declare the dropout of the buffer with this name; None if nothing is dropped."""
     if s.draws is None:
         return None
     draws, width = s.draws, s.c.channels

@@ -44,7 +44,7 @@ def declare_norm(s: Scope, name: str, time: int, initial: Initial = ONE) -> Norm
 
 
 def declare_rmsnorm(s: Scope, name: str, time: int, heads: int, width: int, initial: Initial = ONE) -> Norm:
-    """Of `heads` stretches of a position side by side, all with the same weight."""
+    """Declare an RMSNorm over each of `heads` slices of a position, all with the same weight."""
     weight = s.p.weight(f"{name}.weight", width, initial=initial, meaning="norm scale")
     return Norm(
         eps=s.c.norm_eps,

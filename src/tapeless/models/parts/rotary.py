@@ -22,7 +22,7 @@ class Rotary:
 
 
 def declare_rotary(s: Scope) -> Rotary:
-    """Documents can share a row where only the past is seen and each position is answered; a cache has one."""
+    """Declare position ids and angles. Packed documents share a row if the model can take them; a cache holds one."""
     p, batch, time, pairs = s.p, s.batch, s.time, s.c.head_channels // 2
     packed = s.c.packable and s.position is None
     return Rotary(
