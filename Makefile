@@ -26,7 +26,7 @@ test: browser ## Lint, type-check, verify every gradient, and run every test
 	@$(BIN)/python -m tools.kernels & kernels=$$!; $(MAKE) --no-print-directory lint && wait $$kernels
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-bench: .venv/.test ## Compare step times with PyTorch's, to benchmarks/results.md: half an hour
+bench: .venv/.test ## Compare step times with PyTorch's, to docs/benchmarks.md: half an hour
 	$(BIN)/python benchmarks/run.py
 
 docs: .venv/.docs ## Build the documentation as a site, in site/index.html
