@@ -24,6 +24,8 @@ from tapeless.cli.train import (
 from tapeless.errors import TapelessError
 from tapeless.files.disk import retried
 from tapeless.labelling import run
+from tapeless.labelling.genome.genetic_code import GeneticCode
+from tapeless.labelling.genome.output import CODING
 from tapeless.labelling.output import open_labelling
 from tapeless.labelling.report import plural
 from tapeless.labelling.signal.wavelet import SCALES
@@ -34,13 +36,14 @@ from tapeless.train.session import Session
 from tapeless.train.settings import Settings, usual_settings
 
 label = typer.Typer(
-    help="Label every position of a signal: exons in a genome, or classes of your own.", no_args_is_help=True
+    help="Label every position of a signal: genes in a genome, or classes of your own.", no_args_is_help=True
 )
 
 DEMO_STEPS = 2000
 USUAL_SCALES = ",".join(f"{each:g}" for each in SCALES)
 
 Fasta = Annotated[Path | None, typer.Option(help="A genome, plain or gzip.")]
+Several = Annotated[list[Path] | None, typer.Option(help="A genome, plain or gzip; can be repeated.")]
 Signal = Annotated[Path | None, typer.Option(help="A signal: a .npy file of numbers.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")]
 
@@ -54,10 +57,14 @@ def _option(name: str, text: str, *flags: str) -> Any:
 @with_paths
 @with_flowing_help
 def train(
-    fasta: Fasta = None,
-    gff: Annotated[Path | None, typer.Option(help="Its genes in GFF3.")] = None,
-    feature: Annotated[str | None, typer.Option(help="What to find; exon by default, or CDS.")] = None,
-    held_out: Annotated[list[str] | None, typer.Option(help="A sequence to hold out; can be repeated.")] = None,
+    fasta: Several = None,
+    gff: Annotated[list[Path] | None, typer.Option(help="Its genes in GFF3; one for each --fasta.")] = None,
+    feature: Annotated[str | None, typer.Option(help="What to find; CDS by default, or exon.")] = None,
+    genetic_code: Annotated[int | None, typer.Option(help="By its NCBI number. Default: 1.")] = None,
+    start_codons: Annotated[str | None, typer.Option(help="Codons that genes begin with. Default: ATG.")] = None,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="A sequence, or a FASTA file's name, to hold out; can be repeated.")
+    ] = None,
     signal: Signal = None,
     labels: Annotated[Path | None, typer.Option(help="Its classes, 0, 1, …, −1 where unknown: .npy.")] = None,
     scales: Annotated[str | None, typer.Option(help=f"Periods in samples. Default: {USUAL_SCALES}.")] = None,
@@ -96,7 +103,16 @@ def train(
     )
     model = model_changes(set_)
     named = _given(
-        fasta=fasta, gff=gff, feature=feature, held_out=held_out, signal=signal, labels=labels, scales=scales, out=out
+        fasta=fasta,
+        gff=gff,
+        feature=feature,
+        genetic_code=genetic_code,
+        start_codons=start_codons,
+        held_out=held_out,
+        signal=signal,
+        labels=labels,
+        scales=scales,
+        out=out,
     )
     take_threads(backend or DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
@@ -109,13 +125,14 @@ def train(
             session = run.resume(resume, model, settings)
     else:
         source = make_source(
-            fasta=fasta,
-            gff=gff,
+            fasta=fasta or (),
+            gff=gff or (),
             feature=feature,
             held_out=held_out or (),
             signal=signal,
             labels=labels,
             scales=SCALES if scales is None else _numbers(scales),
+            code=_code(genetic_code, start_codons),
         )
         with making(out or NumberedFolder(Path("runs"), "label")) as made, compiling_shown(json):
             session = run.start(made, source, Settings(**settings), model)
@@ -124,6 +141,13 @@ def train(
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+def _code(number: int | None, starts: str | None) -> GeneticCode | None:
+    if number is None and starts is None:
+        return None
+    codons = GeneticCode().starts if starts is None else tuple(starts.upper().replace("U", "T").split(","))
+    return GeneticCode(1 if number is None else number, codons)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -172,19 +196,31 @@ def predict(
     threshold: Annotated[
         float | None, typer.Option(help="Least probability of what is found; by default what training chose.")
     ] = None,
+    exclude: Annotated[Path | None, typer.Option(help="Regions in BED where nothing is found.")] = None,
+    soft_masked: Annotated[bool, typer.Option("--soft-masked", help="Find nothing in lower case.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Label a genome or a signal of any length with a trained run.
 
-    Of a genome: OUT.gff3 with what was found, OUT.plus.bedgraph and OUT.minus.bedgraph with a probability per base.
+    Of a genome: OUT.gff3 with what was found, OUT.plus.bedgraph and OUT.minus.bedgraph with a probability per base; of
+    genes OUT.gtf, OUT.bed and proteins in OUT.faa, too.
     Of a signal: an array (samples, classes) of probabilities.
 
     Example: tapeless label predict runs/label-001 --fasta other.fa -o other
     """
     take_threads(DEFAULT_BACKEND, threads)
-    labelling = open_labelling(folder, fasta=fasta, signal=signal, out=out, threshold=threshold, force=force)
+    labelling = open_labelling(
+        folder,
+        fasta=fasta,
+        signal=signal,
+        out=out,
+        threshold=threshold,
+        force=force,
+        exclude=exclude,
+        masked=soft_masked,
+    )
     paths, began = labelling.paths, clock.perf_counter()
     with preparing_shown(json) as progress:
         with compiling_shown(json):
@@ -195,7 +231,8 @@ def predict(
     if json:
         print_json({**found, "files": [str(path) for path in paths], "seconds": clock.perf_counter() - began})
     else:
-        names = {"stretches": plural(str(found.get("feature")))}
+        feature = str(found.get("feature"))
+        names = {"stretches": "genes" if feature == CODING else plural(feature)}
         counted = ", ".join(f"{found[name]:,} {names.get(name, name)}" for name in found if type(found[name]) is int)
         console.print(f"{counted}, after {clock.perf_counter() - began:.1f} s:")
         for path in paths:
@@ -213,9 +250,9 @@ def demo(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Make up a genome, learn its exons on three chromosomes, and find those of the fourth.
+    """Make up a genome, learn its genes on three chromosomes, and find those of the fourth.
 
-    Beside the model's scores stand those of codon statistics and of open frames, learned from the same chromosomes.
+    Beside the model's scores stand those of simple rules, learned from the same chromosomes.
     """
     take_threads(DEFAULT_BACKEND, threads)
     began = clock.perf_counter()
@@ -224,4 +261,4 @@ def demo(
     _train(session, began, json)
     if not json:
         held_out = ", ".join(run.DEMO_HELD_OUT)
-        console.print(f"Its exons on {held_out} are in {escape(str(made.folder / 'held-out.gff3'))}.")
+        console.print(f"Its genes on {held_out} are in {escape(str(made.folder / 'held-out.gff3'))}.")
