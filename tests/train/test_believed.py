@@ -9,7 +9,7 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.files import disk
 from tapeless.labelling import source as labelled
-from tapeless.labelling.scores import read_cut
+from tapeless.labelling.genome.found import Finder
 from tapeless.labelling.signal.features import Features
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND, Operations
@@ -193,9 +193,10 @@ def test_metrics_of_a_kind_that_is_not_known_here_are_kept(tmp_path):
 FEATURES = Features().document()
 SOURCE = {
     "version": 1,
-    "fasta": "/a.fa",
-    "gff": "/a.gff",
+    "fasta": ["/a.fa"],
+    "gff": ["/a.gff"],
     "feature": None,
+    "code": {"number": 1, "starts": ["ATG"]},
     "held_out": ["chr1"],
     "signal": None,
     "labels": None,
@@ -211,6 +212,10 @@ SOURCE = {
         {"fasta": 7},
         {"fasta": None},
         {"gff": None},
+        {"gff": []},
+        {"fasta": [7]},
+        {"code": {"number": 1}},
+        {"code": {"number": "x", "starts": ["ATG"]}},
         {"signal": "/s.npy"},
         {"held_out": "chr1"},
         {"held_out": [1]},
@@ -238,10 +243,10 @@ def test_a_source_without_sense(tmp_path, change):
 @pytest.mark.parametrize(
     "text", ["[]", "7", '{"threshold": "\\ud800"}', f'{{"threshold": {10**400}}}', "[" * 10**5, '{"threshold": NaN}']
 )
-def test_scores_without_sense(tmp_path, text):
-    (tmp_path / "scores.json").write_text(text)
-    with pytest.raises(TapelessError, match=r"scores\.json is damaged"):
-        read_cut(tmp_path)
+def test_a_finder_without_sense(tmp_path, text):
+    (tmp_path / "decoder.json").write_text(text)
+    with pytest.raises(TapelessError, match=r"decoder\.json is damaged"):
+        Finder.read(tmp_path)
 
 
 def test_a_run_that_opens(run):

@@ -255,7 +255,7 @@ def truth_of(part: LabelledSequence, feature: str) -> Truth:
         ]
     else:
         stretches = [{(start, end) for start, end in runs(part.labels[strand] == 1).tolist()} for strand in STRANDS]
-    genes = frozenset(gene.ends for gene in part.genes)
+    genes = frozenset(gene.ends for gene in part.genes if feature == CODING)
     return Truth((part.labels["+"], part.labels["-"]), (frozenset(stretches[0]), frozenset(stretches[1])), genes)
 
 

@@ -275,7 +275,7 @@ def _described(begins: _Beginnings, pairs: _Pairs, evidence: Evidence, cuts: tup
         skipped > 0,
         np.where(first, evidence.starts[at], 0) / 3,
         *((how == EDGE) * (cuts[0] == cut) + (pairs.how == EDGE) * (cuts[1] == cut) for cut in (True, False)),
-        (evidence.network[pairs.end] - evidence.network[at]) / LONG,
+        (evidence.network[pairs.end] - evidence.network[at]) / SCORE,
         ~whole,
         np.where(whole, 0, np.log(length / SHORT)),
     ]
