@@ -18,7 +18,7 @@ import numpy as np
 
 from tapeless.files.disk import write_whole
 from tapeless.labelling.genome import scores as rules
-from tapeless.labelling.genome.decoder import Annotated, Decoder, learn
+from tapeless.labelling.genome.decoder import Annotated, GeneDecoder, learn
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal, digits_of
 from tapeless.labelling.genome.found import Finder, Found, calibrated, find, write_found
 from tapeless.labelling.genome.genes import Gene
@@ -295,7 +295,7 @@ def _baselines(
 
 
 def _ruled(
-    decoder: Decoder, parts: Sequence[LabelledSequence], odds: Sequence[tuple[Array, Array]] | None
+    decoder: GeneDecoder, parts: Sequence[LabelledSequence], odds: Sequence[tuple[Array, Array]] | None
 ) -> dict[str, list[tuple[Truth, list[tuple[float, Gene]]]]]:
     """By rule what it finds on these parts, with the value of each."""
     found: dict[str, list[tuple[Truth, list[tuple[float, Gene]]]]] = {name: [] for name in RULES}

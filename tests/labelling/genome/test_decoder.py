@@ -9,10 +9,22 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from tapeless.check import op
 from tapeless.errors import TapelessError
 from tapeless.labelling.genome import found as finding
+from tapeless.labelling.genome import paths as reference
+from tapeless.labelling.genome import paths_cpu as cpu
 from tapeless.labelling.genome.codons import codon_indices
-from tapeless.labelling.genome.decoder import NETWORK, USUAL, Annotated, Decoder, decode, learn, minimise, with_network
+from tapeless.labelling.genome.decoder import (
+    NETWORK,
+    USUAL,
+    Annotated,
+    GeneDecoder,
+    decode,
+    learn,
+    minimise,
+    with_network,
+)
 from tapeless.labelling.genome.dna import digits_of, opposite_bases
 from tapeless.labelling.genome.evidence import Counts, Sites, count, learned
 from tapeless.labelling.genome.found import Calibration, Finder, allowed_bases, calibrated, find, read_regions
@@ -21,7 +33,6 @@ from tapeless.labelling.genome.genetic_code import CHANGES, GeneticCode
 from tapeless.labelling.genome.lattice import EXON, FEATURES
 from tapeless.labelling.genome.scores import Agreement, Matched, Truth, greedy, least_value, of_genes, ruled
 from tapeless.labelling.genome.synthetic import Synthetic
-from tapeless.ops.lattice import cpu, reference
 
 CODE = GeneticCode()
 
@@ -86,6 +97,25 @@ def test_the_op_is_its_definition_and_its_backward_the_derivative(seed):
     assert np.isclose(best[-1], sums.max())
 
 
+def test_the_project_s_own_checker_calls_it_right_and_a_forgotten_path_wrong():
+    made = reference.example(np.random.default_rng(1))
+    first, last, path = made["first"], made["last"], made["path"]
+
+    def forward(scores):
+        loss, alpha = np.zeros(1, scores.dtype), np.zeros(made["alpha"], scores.dtype)
+        reference.forward(loss, alpha, scores, first, last, path)
+        return loss, alpha
+
+    for true, right in ((path, True), (0 * path, False)):
+
+        def backward(dy, alpha, scores, true=true):
+            gradient = np.zeros(len(scores))
+            reference.backward(gradient, alpha, scores, first, last, true)
+            return (dy * gradient,)
+
+        assert bool(op(forward, backward, (made["scores"],), saved=True)) is right
+
+
 def test_an_op_that_nothing_leads_through():
     """A node without a way to it has none of the probability, and nothing is not a number."""
     first, last = np.array([0, 1, 0]), np.array([2, 2, 3])
@@ -108,7 +138,8 @@ def test_minimise_finds_the_minimum_of_a_convex_function():
 def statistics(seed=0):
     rng = np.random.default_rng(seed)
     shapes = ((64,), (64,), (4,), (15, 5), (9, 5), (18, 5))
-    return learned(Counts(*(rng.integers(1, 30, shape).astype(float) for shape in shapes)))
+    made = [rng.integers(1, 30, shape).astype(float) for shape in shapes]
+    return learned(Counts(made[0], made[1], made[2], made[3], made[4], made[5]))
 
 
 def a_decoder(code=CODE, seed=0, generous=6.0):
@@ -116,7 +147,7 @@ def a_decoder(code=CODE, seed=0, generous=6.0):
     weights = USUAL.copy()
     weights[[FEATURES.index(name) for name in ("gene", "intron")]] = generous
     weights[FEATURES.index("one exon, log length")] = 1.0
-    return Decoder(code, statistics(seed), Sites(-3.0, -3.0, 20, 400, 60.0, 30), weights)
+    return GeneDecoder(code, statistics(seed), Sites(-3.0, -3.0, 20, 400, 60.0, 30), weights)
 
 
 def letters_of(length, seed=0):
@@ -206,12 +237,13 @@ def test_a_decoder_comes_back_as_it_was_written(trained, tmp_path):
     assert decode(again, part.digits, None).genes == decode(trained, part.digits, None).genes
     path = tmp_path / "decoder.json"
     content = json.loads(path.read_text())
-    for change in (
+    changes: list[dict[str, object]] = [
         {"weights": {}},
         {"code": {"number": 99, "starts": ["ATG"]}},
         {"statistics": {}},
         {"sites": {"x": 1}},
-    ):
+    ]
+    for change in changes:
         path.write_text(json.dumps(content | {"decoder": content["decoder"] | change}))
         with pytest.raises(TapelessError, match=r"decoder\.json is damaged"):
             Finder.read(tmp_path)

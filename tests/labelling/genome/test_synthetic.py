@@ -55,7 +55,7 @@ def test_genes_keep_their_distance_and_sizes(chromosome):
     assert everything[-1][1] <= LENGTH
     assert {gene.strand for gene in chromosome.genes} == {"+", "-"}
     assert {len(gene.exons) for gene in chromosome.genes} >= {1, 2, 3, 4}
-    assert 0.10 < sum(gene.coding for gene in chromosome.genes) / LENGTH < 0.25
+    assert 0.10 < sum(gene.length for gene in chromosome.genes) / LENGTH < 0.25
 
 
 def test_codons_are_used_as_the_species_does(chromosome):

@@ -1,7 +1,7 @@
 """The decoder: a semi-Markov conditional random field that finds whole genes in letters and a network's scores.
 
 A segment's score is a weighted sum of its features (`lattice.FEATURES`). The weights are those of the highest
-likelihood of the annotated genes, with a Gaussian prior; the likelihood and its gradient are the op `lattice`. The
+likelihood of the annotated genes, with a Gaussian prior; the likelihood and its gradient are the op of `paths.py`. The
 network is trained first. What its scores are worth is learned on a part of the training data that it did not see.
 """
 
@@ -18,7 +18,7 @@ from tapeless.kernels.cpu import load
 from tapeless.labelling.genome.dna import STRANDS
 from tapeless.labelling.genome.evidence import (
     Counts,
-    Evidence,
+    GeneEvidence,
     Sites,
     Statistics,
     chosen_sites,
@@ -56,7 +56,7 @@ class Annotated:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class GeneDecoder:
     code: GeneticCode
     statistics: Statistics
     sites: Sites
@@ -83,7 +83,7 @@ class Decoder:
         }
 
     @staticmethod
-    def of(document: dict[str, Any]) -> Decoder:
+    def of(document: dict[str, Any]) -> GeneDecoder:
         """What `document` told; ValueError, TypeError or KeyError where it is none."""
         shapes = {"codons": (65,), "start": (15, 5), "donor": (9, 5), "acceptor": (18, 5)}
         arrays = {name: np.array(document["statistics"][name], np.float64) for name in shapes}
@@ -92,11 +92,15 @@ class Decoder:
         if not sound or not all(np.isfinite(each).all() for each in (weights, *arrays.values())):
             raise ValueError("no statistics")
         code = GeneticCode(document["code"]["number"], tuple(document["code"]["starts"]))
-        return Decoder(code, Statistics(**arrays), Sites(**document["sites"]), weights, document["gained"])
+        return GeneDecoder(code, Statistics(**arrays), Sites(**document["sites"]), weights, document["gained"])
 
 
 def _lattice(
-    strands: tuple[Array, Array], found: Sequence[Evidence], code: GeneticCode, sites: Sites, cuts: tuple[bool, bool]
+    strands: tuple[Array, Array],
+    found: Sequence[GeneEvidence],
+    code: GeneticCode,
+    sites: Sites,
+    cuts: tuple[bool, bool],
 ) -> Lattice:
     for own, each in zip(strands, found, strict=True):
         splice_sites(own, each, sites)
@@ -107,7 +111,7 @@ class Likelihood:
     """The op on one lattice, bound once: log-likelihood of a path and its gradient for any weights."""
 
     def __init__(self, lattice: Lattice, path: Array) -> None:
-        op = load("tapeless.ops.lattice.cpu")
+        op = load("tapeless.labelling.genome.paths_cpu")
         segments = lattice.segments
         self.features = segments.features.astype(np.float64)
         self.path = path.astype(np.float64)
@@ -138,7 +142,7 @@ class Likelihood:
         return found[::-1]
 
 
-def learn(parts: Sequence[Annotated], code: GeneticCode, network: Sequence[Annotated] = ()) -> Decoder:
+def learn(parts: Sequence[Annotated], code: GeneticCode, network: Sequence[Annotated] = ()) -> GeneDecoder:
     """`parts`: what is counted and weighed. `network`: stretches of it with scores of a network that did not see them,
     by which their worth is learned."""
     pieces, statistics, sites = _cross_counted(parts)
@@ -149,11 +153,11 @@ def learn(parts: Sequence[Annotated], code: GeneticCode, network: Sequence[Annot
         off: Array = weights - USUAL
         return value + PRIOR / 2 * float(off @ off), gradient + PRIOR * off
 
-    decoder = Decoder(code, statistics, sites, minimise(objective, USUAL))
+    decoder = GeneDecoder(code, statistics, sites, minimise(objective, USUAL))
     return decoder if not network else with_network(decoder, network)
 
 
-def with_network(decoder: Decoder, parts: Sequence[Annotated]) -> Decoder:
+def with_network(decoder: GeneDecoder, parts: Sequence[Annotated]) -> GeneDecoder:
     """Letters and network in the proportion that fits best: three numbers, as there is little to learn them from.
 
     The letters alone where the network makes the genes of these parts no likelier than three numbers do by chance
@@ -208,7 +212,7 @@ def minimise(objective: Callable[[Array], tuple[float, Array]], start: Array, ro
 
 def _cross_counted(
     parts: Sequence[Annotated],
-) -> tuple[list[tuple[Annotated, list[Evidence]]], Statistics, Sites]:
+) -> tuple[list[tuple[Annotated, list[GeneEvidence]]], Statistics, Sites]:
     """Each part with evidence that was not counted in itself; statistics of everything; which sites are looked at."""
     counts: list[tuple[int, int, int, Counts]] = []
     for number, part in enumerate(parts):
@@ -239,7 +243,7 @@ def _added(counts: Sequence[Counts]) -> Counts:
 
 
 def _replace(
-    found: list[Evidence], strands: tuple[Array, Array], statistics: Statistics, first: int, last: int
+    found: list[GeneEvidence], strands: tuple[Array, Array], statistics: Statistics, first: int, last: int
 ) -> None:
     """By what other statistics say of the bases `first` … `last` of the + strand."""
     for strand, own in enumerate(strands):
@@ -249,7 +253,7 @@ def _replace(
             getattr(found[strand], name)[here] = getattr(other, name)[here]
 
 
-def _true_sites(pieces: Sequence[tuple[Annotated, list[Evidence]]]) -> tuple[list[float], list[float]]:
+def _true_sites(pieces: Sequence[tuple[Annotated, list[GeneEvidence]]]) -> tuple[list[float], list[float]]:
     donors, acceptors = [], []
     for part, found in pieces:
         for gene in part.genes:
@@ -262,7 +266,9 @@ def _true_sites(pieces: Sequence[tuple[Annotated, list[Evidence]]]) -> tuple[lis
     return donors, acceptors
 
 
-def _training_lattice(part: Annotated, found: list[Evidence], code: GeneticCode, sites: Sites) -> tuple[Lattice, Array]:
+def _training_lattice(
+    part: Annotated, found: list[GeneEvidence], code: GeneticCode, sites: Sites
+) -> tuple[Lattice, Array]:
     return _with_truth(_lattice(strands_of(part.digits), found, code, sites, part.cuts), part)
 
 
@@ -285,8 +291,8 @@ def _with_truth(lattice: Lattice, part: Annotated) -> tuple[Lattice, Array]:
     path_of[true] = True
     covered = np.append(0, np.cumsum(taken))
     free = (segments.kind == BETWEEN) & (covered[segments.left] == covered[segments.right])
-    sums = np.append(np.zeros((2, 1), np.int64), np.cumsum(unknown, axis=1), axis=1)
-    hidden = sums[segments.strand, segments.right] - sums[segments.strand, segments.left]
+    sums: Array = np.append(np.zeros((2, 1), np.int64), np.cumsum(unknown, axis=1), axis=1)
+    hidden: Array = sums[segments.strand, segments.right] - sums[segments.strand, segments.left]
     kept = path_of | (segments.kind != EXON) | (2 * hidden <= segments.right - segments.left)
     return Lattice(segments.chosen(kept), lattice.nodes, length, lattice.keys), (path_of | free)[kept]
 
@@ -339,7 +345,7 @@ class Decoded:
 
 
 def decode(
-    decoder: Decoder,
+    decoder: GeneDecoder,
     digits: Array,
     network: tuple[Array, Array] | None,
     cuts: tuple[bool, bool] = (False, False),

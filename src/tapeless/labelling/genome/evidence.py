@@ -124,7 +124,7 @@ def learned(counts: Counts) -> Statistics:
 
 
 @dataclass
-class Evidence:
+class GeneEvidence:
     """Of one strand in its own direction, by base; `network` is summed up to each base, and has one more."""
 
     codons: Array
@@ -136,11 +136,11 @@ class Evidence:
     network: Array
 
 
-def evidence(digits: Array, statistics: Statistics, network: Array | None = None) -> Evidence:
+def evidence(digits: Array, statistics: Statistics, network: Array | None = None) -> GeneEvidence:
     """All of it, but for which splice sites are looked at. `network`: log-odds of each base, by a model."""
     summed = np.zeros(len(digits) + 1) if network is None else np.append(0.0, np.cumsum(network, dtype=np.float64))
     none = np.zeros(0, np.int64)
-    return Evidence(
+    return GeneEvidence(
         statistics.codons[codons_of(digits)],
         _scores(digits, statistics.start, START[0]),
         none,
@@ -163,7 +163,7 @@ def _scores(digits: Array, window: Array, first: int) -> Array:
     return found
 
 
-def splice_sites(digits: Array, found: Evidence, sites: Sites) -> None:
+def splice_sites(digits: Array, found: GeneEvidence, sites: Sites) -> None:
     """Note those that are looked at: GT and AG with enough around them."""
     donor = np.flatnonzero((digits[:-1] == 2) & (digits[1:] == 3))
     acceptor = np.flatnonzero((digits[:-1] == 0) & (digits[1:] == 2)) + 2
@@ -173,7 +173,7 @@ def splice_sites(digits: Array, found: Evidence, sites: Sites) -> None:
 
 
 def chosen_sites(
-    strands: Sequence[tuple[Array, Evidence]], true: tuple[Sequence[float], Sequence[float]], introns: Sequence[int]
+    strands: Sequence[tuple[Array, GeneEvidence]], true: tuple[Sequence[float], Sequence[float]], introns: Sequence[int]
 ) -> Sites:
     """As good as the true ones, but not more than one in DENSEST bases; none where there are few introns."""
     if len(introns) < FEWEST_INTRONS:
@@ -189,7 +189,7 @@ def chosen_sites(
     return Sites(least[0], least[1], shortest, max(longest, shortest + 1), float(np.median(introns)))
 
 
-def _site_scores(digits: Array, found: Evidence, which: int) -> Array:
+def _site_scores(digits: Array, found: GeneEvidence, which: int) -> Array:
     pair = ((2, 3), (0, 2))[which]
     at = np.flatnonzero((digits[:-1] == pair[0]) & (digits[1:] == pair[1]))
     scores: Array = found.donor_scores[at] if which == 0 else found.acceptor_scores[at + 2]

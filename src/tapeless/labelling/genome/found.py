@@ -12,7 +12,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.plain import parse_json, read_plain
-from tapeless.labelling.genome.decoder import MOST_ODDS, Decoder, decode, minimise
+from tapeless.labelling.genome.decoder import MOST_ODDS, GeneDecoder, decode, minimise
 from tapeless.labelling.genome.dna import digits_of
 from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.intervals import runs
@@ -70,7 +70,7 @@ class Finder:
     feature: str
     calibration: Calibration
     threshold: float
-    decoder: Decoder | None = None
+    decoder: GeneDecoder | None = None
 
     def write(self, folder: Path) -> None:
         content = {
@@ -94,7 +94,7 @@ class Finder:
                 raise ValueError("another version")
             if not (0 < numbers.scale < np.inf and np.isfinite(numbers.shift) and 0 <= threshold <= 1):
                 raise ValueError("no probability")
-            return Finder(feature, numbers, threshold, None if decoder is None else Decoder.of(decoder))
+            return Finder(feature, numbers, threshold, None if decoder is None else GeneDecoder.of(decoder))
         except FileNotFoundError:
             raise TapelessError(
                 f"{folder} has no {FILE}: its training did not come to its end; go on with `label train --resume`."

@@ -16,7 +16,7 @@ import numpy as np
 
 from tapeless.labelling.genome.codons import FRAMES, UNKNOWN, codons_of, strided_sums
 from tapeless.labelling.genome.dna import NO_LETTER
-from tapeless.labelling.genome.evidence import Evidence, Sites
+from tapeless.labelling.genome.evidence import GeneEvidence, Sites
 from tapeless.labelling.genome.genetic_code import GeneticCode
 from tapeless.ops.contract import Array
 
@@ -116,7 +116,7 @@ class Lattice:
 
 def build(
     digits: tuple[Array, Array],
-    evidence: tuple[Evidence, Evidence],
+    evidence: tuple[GeneEvidence, GeneEvidence],
     code: GeneticCode,
     sites: Sites,
     cuts: tuple[bool, bool],
@@ -153,7 +153,7 @@ def _between(free: Array, kinds: int) -> Segments:
 
 def _strand(
     digits: Array,
-    evidence: Evidence,
+    evidence: GeneEvidence,
     code: GeneticCode,
     sites: Sites,
     cuts: tuple[bool, ...],
@@ -184,7 +184,7 @@ class _Beginnings:
 
 
 def _beginnings(
-    codons: Array, closes: Array, digits: Array, evidence: Evidence, code: GeneticCode, splitting: Splitting
+    codons: Array, closes: Array, digits: Array, evidence: GeneEvidence, code: GeneticCode, splitting: Splitting
 ) -> _Beginnings:
     starts = np.flatnonzero(code.is_start[codons])
     skipped = starts - _first_starts(starts, closes)
@@ -234,7 +234,7 @@ class _Pairs:
 
 
 def _exons(
-    begins: _Beginnings, closes: Array, digits: Array, evidence: Evidence, splitting: Splitting, sites: Sites
+    begins: _Beginnings, closes: Array, digits: Array, evidence: GeneEvidence, splitting: Splitting, sites: Sites
 ) -> _Pairs:
     closing = _next_closing(closes, begins.codon)
     codons = codons_of(digits)
@@ -258,7 +258,7 @@ def _exons(
     return _Pairs(*(column[kept] for column in vars(found).values()))
 
 
-def _described(begins: _Beginnings, pairs: _Pairs, evidence: Evidence, cuts: tuple[bool, ...]) -> Segments:
+def _described(begins: _Beginnings, pairs: _Pairs, evidence: GeneEvidence, cuts: tuple[bool, ...]) -> Segments:
     at, codon, how = begins.at[pairs.begin], begins.codon[pairs.begin], begins.how[pairs.begin]
     length = pairs.end - at
     codons = np.maximum(pairs.end - codon, 0) // FRAMES - (pairs.how == SIGNAL)  # all but the stop
@@ -298,7 +298,7 @@ def _described(begins: _Beginnings, pairs: _Pairs, evidence: Evidence, cuts: tup
 def _introns(
     digits: Array,
     codons: Array,
-    evidence: Evidence,
+    evidence: GeneEvidence,
     splitting: Splitting,
     sites: Sites,
     pairs: _Pairs,

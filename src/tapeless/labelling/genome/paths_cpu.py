@@ -1,40 +1,41 @@
-"""The lattice on the CPU: two passes over segments that are sorted, one number a segment, and the best path."""
+"""The op of `paths.py` on the CPU: two passes over sorted segments, and the best path."""
 
 from __future__ import annotations
 
 from math import exp, inf, log
+from typing import Any
 
 from tapeless.kernels.cpu import Kernel, inlined
 from tapeless.kernels.native import Native, Scratch
 
 
-def forward(loss, alpha, scores, first, last, path) -> list[Native]:
+def forward(loss: Any, alpha: Any, scores: Any, first: Any, last: Any, path: Any) -> list[Native]:
     return [LATTICE.bind(scores.size, loss, alpha, scores, first, last, path)]
 
 
-def backward_scratch(call) -> list[Scratch]:
+def backward_scratch(call: Any) -> list[Scratch]:
     """β, in the precision that the recursion is computed in."""
     return [Scratch((call.dims["P"],), "float64")]
 
 
-def backward(dscores, alpha, scores, first, last, path, scratch) -> list[Native]:
+def backward(dscores: Any, alpha: Any, scores: Any, first: Any, last: Any, path: Any, scratch: Any) -> list[Native]:
     return [LATTICE_BACKWARD.bind(scores.size, dscores, *scratch, alpha, scores, first, last, path)]
 
 
-def best_path(best, before, scores, first, last) -> list[Native]:
+def best_path(best: Any, before: Any, scores: Any, first: Any, last: Any) -> list[Native]:
     """Viterbi: `best` is (1) with the largest term in the place of the sum, `before` the segment that it came by."""
     return [BEST_PATH.bind(scores.size, best, before, scores, first, last)]
 
 
-@inlined
-def _plus(a, b):
+@inlined  # type: ignore[untyped-decorator]
+def _plus(a: Any, b: Any) -> Any:
     high, low = max(a, b), min(a, b)
     if low == -inf:
         return high
     return high + log(1.0 + exp(low - high))
 
 
-def lattice(loss, alpha, scores, first, last, path):
+def lattice(loss: Any, alpha: Any, scores: Any, first: Any, last: Any, path: Any) -> None:
     for n in range(alpha.size):
         alpha[n] = -inf
     alpha[0] = 0
@@ -45,7 +46,7 @@ def lattice(loss, alpha, scores, first, last, path):
     loss[0] = alpha[alpha.size - 1] - true  # (2)
 
 
-def lattice_backward(dscores, beta, alpha, scores, first, last, path):
+def lattice_backward(dscores: Any, beta: Any, alpha: Any, scores: Any, first: Any, last: Any, path: Any) -> None:
     for n in range(beta.size):
         beta[n] = -inf
     beta[beta.size - 1] = 0
@@ -57,7 +58,7 @@ def lattice_backward(dscores, beta, alpha, scores, first, last, path):
         dscores[e] = exp(alpha[first[e]] + scores[e] + beta[last[e]] - whole) - path[e]  # (4)
 
 
-def viterbi(best, before, scores, first, last):
+def viterbi(best: Any, before: Any, scores: Any, first: Any, last: Any) -> None:
     for n in range(best.size):
         best[n] = -inf
         before[n] = -1
