@@ -18,7 +18,7 @@ import numpy as np
 
 from tapeless.files.disk import write_whole
 from tapeless.labelling.genome import scores as rules
-from tapeless.labelling.genome.decoder import Annotated, GeneDecoder, learn
+from tapeless.labelling.genome.decoder import LONGEST_PART, Annotated, GeneDecoder, learn
 from tapeless.labelling.genome.dna import STRANDS, StrandSignal, digits_of
 from tapeless.labelling.genome.found import Finder, Found, calibrated, find, write_found
 from tapeless.labelling.genome.genes import Gene
@@ -91,11 +91,15 @@ class LabelReport:
 
 
 def probabilities(
-    model: Model, signal: Any, features: Features, progress: Callable[[int], None] | None = None
+    model: Model,
+    signal: Any,
+    features: Features,
+    progress: Callable[[int], None] | None = None,
+    step: int | None = None,
 ) -> Iterator[Array]:
     """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
     weights = np.asarray(model.class_weights or (1.0,))
-    for start, values in predict(model, signal, features=features, batch=model.batch):
+    for start, values in predict(model, signal, features=features, batch=model.batch, step=step):
         shares = values / weights
         yield shares / shares.sum(axis=1, keepdims=True)
         if progress is not None:
@@ -110,7 +114,7 @@ def strand_probabilities(
     for number, strand in enumerate(STRANDS):
         before = number * len(letters)
         told = None if progress is None else lambda here, before=before: progress(before + here)
-        pieces = probabilities(model, StrandSignal(letters, strand), features, told)
+        pieces = probabilities(model, StrandSignal(letters, strand), features, told, max(1, 3 * model.time // 4))
         found[number] = np.concatenate([piece[:, 1] for piece in pieces])[:: 1 - 2 * number]
     return found
 
@@ -238,10 +242,25 @@ def _finder(opened: Opened, unseen: Sequence[Array]) -> Finder:
         answered = [Answered(labels, np.stack([1 - row, row], axis=1)) for labels, row in zip(known, rows, strict=True)]
         return Finder(data.feature, numbers, choose_threshold(answered))
     finder = Finder(data.feature, numbers, 0.0)
-    network = [_annotated(part, finder.odds(row)) for part, row in zip(data.calibration, unseen, strict=True)]
+    network = [
+        _annotated(piece, (plus[first : first + len(piece.bases)], minus[first : first + len(piece.bases)]))
+        for part, row in zip(data.calibration, unseen, strict=True)
+        for plus, minus in [finder.odds(row)]
+        for first, piece in _pieces(part)
+    ]
     saw_all = sum(len(part.bases) for part in data.calibration) == sum(len(part.bases) for part in data.training_parts)
-    decoder = learn([_annotated(part) for part in data.training_parts], opened.source.code, [] if saw_all else network)
+    decoder = learn(
+        [_annotated(piece) for part in data.training_parts for _, piece in _pieces(part)],
+        opened.source.code,
+        [] if saw_all else network,
+    )
     return Finder(data.feature, numbers, 0.0, decoder)
+
+
+def _pieces(part: LabelledSequence) -> Iterator[tuple[int, LabelledSequence]]:
+    """Of a long sequence one after the other, with where it begins."""
+    for first in range(0, len(part.bases), LONGEST_PART):
+        yield first, part.part(first, min(first + LONGEST_PART, len(part.bases)))
 
 
 def _annotated(part: LabelledSequence, network: tuple[Array, Array] | None = None) -> Annotated:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from tapeless.ops.contract import Array
 USUAL = np.array([-1.0, 3.5, 1.0, -1.0, -1.0, 1.0, 2.0, -2.0, 0.0, -2.0, 1.0, -4.0, 2.0, -1.0])
 PRIOR = 0.3
 PARTS = 5  # of the training data; each is judged by what was counted in the others
+LONGEST_PART, MOST_WEIGHED = 1 << 20, 1 << 22  # bases; all is counted, and weights are learned from so many
 NETWORK = FEATURES.index("network")
 DOUBT = 10.0  # the same of what a network is worth: there are few genes to learn it from
 GENE = FEATURES.index("gene")
@@ -163,8 +163,9 @@ def with_network(decoder: GeneDecoder, parts: Sequence[Annotated]) -> GeneDecode
     The letters alone where the network makes the genes of these parts no likelier than three numbers do by chance
     (Schwarz, "Estimating the dimension of a model", Annals of Statistics 1978).
     """
+    few = parts[: MOST_WEIGHED // LONGEST_PART]
     likelihoods = [
-        Likelihood(*_with_truth(decoder.lattice(part.digits, part.network, part.cuts), part)) for part in parts
+        Likelihood(*_with_truth(decoder.lattice(part.digits, part.network, part.cuts), part)) for part in few
     ]
     directions = np.zeros((3, len(FEATURES)))
     directions[0], directions[1, NETWORK], directions[2, GENE] = decoder.weights, 1, 1
@@ -176,7 +177,7 @@ def with_network(decoder: GeneDecoder, parts: Sequence[Annotated]) -> GeneDecode
         return value + DOUBT / 2 * float(off @ off), directions @ gradient + DOUBT * off
 
     mixed = minimise(objective, usual)
-    genes = sum(len(part.genes) for part in parts)
+    genes = sum(len(part.genes) for part in few)
     gained = objective(usual)[0] - objective(mixed)[0]
     better = gained > len(mixed) / 2 * np.log(max(genes, 2)) and mixed[1] > 0
     return replace(decoder, weights=mixed @ directions, gained=gained) if better else replace(decoder, gained=gained)
@@ -213,26 +214,33 @@ def minimise(objective: Callable[[Array], tuple[float, Array]], start: Array, ro
 def _cross_counted(
     parts: Sequence[Annotated],
 ) -> tuple[list[tuple[Annotated, list[GeneEvidence]]], Statistics, Sites]:
-    """Each part with evidence that was not counted in itself; statistics of everything; which sites are looked at."""
-    counts: list[tuple[int, int, int, Counts]] = []
-    for number, part in enumerate(parts):
-        edges = np.linspace(0, len(part.digits), PARTS + 1).astype(int).tolist()
-        for first, last in pairwise(edges):
-            counts.append((number, first, last, count(part.digits, part.genes, part.labels, first, last)))
-    whole = _added([each[3] for each in counts])
-    statistics = learned(whole)
-    pieces = []
-    for number, part in enumerate(parts):
+    """Parts to weigh with evidence that was not counted near by: a fifth of every part is judged by the other four.
+    Statistics of everything; which sites are looked at."""
+    edges = [np.linspace(0, len(part.digits), PARTS + 1).astype(int).tolist() for part in parts]
+    counts = [
+        _added(
+            [
+                count(part.digits, part.genes, part.labels, *span[k : k + 2])
+                for part, span in zip(parts, edges, strict=True)
+            ]
+        )
+        for k in range(PARTS)
+    ]
+    whole = _added(counts)
+    others = [learned(_added(counts[:k] + counts[k + 1 :])) for k in range(PARTS)]
+    pieces: list[tuple[Annotated, list[GeneEvidence]]] = []
+    weighed = 0
+    for part, span in zip(parts, edges, strict=True):
+        if pieces and weighed + len(part.digits) > MOST_WEIGHED:
+            break
+        weighed += len(part.digits)
         strands = strands_of(part.digits)
-        found = [evidence(own, statistics, None) for own in strands]
-        for other, first, last, _ in counts:
-            if other == number:
-                without = learned(_added([each[3] for each in counts if each[:2] != (number, first)]))
-                _replace(found, strands, without, first, last)
+        found = [evidence(own, others[0]) for own in strands]
+        for k in range(1, PARTS):
+            _replace(found, strands, others[k], *span[k : k + 2])
         pieces.append((part, found))
     strands_found = [pair for part, found in pieces for pair in zip(strands_of(part.digits), found, strict=True)]
-    sites = chosen_sites(strands_found, _true_sites(pieces), whole.introns)
-    return pieces, statistics, sites
+    return pieces, learned(whole), chosen_sites(strands_found, _true_sites(pieces), whole.introns)
 
 
 def _added(counts: Sequence[Counts]) -> Counts:

@@ -23,7 +23,7 @@ from tapeless.ops.contract import Array
 FILE = "decoder.json"
 VERSION = 1
 LARGEST = 1 << 24
-BLOCK, MARGIN = 1 << 19, 1 << 15  # bases that are decoded at a time, and those to each side that are looked at, too
+BLOCK, MARGIN = 1 << 19, 1 << 16  # bases that are decoded at a time, and those to each side that are looked at, too
 LEAST_ODDS = 1e-6  # a probability is taken to be this far from 0 and 1
 SHORTEST = 30  # bases of a stretch that is no gene
 
