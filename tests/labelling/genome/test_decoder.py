@@ -22,7 +22,6 @@ from tapeless.labelling.genome.decoder import (
     GeneDecoder,
     decode,
     learn,
-    minimise,
     with_network,
 )
 from tapeless.labelling.genome.dna import digits_of, opposite_bases
@@ -31,6 +30,7 @@ from tapeless.labelling.genome.found import Calibration, Finder, allowed_bases, 
 from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.genetic_code import CHANGES, GeneticCode
 from tapeless.labelling.genome.lattice import EXON, FEATURES
+from tapeless.labelling.genome.minimise import minimise
 from tapeless.labelling.genome.scores import Agreement, Matched, Truth, greedy, least_value, of_genes, ruled
 from tapeless.labelling.genome.synthetic import Synthetic
 

@@ -7,7 +7,7 @@ network is trained first. What its scores are worth is learned on a part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from tapeless.labelling.genome.evidence import (
 from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.genetic_code import GeneticCode
 from tapeless.labelling.genome.lattice import BETWEEN, EDGE, EXON, FEATURES, SPLICE, Lattice, Segments, build
+from tapeless.labelling.genome.minimise import minimise
 from tapeless.ops.contract import Array
 
 # The mean of a weight before any gene was seen, in the order of FEATURES, and one over its variance.
@@ -188,29 +189,6 @@ def _sum(likelihoods: Sequence[Likelihood], weights: Array) -> tuple[float, Arra
     return sum(value for value, _ in values), np.sum([gradient for _, gradient in values], axis=0)
 
 
-def minimise(objective: Callable[[Array], tuple[float, Array]], start: Array, rounds: int = 200) -> Array:
-    """BFGS with backtracking, for a convex function with its gradient."""
-    at, inverse = start.astype(np.float64), np.eye(len(start))
-    value, gradient = objective(at)
-    for number in range(rounds):
-        if np.abs(gradient).max() < 1e-5 * max(1.0, abs(value)):
-            break
-        step = -inverse @ gradient
-        scale = 1.0 if number else min(1.0, 1 / np.abs(step).sum())
-        while True:
-            there, found = at + scale * step, objective(at + scale * step)
-            if found[0] <= value + 1e-4 * scale * float(step @ gradient) or scale < 1e-10:
-                break
-            scale /= 2
-        moved, turned = there - at, found[1] - gradient
-        at, (value, gradient) = there, found
-        curve = float(moved @ turned)
-        if curve > 1e-12:
-            left = np.eye(len(at)) - np.outer(moved, turned) / curve
-            inverse = left @ inverse @ left.T + np.outer(moved, moved) / curve
-    return at
-
-
 def _cross_counted(
     parts: Sequence[Annotated],
 ) -> tuple[list[tuple[Annotated, list[GeneEvidence]]], Statistics, Sites]:
@@ -302,7 +280,7 @@ def _with_truth(lattice: Lattice, part: Annotated) -> tuple[Lattice, Array]:
     sums: Array = np.append(np.zeros((2, 1), np.int64), np.cumsum(unknown, axis=1), axis=1)
     hidden: Array = sums[segments.strand, segments.right] - sums[segments.strand, segments.left]
     kept = path_of | (segments.kind != EXON) | (2 * hidden <= segments.right - segments.left)
-    return Lattice(segments.chosen(kept), lattice.nodes, length, lattice.keys), (path_of | free)[kept]
+    return Lattice(segments.chosen(kept), lattice.nodes, length), (path_of | free)[kept]
 
 
 def _lookup(segments: Segments) -> dict[tuple[int, ...], list[int]]:
@@ -379,7 +357,7 @@ def _allowed(lattice: Lattice, allowed: Array) -> Lattice:
     outside = np.append(0, np.cumsum(~allowed))
     segments = lattice.segments
     kept = (segments.kind == BETWEEN) | (outside[segments.left] == outside[segments.right])
-    return Lattice(segments.chosen(kept), lattice.nodes, lattice.length, lattice.keys)
+    return Lattice(segments.chosen(kept), lattice.nodes, lattice.length)
 
 
 def _genes(path: list[int], segments: Segments, shares: Array) -> list[Gene]:

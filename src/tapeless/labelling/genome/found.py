@@ -12,10 +12,11 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.files.plain import parse_json, read_plain
-from tapeless.labelling.genome.decoder import MOST_ODDS, GeneDecoder, decode, minimise
+from tapeless.labelling.genome.decoder import MOST_ODDS, GeneDecoder, decode
 from tapeless.labelling.genome.dna import digits_of
 from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.intervals import runs
+from tapeless.labelling.genome.minimise import minimise
 from tapeless.labelling.genome.output import Writer, strands_found
 from tapeless.labelling.genome.text import numbered_lines, open_text
 from tapeless.ops.contract import Array

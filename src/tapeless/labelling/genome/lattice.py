@@ -111,7 +111,6 @@ class Lattice:
     segments: Segments
     nodes: int
     length: int
-    keys: Array
 
 
 def build(
@@ -141,7 +140,7 @@ def build(
         *(np.concatenate(columns) for columns in zip(*(vars(each).values() for each in found), strict=True))
     )
     every.source, every.target = np.searchsorted(keys, every.source), np.searchsorted(keys, every.target)
-    return Lattice(every.chosen(np.argsort(every.target, kind="stable")), len(keys), length, keys)
+    return Lattice(every.chosen(np.argsort(every.target, kind="stable")), len(keys), length)
 
 
 def _between(free: Array, kinds: int) -> Segments:
