@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tapeless import TapelessError
 from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.gff import labels, read_annotation
-from tapeless.labelling.genome.intervals import flipped, mask, merged, runs
+from tapeless.labelling.genome.intervals import mask, merged, runs
 from tests.random_cases import cases
 
 LENGTHS = {"chr1": 20, "chr2": 10}
@@ -200,5 +200,4 @@ def test_intervals_by_their_definition(spans):
     found, overlaps = merged(pairs)
     np.testing.assert_array_equal(mask(found, 40), covered)
     np.testing.assert_array_equal(runs(covered), found)
-    np.testing.assert_array_equal(mask(flipped(found, 40), 40), covered[::-1])
     assert overlaps == overlapping

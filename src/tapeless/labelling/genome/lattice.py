@@ -38,7 +38,8 @@ FEATURES = (
     "splice sites",
     "intron length",
 )
-LONG, SHORT, SCORE = 300, 150, 30  # what lengths and sums of log-odds are told in
+LONG, SHORT, SCORE = 300, 150, 30  # what lengths, and a network's summed log-odds, are told in
+ENOUGH = 20  # summed log-odds of codons: far more of them say hardly more
 
 
 @dataclass(frozen=True)
@@ -264,12 +265,13 @@ def _described(begins: _Beginnings, pairs: _Pairs, evidence: GeneEvidence, cuts:
     sums = strided_sums(evidence.codons)
     first = how == SIGNAL
     whole = (how != SPLICE) & (pairs.how != SPLICE)
+    told = sums[codon + FRAMES * codons] - sums[codon]
     skipped = begins.skipped[pairs.begin]
     features = np.zeros((len(at), len(FEATURES)), np.float32)
     columns = [
         how != SPLICE,
         np.where(whole, np.log(length / LONG), 0),
-        (sums[codon + FRAMES * codons] - sums[codon]) / SCORE,
+        3 * told / np.hypot(told, ENOUGH),
         np.log1p(skipped / 30),
         skipped > 0,
         np.where(first, evidence.starts[at], 0) / 3,
