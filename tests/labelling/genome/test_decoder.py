@@ -184,7 +184,7 @@ def test_a_stop_across_an_intron_is_none():
     """TA|A and T|AG over an intron: with a code in which it is no stop, the gene is there, else it is not."""
     inner = "GTAAGT" + "C" * 30 + "TTTCAG"
     for before, behind in (("TA", "A"), ("T", "AG")):
-        text = "CCC" + "ATG" + "GCC" * 12 + before + inner + behind + "GCC" * 12 + "TGA" + "CCCC"
+        text = "TGACTGACTGAC" + "ATG" + "GCC" * 12 + before + inner + behind + "GCC" * 12 + "TGA" + "CCCC"
         letters = np.frombuffer(text.encode(), np.uint8)
         genes = []
         for number in (1, 6):  # in the code of ciliates, TAA and TAG are no stops
@@ -194,7 +194,7 @@ def test_a_stop_across_an_intron_is_none():
             genes.append([gene for gene in joined if len(gene.exons) == 2 and gene.strand == "+"])
             assert len(text) - 4 in ends
         assert not [gene for gene in genes[0] if gene.right == len(text) - 4]
-        assert [gene.exons[0][0] for gene in genes[1]] == [3]
+        assert [gene.exons[0][0] for gene in genes[1]] == [12]
 
 
 def annotated(number, length):
@@ -310,15 +310,23 @@ def test_regions_that_are_none_are_a_sentence(tmp_path, line):
         read_regions(tmp_path / "x.bed", {"chr5": 10})
 
 
-def test_a_gene_that_a_cut_goes_through_is_found_up_to_it(trained):
+@pytest.mark.parametrize("aside", range(3))
+def test_a_gene_that_a_cut_goes_through_is_found_up_to_it(trained, aside):
+    """From either side, and wherever in a codon the cut is."""
     letters, part = annotated(2, 40_000)
     gene = max(part.genes, key=lambda each: each.exons[0][1] - each.exons[0][0])
-    cut = (gene.exons[0][0] + gene.exons[0][1]) // 2
-    clipped = [each for each in (every.clipped(cut, 40_000) for every in part.genes) if each is not None]
-    assert (clipped[0].has_start, clipped[0].has_stop) == (gene.strand == "-", gene.strand == "+")
-    found = decode(trained, digits_of(letters[cut:]), None, (True, False)).genes[0]
-    assert (found.strand, found.exons[0], found.frame) == (gene.strand, clipped[0].exons[0], clipped[0].frame)
-    assert (found.has_start, found.has_stop) == (clipped[0].has_start, clipped[0].has_stop)
+    cut = (gene.exons[0][0] + gene.exons[0][1]) // 2 + aside
+    for first, last in ((cut, 40_000), (0, cut)):
+        clipped = [each for each in (every.clipped(first, last) for every in part.genes) if each is not None]
+        true = clipped[0 if first else -1]
+        assert {true.has_start, true.has_stop} == {True, False}
+        decoded = decode(trained, digits_of(letters[first:last]), None, (first > 0, first == 0)).genes
+        found = decoded[0 if first else -1]
+        assert (found.strand, found.has_start, found.has_stop) == (gene.strand, true.has_start, true.has_stop)
+        number = 0 if first else -1
+        assert found.exons[number] == true.exons[number]
+        if not true.has_start:
+            assert found.frame == true.frame
 
 
 def test_counts_of_parts_add_up_to_those_of_the_whole():
