@@ -363,7 +363,7 @@ def flipped(start, end, letters):
 def test_the_greedy_rule_takes_the_longest_frame_that_is_free():
     """Against all readings from a start codon to the next stop codon, one by one, longest first."""
     ends = "TAACTAACTAATTAGTTAGTTA"  # a stop codon in every frame of both strands
-    text = ends + letters_of(6000).tobytes().decode().upper().replace("N", "A") + ends
+    text = ends + letters_of(3000).tobytes().decode().upper().replace("N", "A") + ends
     letters = np.frombuffer(text.encode(), np.uint8)
     readings: dict[tuple[str, int], tuple[int, int]] = {}  # by strand and stop codon, from the first start codon on
     for strand, own in (("+", text), ("-", opposite_bases(letters).tobytes().decode())):
@@ -379,7 +379,7 @@ def test_the_greedy_rule_takes_the_longest_frame_that_is_free():
             expected.append((left, right))
     decoder = replace(a_decoder(), sites=Sites(shortest_gene=60))
     ranked = greedy(decoder.lattice(digits_of(letters), None, (False, False)), None)
-    assert len(ranked) > 20
+    assert len(ranked) > 10
     assert sorted(gene.length for _, gene in ranked) == sorted(right - left for left, right in expected)
     assert [value for value, _ in ranked] == [gene.length for _, gene in ranked]
 
