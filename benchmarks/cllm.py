@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run import machine
 
 from tapeless import Model
 from tapeless.generate import generate
@@ -226,7 +227,7 @@ def page(seeds: list[Curve], asked: dict[str, Curve], read: dict[str, Curve]) ->
 
 A language model usually ends in a score for every word, and cross-entropy asks for a high probability of the right one. `cllm` ends in a *point*: the state x at a position is compared with the embedding e of the word that comes next, and the loss is the squared distance, ‖x − e‖² / C. To predict is to take the word whose embedding is nearest. There is no head and no softmax in training; the gradient, 2(x − e) / C, starts at the state and goes back through the norm, the feed-forward and the whole of attention like any other.
 
-This page trains the same model ({config.layers} layers, {config.channels} channels, tanh) from the same first weights on the same batches under both losses. Made by `make cllm` on {date.today()}; the curves are held-out measurements.
+This page trains the same model ({config.layers} layers, {config.channels} channels, tanh) from the same first weights on the same batches under both losses. Made by `make cllm` on {date.today()}, {machine()}; the curves are held-out measurements.
 
 An evaluation of a squared-error model (`metrics.jsonl`, and the lines of `tapeless train`) reports
 
@@ -286,7 +287,7 @@ The embedding aimed at is the same weight the inputs are embedded with. If the l
 - On the operations the predicted embeddings are at {final(asked, "spread"):.0%} of their spread, and the model is right all the same: {final(asked, "accuracy"):.1%}. They are pulled together while the model is unsure, and the pull ends when the answers are certain.
 - On text it never is certain. The spread goes to {final(read, "spread"):.1%}, the squared error to {final(read, "loss"):.1e}, a fraction of the honest model's, and accuracy is {final(read, "accuracy"):.1%}. Of the models of text, the one that knows least has the lowest loss. The doctor's rule says of these numbers: "{read["target not constant"]["doctor"]}"
 
-So the target side is a constant ([decision 0007](decisions/0007-constant-target.md)): embeddings learn as inputs alone. Then nothing pulls them together, and the green spread stays where it was: {read["squared error"]["points"][-1]["spread"]:.2f} on text, {asked["squared error"]["points"][-1]["spread"]:.2f} on the operations. `tapeless doctor RUN` watches it, and names a collapse when less than a tenth is left.
+So the target side is a constant ([why](decisions/losses.md)): embeddings learn as inputs alone. Then nothing pulls them together, and the green spread stays where it was: {read["squared error"]["points"][-1]["spread"]:.2f} on text, {asked["squared error"]["points"][-1]["spread"]:.2f} on the operations. `tapeless doctor RUN` watches it, and names a collapse when less than a tenth is left.
 """  # noqa: E501
 
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from tapeless.errors import NonFiniteError
 from tapeless.labelling import run as labelling
-from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import make_source
 from tapeless.train.find_rate import MemoryCheckpoint, RateFound, find_rate
 from tapeless.train.run import making
@@ -46,15 +45,7 @@ def trained(preset: str, model: dict[str, Any], settings: dict[str, Any]) -> Cal
 
 
 def labelled(folder: Path, yeast: Path, seed: int) -> Session:
-    source = make_source(
-        fasta=yeast / "NC_001133.9.fasta",
-        gff=yeast / "NC_001133.9.gff",
-        feature=None,
-        held_out=(),
-        signal=None,
-        labels=None,
-        scales=SCALES,
-    )
+    source = make_source(fasta=[yeast / "NC_001133.9.fasta"], gff=[yeast / "NC_001133.9.gff"], feature="exon")
     with making(folder) as made:
         return labelling.start(made, source, Settings(steps=STEPS, time=128, seed=seed), {"layers": 2, "channels": 32})
 

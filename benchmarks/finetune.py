@@ -1,7 +1,7 @@
 """`make finetune`: a small Llama learns Python's standard library, and then, by LoRA, to answer questions about it.
 
 The questions are made of docstrings. Modules that are held out are read by neither training. Writes what came of it
-into docs/fine-tuning.md, between its markers; all else stays in the folder.
+into docs/finetune-demo.md, between its markers; all else stays in the folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import ROOT, Asked, write_chats
+from run import machine
 
-DOCS = Path(__file__).parents[1] / "docs" / "fine-tuning.md"
+DOCS = Path(__file__).parents[1] / "docs" / "finetune-demo.md"
 BEGIN, END = "<!-- make finetune: begin -->", "<!-- make finetune: end -->"
 SOURCE = "stdlib"
 TOLD = 60  # questions that are asked
@@ -103,7 +104,7 @@ def section(
         )
     )
     took = ", ".join(f"{what} {spent:.1f}" for what, spent in minutes.items())
-    return f"""{date.today()}, `make finetune`, {sum(minutes.values()):.0f} minutes ({took}):
+    return f"""{date.today()}, {machine()}, `make finetune`, {sum(minutes.values()):.0f} minutes ({took}):
 
 ```
 {chr(10).join(lines)}

@@ -1,7 +1,7 @@
 """`make llama-cpp`: small models of every family that GGUF is written for, in llama.cpp itself, beside ours.
 
 Logits, greedy text, the tokens of texts in each way of splitting them, and where a text begins and ends. Writes what
-came of it into docs/training.md, between its markers.
+came of it into docs/llama-cpp.md, between its markers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tapeless.weights.gguf import write_gguf
 from tapeless.weights.vocabulary import NUMBERS
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs" / "training.md"
+DOCS = ROOT / "docs" / "llama-cpp.md"
 BEGIN, END = "<!-- make llama-cpp: begin -->", "<!-- make llama-cpp: end -->"
 READER = Path(__file__).with_name("llamacpp_reader.py")
 VOCAB, SEQUENCE, CONTINUED = 512, 24, 24

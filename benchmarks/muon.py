@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from run import machine
+
 from tapeless import Model
 from tapeless.pictures.svg import OURS, PEER, Panel, legend, picture
 from tapeless.tasks.data.prepare import prepare
@@ -132,7 +134,7 @@ def report(curves: Curves, steps: int) -> str:
     ]
     return f"""# AdamW and Muon at the same tokens
 
-Made by `make muon` on {date.today()}: a GPT of {some["muon"]["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,}), Python's standard library, {steps:,} updates of {BATCH} × {TIME} tokens, warm-up and cosine, decay 0.1, clipping at 1. With the same seed both start from the same weights and see the same batches. Each was trained at {len(RATES)} rates over the whole length; held-out loss in the end, seed {SEEDS[0]}:
+Made by `make muon` on {date.today()}, {machine()}: a GPT of {some["muon"]["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,}), Python's standard library, {steps:,} updates of {BATCH} × {TIME} tokens, warm-up and cosine, decay 0.1, clipping at 1. With the same seed both start from the same weights and see the same batches. Each was trained at {len(RATES)} rates over the whole length; held-out loss in the end, seed {SEEDS[0]}:
 
 | rate | AdamW | Muon |
 |---|--:|--:|

@@ -1,4 +1,4 @@
-"""The worst error of every kernel over the whole range of float32, beside torch's: the table of docs/proof.md.
+"""The worst error of every kernel over the whole range of float32, beside torch's: the table of docs/ranges.md.
 
 python -m benchmarks.ranges_table
 """
@@ -14,7 +14,7 @@ from tests.check.torch_ops import FORWARDS, beside_torch
 
 from tapeless.ops import OPS
 
-PAGE = Path(__file__).parents[1] / "docs" / "proof.md"
+PAGE = Path(__file__).parents[1] / "docs" / "ranges.md"
 START, END = "<!-- ranges -->\n", "<!-- end of ranges -->"
 
 

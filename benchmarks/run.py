@@ -1,10 +1,12 @@
-"""`make bench`: the works we promise figures for, beside their peers, written to results.md, where each processor has a
-chapter: the step beside PyTorch, in float32 and, where this machine has it, in bfloat16, adapters beside peft, decoding
-beside Hugging Face's `generate`."""
+"""`make bench`: the works we promise figures for, beside their peers, written to docs/benchmarks.md.
+
+Each processor has a chapter: the step beside PyTorch, in float32 and, if this machine has it, in bfloat16, adapters
+beside peft, decoding beside Hugging Face's `generate`."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -34,19 +36,19 @@ NARROW = ("--precision", "bfloat16")
 WITHOUT_AMX = (
     "On this virtual machine PyTorch's oneDNN dies of AMX, which it takes for usable without being told how the "
     "registers are laid out; so autocast was held to AVX-512, and ours alone used AMX. Where PyTorch can use it, too, "
-    "the lead is smaller: docs/decisions/0222-amx-and-avx512-bf16.md."
+    "the lead is smaller: docs/decisions/bfloat16.md."
 )
 INTRODUCTION = """# Step time beside PyTorch
 
 Made by `make bench`, a chapter for each processor that it was run on. The full step: forward, loss, backward, clip, \
 AdamW. Each row is one interleaved run, every contender in a process of its own with the others stopped; ratios are \
-medians over the turns of peer over ours, so above 1 we are faster. The floor is the step's matrix products alone, on \
+medians over the turns of peer over ours, so above 1 we are faster. The floor is the step's matmuls alone, on \
 the same memory, and one pass of AdamW.
 
 On a machine of two virtual cores the second one is not always its own: the same step can take 1.2 or 2.2 ms from one \
 minute to the next, ours and the peers' alike. Only the ratios mean something."""
 Result = tuple[str, dict[str, Any]]  # a command, and what it found
-RESULTS = Path(__file__).with_name("results.md")
+RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 JOURNAL = Path("runs/bench.jsonl")  # rows as they come: half an hour's run that is stopped goes on where it was
 
 
@@ -60,6 +62,12 @@ def processor() -> str:
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = told.get("model name") or platform.processor() or platform.machine()
     return name if any(map(str.isdigit, name)) or "cpu family" not in told else f"{name} (family {told['cpu family']})"
+
+
+def machine() -> str:
+    """The machine that a figure is of, in words, as "2 cores of an AMD EPYC (family 25)"."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of an {processor()}"
 
 
 def measured(*words: str) -> Result:

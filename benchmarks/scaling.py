@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from tapeless import Model
-from tapeless.pictures.svg import growth, picture
+from tapeless.pictures.svg import OURS, QUIET, Panel, Points, picture, text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "scaling.svg"
 PRESET = "gpt2-4x256"
@@ -26,6 +27,23 @@ def step_ms(batch: int, time: int) -> float:
         model.update(1e-4, clip=1.0)
         found.append(1000 * (clock.perf_counter() - start))
     return median(found[1:])
+
+
+def growth(title: str, left: float, points: Points, names: Sequence[str], across: str) -> list[str]:
+    """How a cost grows from its first point on, on logarithmic axes, beside what is in proportion (dashed)."""
+    first_x, first_y = points[0]
+    ratios = [(x, y / first_y) for x, y in points]
+    last = points[-1][0]
+    heights = [last / first_x, *(ratio for _, ratio in ratios)]
+    span = (min(heights), max(heights))
+    panel = Panel(title, left + 45, 50, 310, 190, (first_x, last), span, log_x=True, log_y=True)
+    parts = panel.named_frame([(x, name) for (x, _), name in zip(points, names, strict=True)], [], across)
+    parts += panel.line([(first_x, 1.0), (last, last / first_x)], QUIET, dash="4 4", dots=False)
+    parts += panel.line(ratios, OURS)
+    for point in ratios[1:]:
+        x, y = panel.place(*point)
+        parts.append(text(x - 4, y - 8, f"{point[1]:.3g}×", "end"))
+    return parts
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """`python benchmarks/seeds.py [--seeds 20]`: how often the default training is right in the end, seed by seed.
 
 Each is `tapeless train --seed N --set products=own|mkl --threads 1`, in this process. What stands in
-docs/training.md is what this prints; three minutes of processor time.
+docs/kills.md is what this prints; three minutes of processor time.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run import machine
 
 from tapeless import Model
 from tapeless.bench.torch_peer import transformer
@@ -173,7 +174,7 @@ def report(mine: dict[str, Any], peer: dict[str, Any], steps: int) -> str:
     samples = "\n\n".join(f"```python\n{sample}\n```" for sample in mine["samples"])
     return f"""# A GPT learns the standard library
 
-Made by `make stdlib` on {date.today()}: {mine["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,} learned from the training documents), {steps:,} updates of {BATCH} × {TIME} tokens, AdamW, cosine schedule. PyTorch starts from the same weights and sees the same batches at the same rates, in float32.
+Made by `make stdlib` on {date.today()}, {machine()}: {mine["parameters"]:,} parameters ({FIELDS["layers"]} layers, {FIELDS["channels"]} channels, a BPE vocabulary of {VOCAB:,} learned from the training documents), {steps:,} updates of {BATCH} × {TIME} tokens, AdamW, cosine schedule. PyTorch starts from the same weights and sees the same batches at the same rates, in float32.
 
 ![loss over updates, ours and PyTorch's](stdlib.svg)
 

@@ -7,7 +7,7 @@ is missing. The parts:
     steps   the full step, ours, its floor and the peers
     calls   the most expensive calls of ours, and how well each uses its threads
     grain   ops-102k, where a further thread is woken for more work or for less (`dispatch.GRAIN`)
-    layers  where Intel's OpenMP is, our own threads beside its own (decision 0263)
+    layers  where Intel's OpenMP is, our own threads beside its own (docs/decisions/threads.md)
 
     python benchmarks/threads.py [--quick] [--only gemm,steps,calls,grain] [--out FILE]
 """

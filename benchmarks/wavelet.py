@@ -8,9 +8,10 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+from scaling import growth
 
 from tapeless.labelling.signal.wavelet import SCALES, feature_blocks
-from tapeless.pictures.svg import growth, picture
+from tapeless.pictures.svg import picture
 
 PICTURE = Path(__file__).parents[1] / "docs" / "wavelet.svg"
 LENGTHS = tuple(1 << power for power in range(14, 23))

@@ -1,10 +1,12 @@
 """What README.md and docs/ show works: their Python runs, their commands exist and take the options shown."""
 
+import re
 from typing import Any
 
 import pytest
 import typer
 from tools.documents import LONG, NOT_RUN, ROOT, blocks, commands, named_commands, programs, run
+from tools.search import WANTED, headings
 
 import tapeless
 from tapeless.cli.app import app
@@ -29,12 +31,6 @@ def test_every_command_that_a_sentence_names_is_there():
     assert named_commands() <= set(ROOM.commands)
 
 
-def test_every_command_stands_in_the_readme():
-    listed = (ROOT / "README.md").read_text("utf-8")
-    for name in ROOM.commands:
-        assert f"tapeless {name}" in listed or f"/ {name} " in listed, name
-
-
 def test_what_is_not_run_is_there():
     python = [block for block in blocks() if block.language == "python"]
     for page, words in [*NOT_RUN, *LONG]:
@@ -53,3 +49,27 @@ def test_the_public_names_are_in_the_reference_of_the_site():
     page = (ROOT / "docs/reference.md").read_text("utf-8")
     for name in tapeless.__all__:
         assert f"::: tapeless.{name}\n" in page, name
+
+
+def plain(text):
+    return text.lower().replace("-", " ")
+
+
+@pytest.mark.parametrize(("words", "page"), WANTED.items())
+def test_the_words_of_the_field_stand_in_a_heading_of_their_page(words, page):
+    """A hit in a heading counts a thousandfold for the site's search, which `make docs` asks for the same list."""
+    own = [plain(heading) for name, heading in headings() if name == page]
+    assert any(plain(words) in heading for heading in own), own
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = re.findall(r"(?<= )([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_address_of_the_repository_is_one():
+    """It is a placeholder until there is one: pyproject.toml says it, the other files repeat it."""
+    (address,) = set(re.findall(r'"(https://github.com/[^/"]+/tapeless)', (ROOT / "pyproject.toml").read_text("utf-8")))
+    for file in ("README.md", "CITATION.cff", "mkdocs.yml", "SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = set(re.findall(r"https://github.com/[^/\s]+/tapeless", (ROOT / file).read_text("utf-8")))
+        assert found == {address}, file

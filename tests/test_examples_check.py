@@ -53,7 +53,15 @@ def test_the_kernels_and_functions_of_the_docs_are_right():
     assert len(blocks) == 3
     for block in blocks[1:]:
         done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
-        assert done.stdout.startswith("right: in float32 the kernel is what its definition says."), done.stderr
+        assert done.stdout.startswith("right"), done.stdout + done.stderr
+
+
+def test_the_kernel_of_the_docs_is_wrong():
+    text = (EXAMPLES.parent / "docs" / "check-your-kernel.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "print(op(" in block]
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
+    assert "the gradient of x is wrong: dx is" in done.stdout, done.stdout + done.stderr
+    assert "0.666667 times what it should be" in done.stdout
 
 
 def test_without_a_compiler_it_says_so():

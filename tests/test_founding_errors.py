@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tapeless import PRESETS, Model
-from tapeless.check.complex_step import STEP, check_model, check_op, relative_error
+from tapeless.check.complex_step import STEP, check_model, relative_error
 from tapeless.check.configurations import CONFIGURATIONS
+from tapeless.check.ops import check_op
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.models import transformer
 from tapeless.ops import OPS

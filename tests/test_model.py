@@ -709,6 +709,23 @@ def test_half_made_gradients_are_refused(lean):
     assert model.update(0.1) > 0
 
 
+def test_a_step_that_was_walked_half_tells_nothing():
+    """Its memory holds what came of the step before."""
+    model = small(batch=2, time=4)
+    batch = batch_for(model)
+    model.step(*batch, lr=0.1)
+    walk, made = model.walk_step(*batch, lr=0.1)
+    for _ in range(2):
+        next(walk)
+    for ask in (lambda: made.loss, lambda: made.norm, made.keep):
+        with pytest.raises(TapelessError, match="this step is not through: go through all of its calls"):
+            ask()
+    assert repr(made) == "<a step that is not through>"
+    list(walk)
+    assert made.norm > 0
+    assert f"{made.loss:.6g}" in repr(made)
+
+
 @pytest.mark.parametrize("between", ["loss", "forward_backward", "trace"])
 def test_a_walk_ends_where_the_model_runs_in_between(between):
     """Its memory holds other values then: gradients would be wrong without a word."""

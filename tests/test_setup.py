@@ -221,3 +221,15 @@ def test_a_python_that_can_make_no_environment_is_a_sentence(folder):
     assert code == 2
     assert "cannot make an environment (ensurepip is not available): install its venv module" in error
     assert not (folder.root / ".venv").exists()
+
+
+def test_make_help_lists_every_target_the_five_that_matter_first():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    first, _, others = done.stdout.partition("\n\n")
+    listed = [line.split()[1] for line in (*first.splitlines(), *others.splitlines())]
+    assert listed[:5] == ["train", "explore", "test", "bench", "docs"]
+    assert sorted(listed) == sorted(makefile.partition(".PHONY: ")[2].partition("\n")[0].split())
+    assert len(first.splitlines()) == 5

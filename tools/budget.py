@@ -47,7 +47,7 @@ STARTS = {
     "import tapeless": (),
     "presets": ("presets",),
     "explain": ("explain", "gpt2-4x256"),
-    "plan": ("plan", "gpt2-4x256", "--backend", "reference", "--memory", "1MB"),
+    "plan": ("plan", "gpt2-4x256", "--memory", "1MB"),
 }
 
 

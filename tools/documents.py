@@ -26,7 +26,6 @@ NOT_RUN = {
     ("adding-an-op.md", ""): "the parts of an op's files",
     ("stdlib.md", ""): "what a model wrote",
     ("cuda.md", ""): "needs a GPU",
-    ("README.md", 'tapeless.load("runs/'): "in ten-things.md, too",
     ("ten-things.md", ""): "run by a test of its own, on runs that it makes",
     ("trace.md", ""): "run by a test of its own",
 }

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tapeless.check import Float32Report, Report
+    from tapeless.check import Report, Verdict
 
 
 @pytest.fixture(scope="session")
-def prove() -> Callable[..., Report | Float32Report]:
+def prove() -> Callable[..., Report | Verdict]:
     """`tapeless.check.op`, with the same arguments; the test fails with its report unless that says "right"."""
     from tapeless.check import op
 
-    def prove(*arguments: Any, **options: Any) -> Report | Float32Report:
+    def prove(*arguments: Any, **options: Any) -> Report | Verdict:
         __tracebackhide__ = True
-        report: Report | Float32Report = op(*arguments, **options)
+        report: Report | Verdict = op(*arguments, **options)
         if not report:
             pytest.fail(str(report), pytrace=False)
         return report

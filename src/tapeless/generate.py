@@ -10,7 +10,7 @@ import numpy as np
 
 from tapeless.backends.engine import Engine
 from tapeless.errors import NonFiniteError, TapelessError
-from tapeless.inputs import as_array, check_seed, spelled
+from tapeless.inputs import as_array, check_seed, checked_ids, is_number, spelled
 from tapeless.lowering import lower
 from tapeless.models.config import Architecture, check_size
 from tapeless.models.decoding import CHUNK, check_decodable, decoding, reading
@@ -99,15 +99,16 @@ class Decoder:
         self.context, self.position = preset.architecture.context, 0
         self.chunk = min(CHUNK, self.context)
         backend = model.engine.backend
-        plans = [
-            make_plan(lower(program, backend.rules(model.precision)), model.precision, backend.scratch, lent=True)
-            for program in (reading(preset, self.chunk), decoding(preset))
-        ]
-        # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
-        # there is written anew each time a program runs.
-        self.plan = max(plans, key=lambda plan: plan.peak_bytes)
-        memory = backend.allocate(self.plan.peak_bytes)
-        self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
+        with model.engine.as_made():
+            plans = [
+                make_plan(lower(program, backend.rules(model.precision)), model.precision, backend.scratch, lent=True)
+                for program in (reading(preset, self.chunk), decoding(preset))
+            ]
+            # One block for both. The cache comes first in either plan, so it is the same memory; whatever else is in
+            # there is written anew each time a program runs.
+            self.plan = max(plans, key=lambda plan: plan.peak_bytes)
+            memory = backend.allocate(self.plan.peak_bytes)
+            self.reading, self.decoding = (Engine(plan, backend, memory=memory, lender=model.engine) for plan in plans)
 
     def read(self, tokens: list[int], known: int = 0) -> None:
         """Forget everything but the first `known` of these, which it has read before, then read the rest.
@@ -195,7 +196,7 @@ def checked_prompt(config: Architecture, tokens: Any) -> list[int]:
     array = as_array("tokens", tokens)
     if array.ndim != 1 or array.size == 0:
         raise TapelessError(f"tokens must be one sequence of at least one id, not of shape {spelled(array.shape)}.")
-    return _checked_ids(config, "tokens", array)
+    return list(checked_ids("tokens", array, array.shape, 0, config.vocab).tolist())
 
 
 def checked_window(model: Model, window: Any) -> int:
@@ -216,29 +217,16 @@ def checked_stop(config: Architecture, stop: Any) -> frozenset[int]:
     array = as_array("stop", list(stop) if isinstance(stop, Set) else stop)
     if array.ndim != 1:
         raise TapelessError(f"stop must be a collection of token ids, or None, not {stop!r}.")
-    return frozenset(_checked_ids(config, "stop", array))
-
-
-def _checked_ids(config: Architecture, what: str, array: Array) -> list[int]:
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise TapelessError(f"{what} must be integers, not {array.dtype}.")
-    outside = array[(array < 0) | (array >= config.vocab)]
-    if outside.size:
-        raise TapelessError(f"{what} hold {outside[0]}; they must lie between 0 and {config.vocab - 1}.")
-    return [int(token) for token in array]
+    return frozenset(checked_ids("stop", array, array.shape, 0, config.vocab).tolist())
 
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any) -> None:
-    if not (_is_number(temperature) and 0 <= temperature < inf):
+    if not (is_number(temperature) and 0 <= temperature < inf):
         raise TapelessError(
             f"temperature must be 0 (always the likeliest) or a finite number above, not {temperature!r}."
         )
     if top_k is not None:
         check_size("top_k", top_k)
-    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
+    if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
         raise TapelessError(f"top_p must be above 0 and at most 1, or None for no limit, not {top_p!r}.")
     check_seed(seed)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

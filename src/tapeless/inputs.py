@@ -42,15 +42,15 @@ def checked_steps(made: Any) -> int:
 
 
 def check_update(lr: Any, clip: Any, dtype: str) -> None:
-    if not (_is_number(lr) and 0 <= lr < inf):
+    if not (is_number(lr) and 0 <= lr < inf):
         raise TapelessError(f"lr must be 0 or a finite number above, not {lr!r}.")
     if lr > largest(dtype):
         raise TapelessError(f"lr must be at most {largest(dtype):.2g}, the largest number of {dtype}, not {lr!r}.")
-    if clip is not None and not (_is_number(clip) and clip > 0):
+    if clip is not None and not (is_number(clip) and clip > 0):
         raise TapelessError(f"clip must be above 0, or None for no clipping, not {clip!r}.")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
@@ -132,7 +132,7 @@ def checked_inputs(config: Architecture, value: Any, shape: Shape | None, dtype:
         check_shape(config, *shape)
     if config.features:
         return _checked_features(array, (*shape, config.features), dtype)
-    return _checked_ids("tokens", array, shape, 0, config.vocab)
+    return checked_ids("tokens", array, shape, 0, config.vocab)
 
 
 def _checked_features(array: Array, shape: Shape, dtype: str) -> Array:
@@ -155,8 +155,9 @@ def checked_targets(config: Architecture, value: Any, batch: int, time: int, emp
     """Ids (B, T), or (B,) where the model answers once per sequence; −1 is ignored, but unless `empty` is allowed
     (one of several batches that are added up) not everywhere."""
     array = as_array("targets", value)
-    if config.readout == "last" and array.shape == (batch, time):
-        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+    last, whole = config.readout == "last", (batch, time)
+    if last and array.shape == whole:
+        array = checked_ids("targets", array, whole, -1, config.vocab)
         early = array[:, :-1] != -1
         if early.any():
             where = _first(early)
@@ -165,10 +166,7 @@ def checked_targets(config: Architecture, value: Any, batch: int, time: int, emp
                 f"not {array[where]} at {where}; or give targets of shape ({batch},)."
             )
         array = array[:, -1]
-    elif config.readout == "last":
-        array = _checked_ids("targets", array, (batch,), -1, config.vocab)
-    else:
-        array = _checked_ids("targets", array, (batch, time), -1, config.vocab)
+    array = checked_ids("targets", array, (batch,) if last else whole, -1, config.vocab)
     if not empty and (array < 0).all():
         raise TapelessError("all targets are −1, so there is nothing to learn from; give at least one.")
     return array
@@ -179,15 +177,15 @@ def checked_count(count: Any, here: float) -> float:
     if count is None:
         return here
     # The sum over all batches is added up in another order than that of one of them.
-    if not (_is_number(count) and 0 < count < inf and count >= here * (1 - 1e-9)):
+    if not (is_number(count) and 0 < count < inf and count >= here * (1 - 1e-9)):
         raise TapelessError(f"count must be a number of at least the {here:g} targets here, not {count!r}.")
     return float(count)
 
 
-def _checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int) -> Array:
+def checked_ids(what: str, array: Array, shape: Shape, lowest: int, vocab: int) -> Array:
     if array.shape != shape:
         raise TapelessError(f"{what} must have shape {spelled(shape)}, not {spelled(array.shape)}.")
-    if not np.issubdtype(array.dtype, np.integer):
+    if array.size and not np.issubdtype(array.dtype, np.integer):
         remedy = "; convert them with .astype(int)" if array.dtype.kind in "bf" else ""
         raise TapelessError(f"{what} must be integers, not {array.dtype}{remedy}.")
     outside = (array < lowest) | (array >= vocab)

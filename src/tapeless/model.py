@@ -116,6 +116,7 @@ class Model(Shown):
             if isinstance(weights[name], np.ndarray):
                 weights[name].flags.writeable = False
         self._run_number = 0  # of the lists that write a loss or a norm
+        self._ended_run = 0  # the last of them that came to its end: a walk may be left before
         self._uses = 0  # of its memory, by whatever runs there
         self._lean = self.program.lean
         self._overwritten = False  # whether something lies where gradients that are lent would
@@ -299,7 +300,7 @@ class Model(Shown):
         """`step`, call by call: each is yielded right after it ran. What came of it can be asked when all have."""
         phases = self._prepared(inputs, targets, lr, clip, accumulate, count)
         self._run_number += 1
-        return self._walk(phases, self._uses), Stepped(self, self._run_number, phases)
+        return self._walk(phases, self._uses, self._run_number), Stepped(self, self._run_number, phases)
 
     def _prepared(
         self, inputs: Any, targets: Any, lr: float, clip: float | None, accumulate: bool, count: float | None
@@ -330,7 +331,7 @@ class Model(Shown):
                 "again (forward_backward)."
             )
 
-    def _walk(self, phases: tuple[str, ...], use: int) -> Iterator[Call]:
+    def _walk(self, phases: tuple[str, ...], use: int, number: int) -> Iterator[Call]:
         self._check_walked(use)
         calls = [call for call in self.program.calls if call.phase in phases]
         last_gradient = [call for call in calls if call.phase in GRADIENTS][-1]
@@ -338,6 +339,8 @@ class Model(Shown):
         for call in self.engine.walk(*phases):
             if call is last_gradient:
                 self._overwritten = self._half_made = False
+            if call is calls[-1]:
+                self._ended_run = number
             yield call
             if call is not calls[-1]:
                 self._check_walked(use)
@@ -353,6 +356,7 @@ class Model(Shown):
         self._uses += 1
         self._run_number += 1
         self.engine.run(*phases)
+        self._ended_run = self._run_number
         return Stepped(self, self._run_number, phases)
 
     def _check_update(self, lr: Any, clip: Any) -> None:
@@ -401,9 +405,10 @@ class Model(Shown):
         places = documents(self.config, segments, (batch, time))
         if self._readout is None or self._readout[0] != (batch, time):
             program, backend = transformer.readout(self.preset, batch, time), self.engine.backend
-            lowered = lower(program, backend.rules(self.precision))
-            plan = make_plan(lowered, self.precision, backend.scratch, lent=True)
-            self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
+            with self.engine.as_made():
+                lowered = lower(program, backend.rules(self.precision))
+                plan = make_plan(lowered, self.precision, backend.scratch, lent=True)
+                self._readout = (batch, time), Engine(plan, backend, lender=self.engine)
         engine = self._readout[1]
         for name, values in {inputs_name(self.config): array, **places}.items():
             engine.write(name, values)
@@ -426,7 +431,8 @@ class Model(Shown):
             self.prepare_update(lr, None)
         phases = ("zero", *GRADIENTS, *(UPDATE if lr is not None else ()))
         self._run_number += 1
-        return ((call, self.engine.arguments(call)) for call in self._walk(phases, self._uses))
+        walk = self._walk(phases, self._uses, self._run_number)
+        return ((call, self.engine.arguments(call)) for call in walk)
 
     def weigh(self, targets: Any) -> float:
         """What a mean over these targets is divided by: how many there are, or the sum of their classes' weights."""
@@ -469,6 +475,8 @@ class Stepped:
     def __repr__(self) -> str:
         if self._kept is None and self._number != self._model._run_number:
             return "<a step that the model has left behind>"
+        if self._kept is None and self._number != self._model._ended_run:
+            return "<a step that is not through>"
         if self._model.optimizer is None:
             return f"<loss {self.loss:.6g}>"
         return f"<loss {self.loss:.6g}, gradient norm {self.norm:.4g}{'' if self.finite else ', not updated'}>"
@@ -495,6 +503,8 @@ class Stepped:
     def _check_there(self) -> None:
         if self._number != self._model._run_number:
             raise TapelessError("the model has run again since: ask for what came of a step before the next.")
+        if self._number != self._model._ended_run:
+            raise TapelessError("this step is not through: go through all of its calls, then ask for what came of it.")
 
     def _read(self, name: str) -> Any:
         return self.read(name)[0].item()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tapeless.backends.backend import Backend, planner_named, precision_for
+from tapeless.backends.backend import BACKENDS, Backend, planner_named, precision_for
 from tapeless.errors import TapelessError
 from tapeless.inputs import check_shape
 from tapeless.models import transformer
@@ -92,12 +92,14 @@ class StepSpec:
 
     def plans(self, *, verified: bool = True) -> tuple[Plan, Plan]:
         """The plans of the step and of the evaluation that shares its memory."""
+        from tapeless.collection import paused
         from tapeless.program.arena import make_plans
 
         weighted = self.class_weights is not None
         evaluation = transformer.evaluation(self.laid_out, self.batch, self.seq_len, weighted=weighted)
-        lowered = self._lowered(self.program(verified=verified), verified), self._lowered(evaluation, verified)
-        return make_plans(*lowered, self.precision, self.backend.scratch)
+        with paused():
+            lowered = self._lowered(self.program(verified=verified), verified), self._lowered(evaluation, verified)
+            return make_plans(*lowered, self.precision, self.backend.scratch)
 
     def _lowered(self, program: Program, verified: bool) -> LoweredProgram:
         """The list that the backend runs."""
@@ -123,8 +125,8 @@ class StepSpec:
             self.preset,
             batch=self.batch,
             time=self.seq_len,
-            # What plans for a GPU cannot run there.
-            backend="cuda" if self.backend.name == "cuda" else self.backend,
+            # What only plans cannot run.
+            backend=self.backend.name if self.backend.name in BACKENDS else self.backend,
             precision=self.precision.name,
             optimizer=self.optimizer,
             class_weights=self.class_weights,

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tapeless.errors import TapelessError, brief, unknown
+from tapeless.labelling.genome.found import FILE as DECODER
 from tapeless.labelling.output import label_given
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.labelling.run import KIND as LABELLED
 from tapeless.labelling.scores import SCORES
-from tapeless.labelling.source import SOURCE, STATISTICS, read_source
+from tapeless.labelling.source import SOURCE, read_source
 from tapeless.model import Model
 from tapeless.models.config import Architecture, Optimizer
 from tapeless.ops.contract import Array
@@ -40,7 +41,7 @@ from tapeless.train.metrics import read_metrics
 from tapeless.train.run import CONFIGURATION, Run, making, open_run, write_configuration
 from tapeless.train.settings import Settings
 
-BESIDE = (TOKENIZER, CHAT, SOURCE, STATISTICS, SCORES)  # what of a run's folder a model cannot do without
+BESIDE = (TOKENIZER, CHAT, SOURCE, DECODER, SCORES)  # what of a run's folder a model cannot do without
 
 
 def load(

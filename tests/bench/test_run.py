@@ -44,10 +44,10 @@ def test_every_promise_has_its_row(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "measured", measured)
     monkeypatch.setattr(run, "has_bfloat16", lambda: True)
-    monkeypatch.setattr(run, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "benchmarks.md")
     monkeypatch.setattr(run, "JOURNAL", tmp_path / "bench.jsonl")
     run.main()
-    found = (tmp_path / "results.md").read_text("utf-8")
+    found = (tmp_path / "benchmarks.md").read_text("utf-8")
     rows = [line for line in found.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [" ".join(words) for words in asked]
     step, narrow, lora, decode = (

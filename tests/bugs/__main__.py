@@ -10,10 +10,11 @@ from tapeless.cli.progress import one_by_one
 from tests.bugs import page
 from tests.bugs.catalogue import BUGS
 from tests.bugs.rules import judge_all
+from tests.check.everything import check_everything
 
 
 def main() -> None:
-    verdicts = run_bugs(json=False, bugs=BUGS)
+    verdicts = run_bugs(json=False, bugs=BUGS, check=check_everything)
     page.write(verdicts, list(judge_all(one_by_one(BUGS, lambda bug: f"other rules: {bug.name}", quiet=False))))
     print(f"written to {page.PAGE}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tapeless.models import decoding, transformer
+from tapeless.models import decoding, parts
 from tapeless.models.parts import affine
 from tapeless.models.parts.affine import Adapter
 from tapeless.ops import OPS
@@ -137,7 +137,7 @@ BUGS = (
         "adapt in affine",
         "The scale is alpha instead of alpha / rank, in both directions.",
         "None at rank 1; adapters that were trained elsewhere shout.",
-        around(transformer, "adapters_of", _not_divided_by_rank),
+        around(parts, "adapters_of", _not_divided_by_rank),
     ),
     Bug(
         "adapter-dx-left-out",

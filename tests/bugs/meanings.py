@@ -56,8 +56,8 @@ def _scale_for_shift(right: Any, *sizes: Any) -> Any:
     return replace(n, weight=n.bias, bias=n.weight, dweight=n.dbias, dbias=n.dweight) if n.bias else n
 
 
-def _one_matrix(right: Any, p: Builder, name: str, *sizes: Any, **about: Any) -> Any:
-    return right(p, name, *sizes, **(about | {"matrices": None}))
+def _one_matrix(right: Any, *sizes: Any, **about: Any) -> Any:
+    return right(*sizes, **(about | {"matrices": None}))
 
 
 BUGS = (

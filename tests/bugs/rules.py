@@ -16,13 +16,13 @@ import numpy as np
 
 from tapeless import lowering
 from tapeless.check.configurations import Configuration, small
-from tapeless.check.steps import Tensors
 from tapeless.model import Model
 from tapeless.models.config import Optimizer
 from tapeless.ops.contract import Array
 from tapeless.program import builder, verify
 from tapeless.program.call import Program
 from tests.bugs.planting import Bug, replaced, together
+from tests.check.steps import Tensors
 
 STEPS = 10  # updates of llm.c's test
 ROUNDING = {"float64": 1e-12, "float32": 1e-6}  # what changes by less has not changed

@@ -16,17 +16,14 @@ from tapeless.backends.backend import backend_named
 from tapeless.check import everything
 from tapeless.check.configurations import CONFIGURATIONS
 from tapeless.check.definitions import DEFINITIONS
-from tapeless.check.everything import Verdict, check_everything, run_catalogue
+from tapeless.check.everything import BugVerdict, run_catalogue
 from tapeless.check.examples import FURTHER, examples_of
 from tapeless.check.finding import Finding, difference
-from tapeless.check.models import WALKED, check_program, check_walk
 from tapeless.check.ops import call_alone, check_alone, check_backend_alone
 from tapeless.check.planted import PLANTED
-from tapeless.check.steps import PlainOptimizer, decays, small_model
-from tapeless.check.training import plain_rate
 from tapeless.cli import bugs as command
 from tapeless.generate import Decoder
-from tapeless.models import blocks, decoding, transformer
+from tapeless.models import blocks, decoding, parts, transformer
 from tapeless.models.parts import affine, attention
 from tapeless.ops import OPS
 from tapeless.ops.dropout import cpu as dropout_on_cpu
@@ -39,6 +36,10 @@ from tests.bugs.catalogue import BUGS
 from tests.bugs.planting import Bug
 from tests.bugs.races import BUGS as RACES
 from tests.bugs.rules import unverified
+from tests.check.everything import check_everything
+from tests.check.steps import PlainOptimizer, decays, small_model
+from tests.check.training import plain_rate
+from tests.check.walked_models import WALKED, check_program, check_walk
 from tests.random_cases import some
 
 cpu = backend_named("cpu")
@@ -55,6 +56,7 @@ PATCHED = (
     batches,
     batches.Batches,
     blocks,
+    parts,
     transformer,
     decoding,
     affine,
@@ -89,7 +91,7 @@ def test_every_bug_is_caught_and_nearly_all_are_named():
     """One test, because the catalogue takes its time: two minutes of one core, of which `make test` takes a share."""
     before = snapshot()
     alone = len(os.sched_getaffinity(0)) == 1  # then no two threads meet
-    verdicts = list(run_catalogue([bug for bug in BUGS[::SHARE] if not (alone and bug in RACES)]))
+    verdicts = list(run_catalogue([bug for bug in BUGS[::SHARE] if not (alone and bug in RACES)], check_everything))
     assert [verdict.bug.name for verdict in verdicts if not verdict.caught] == []
     wrong = [verdict for verdict in verdicts if not verdict.named]
     assert len(wrong) <= (1 - NAMED) * len(BUGS), [(v.bug.name, v.bug.where, v.finding) for v in wrong]
@@ -334,8 +336,8 @@ def test_plain_rates_by_hand():
 
 def told(monkeypatch, json, *findings):
     made = [Bug(f"bug-{n}", "linear", "What.", "Seen.", planting.together()) for n in range(len(findings))]
-    found = [Verdict(bug, finding) for bug, finding in zip(made, findings, strict=True)]
-    monkeypatch.setattr(command, "run_catalogue", lambda bugs: iter(found))
+    found = [BugVerdict(bug, finding) for bug, finding in zip(made, findings, strict=True)]
+    monkeypatch.setattr(command, "run_catalogue", lambda bugs, check: iter(found))
     return command.run_bugs(json, made)
 
 
@@ -371,6 +373,6 @@ def test_the_command_for_people(monkeypatch, capsys):
 def test_the_command_plants_what_the_lessons_plant(monkeypatch):
     """They are in the package, and first in the catalogue."""
     caught = Finding("linear", "definition", "off")
-    monkeypatch.setattr(command, "run_catalogue", lambda bugs: (Verdict(bug, caught) for bug in bugs))
+    monkeypatch.setattr(command, "run_catalogue", lambda bugs, check: (BugVerdict(bug, caught) for bug in bugs))
     planted = tuple(verdict.bug for verdict in command.run_bugs(json=True))
     assert planted == PLANTED == BUGS[:12]

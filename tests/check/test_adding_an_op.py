@@ -3,60 +3,19 @@ package and the catalogue of bugs; and after the steps at which the page says th
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "adding-an-op.md").read_text(encoding="utf-8")
-STEP = re.compile(
-    r"Into `(?P<file>(?:src|tests)/[^`]+)`(?:, (?P<how>before|instead of) `(?P<line>[^`]+)`)?:\n\n"
-    r"```(?:python)?\n(?P<code>.*?)```",
-    re.DOTALL,
-)
-LISTED = PAGE.index("Now it can be proven")
+from tests.check.followed import STEP, follower, page, run
+
+PAGE = page("adding-an-op.md")
+LISTED = PAGE.index("Now it can be verified")
 FAST = PAGE.index("Then `tapeless check softplus` holds its kernels")
 
 
 @pytest.fixture
 def package(tmp_path):
-    """The package before the first step, and a way to take the steps up to a place of the page. Each test has its own,
-    so that none depends on which were run before it."""
-    folder = tmp_path
-    for part in ("src/tapeless", "tests/bugs"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    steps = list(STEP.finditer(PAGE))
-
-    def follow(place):
-        while steps and steps[0].start() < place:
-            _take(folder, steps.pop(0))
-        return folder
-
-    return follow
-
-
-def _take(folder, step):
-    file = folder / step["file"]
-    file.parent.mkdir(exist_ok=True)
-    (file.parent / "__init__.py").touch()
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    if step["how"] is None:
-        file.write_text(text + "\n\n" * bool(text) + step["code"], encoding="utf-8")
-        return
-    line = next(line for line in text.splitlines(keepends=True) if line.startswith(step["line"]))
-    kept = line if step["how"] == "before" else ""
-    file.write_text(text.replace(line, step["code"] + kept, 1), encoding="utf-8")
-
-
-def run(folder, *command, **environment):
-    paths = {"PYTHONPATH": str(folder / "src"), "COLUMNS": "200"}
-    given = [sys.executable, *command]
-    return subprocess.run(given, capture_output=True, text=True, env=os.environ | paths | environment, cwd=folder)
+    """Each test has its own, so that none depends on which were run before it."""
+    return follower(PAGE, tmp_path)
 
 
 def test_every_block_of_python_has_its_place():

@@ -63,11 +63,11 @@ def test_the_command():
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["layernrom"], "unknown op 'layernrom': did you mean 'layernorm'?"),
+        (["layernrom"], "unknown preset or op 'layernrom': did you mean 'layernorm'?"),
         (["gelu", "gpt2-4x256"], "an op is proven alone"),
-        (["gelu", "--fast"], "an op is proven alone"),
-        (["gelu", "gpt2-4x25"], "unknown op 'gpt2-4x25'"),
-        (["gpt2-4x25"], "unknown preset 'gpt2-4x25'"),
+        (["gelu", "--bugs"], "an op is proven alone"),
+        (["gelu", "gpt2-4x25"], "unknown preset or op 'gpt2-4x25': choose one of gpt2-4x256"),
+        (["gpt2-4x25"], "unknown preset or op 'gpt2-4x25'"),
     ],
 )
 def test_slips_get_one_sentence(names, sentence):

@@ -64,10 +64,11 @@ def test_an_op_that_cannot_be_bound_is_a_finding(monkeypatch):
 
 
 def test_orders():
-    assert order.forwards(5).tolist() == [0, 1, 2, 3, 4]
-    assert order.backwards(5).tolist() == [4, 3, 2, 1, 0]
-    assert sorted(order.shuffled(50).tolist()) == list(range(50)) != order.shuffled(50).tolist()
-    assert [each(5).tolist() for each in (order.none, order.even, order.odd)] == [[], [0, 2, 4], [1, 3]]
+    found = {name: list(each(5)) for name, each in order.ORDERS.items()}
+    assert (found["forwards"], found["backwards"]) == ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
+    assert (found["none"], found["even"], found["odd"]) == ([], [0, 2, 4], [1, 3])
+    shuffled = list(order.ORDERS["shuffled"](50))
+    assert sorted(shuffled) == list(range(50)) != shuffled
 
 
 def test_some_parts_alone_write_their_own_places():
@@ -75,7 +76,7 @@ def test_some_parts_alone_write_their_own_places():
     call, arrays = call_alone("residual", "forward", grown("residual", SIZES[0]))
     arrays = narrowed(call, arrays, "float32")
     with on_threads(2):
-        order.run_in(order.even, bind_call(call, arrays, cpu))
+        order.run_in("even", bind_call(call, arrays, cpu))
     blocks = [np.isnan(arrays["y"].reshape(-1)[at : at + 16384]) for at in range(0, arrays["y"].size, 16384)]
     assert len(blocks) > 3
     assert [block.all() for block in blocks] == [number % 2 == 1 for number in range(len(blocks))]

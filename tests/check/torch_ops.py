@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.ranges import VALUES, Case, RangeError, Trial, cases, judge
+from tapeless.check.ranges import VALUES, RangeCase, RangeError, Trial, cases, judge
 from tapeless.ops.contract import Array
 
 cpu = backend_named("cpu")
@@ -29,7 +29,7 @@ def _shared(x: Any, heads: int) -> Any:
     return x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def _attention(t: Tensors, case: Case) -> Tensors:
+def _attention(t: Tensors, case: RangeCase) -> Tensors:
     heads, starts = case.trial.example["lse"][1], case.numbers.get("starts")
     width = t["q"].shape[2] // heads
     q = _heads(t["q"], heads)
@@ -50,7 +50,7 @@ def _attention(t: Tensors, case: Case) -> Tensors:
     return {"y": y.transpose(1, 2).reshape(t["q"].shape), "lse": torch.logsumexp(scores, -1)}
 
 
-def _cached_attention(t: Tensors, case: Case) -> Tensors:
+def _cached_attention(t: Tensors, case: RangeCase) -> Tensors:
     width = t["keys"].shape[3]
     heads = t["q"].shape[2] // width
     keys, values = (_shared(t[name], heads) for name in ("keys", "values"))
@@ -65,51 +65,51 @@ def _cached_attention(t: Tensors, case: Case) -> Tensors:
     return {"y": y.transpose(1, 2).reshape(t["q"].shape)}
 
 
-def _layernorm(t: Tensors, case: Case) -> Tensors:
+def _layernorm(t: Tensors, case: RangeCase) -> Tensors:
     y, mean, rstd = torch.native_layer_norm(
         t["x"], (t["x"].shape[1],), t["weight"], t["bias"], case.trial.example["eps"]
     )
     return {"y": y, "mean": mean[:, 0], "rstd": rstd[:, 0]}
 
 
-def _rmsnorm(t: Tensors, case: Case) -> Tensors:
+def _rmsnorm(t: Tensors, case: RangeCase) -> Tensors:
     x = t["x"].reshape(*case.trial.example["rstd"], -1)
     rstd = torch.rsqrt((x * x).mean(-1) + case.trial.example["eps"])
     y = functional.rms_norm(x, (x.shape[2],), t["weight"], case.trial.example["eps"])
     return {"y": y.reshape(t["x"].shape), "rstd": rstd}
 
 
-def _rope(t: Tensors, case: Case) -> Tensors:
+def _rope(t: Tensors, case: RangeCase) -> Tensors:
     x, time, pairs = t["x"] if "x" in t else t["dy"], case.trial.example["x"].shape[1], t["cos"].shape[2]
     first, second = x.reshape(*x.shape[:2], -1, 2, pairs).unbind(3)
     cos, sin = (t[name].detach()[:, -time:, None] for name in ("cos", "sin"))
     return {"y": torch.stack([first * cos - second * sin, second * cos + first * sin], 3).reshape(x.shape)}
 
 
-def _classifier(t: Tensors, case: Case) -> Tensors:
+def _classifier(t: Tensors, case: RangeCase) -> Tensors:
     targets, count = torch.tensor(case.numbers["targets"]), float(case.numbers["count"][0])
     z = t["x"] @ t["weight"].T
     loss = functional.cross_entropy(z, targets, t.get("class_weights"), reduction="sum", ignore_index=-1) / count
     return {"loss": loss.reshape(1)}
 
 
-def _squared_error(t: Tensors, case: Case) -> Tensors:
+def _squared_error(t: Tensors, case: RangeCase) -> Tensors:
     targets, count = torch.tensor(case.numbers["targets"]), float(case.numbers["count"][0])
     kept = targets >= 0
     loss = functional.mse_loss(t["x"][kept], t["table"].detach()[targets[kept]], reduction="sum")
     return {"loss": (loss / (count * t["x"].shape[1])).reshape(1)}
 
 
-def _embedding(t: Tensors, case: Case) -> Tensors:
+def _embedding(t: Tensors, case: RangeCase) -> Tensors:
     return {"y": functional.embedding(torch.tensor(case.numbers["tokens"]), t["weight"])}
 
 
-def _positions(t: Tensors, case: Case) -> Tensors:
+def _positions(t: Tensors, case: RangeCase) -> Tensors:
     batch, time, _ = case.trial.example["y"]
     return {"y": t["table"][:time].expand(batch, -1, -1)}
 
 
-FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
+FORWARDS: dict[str, Callable[[Tensors, RangeCase], Tensors]] = {
     "embedding": _embedding,
     "positions": _positions,
     "linear": lambda t, case: {"y": functional.linear(t["x"], t["weight"].T, t.get("bias"))},
@@ -138,7 +138,7 @@ FORWARDS: dict[str, Callable[[Tensors, Case], Tensors]] = {
 }
 
 
-def torch_results(case: Case) -> dict[str, Array] | None:
+def torch_results(case: RangeCase) -> dict[str, Array] | None:
     """What torch computes of the case's results; None where it has no such op, or adds to something."""
     assert isinstance(case.trial, Trial)
     name, numbers = case.trial.name, case.numbers

@@ -23,4 +23,8 @@ def test_fused_calls_stand_under_each_other():
 
 def test_what_it_cannot_show_is_refused():
     assert "--lowered as they run: leave out one" in tapeless("explain", *SMALL, "--lowered", "--values").stderr
-    assert "say --lowered, too" in tapeless("explain", *SMALL, "--backend", "cuda").stderr
+
+
+def test_a_backend_alone_means_the_list_that_it_runs():
+    asked, meant = (tapeless("explain", *SMALL, *how, "--backend", "cuda") for how in (("--lowered",), ()))
+    assert (asked.returncode, asked.stdout) == (0, meant.stdout)

@@ -9,16 +9,21 @@ import pytest
 
 from tapeless import cli, load
 from tapeless.errors import TapelessError
-from tapeless.labelling import scores as labelled_scores
 from tapeless.labelling import source as labelled
 from tapeless.labelling.genome.fasta import read_lengths, read_records
+from tapeless.labelling.genome.found import Finder
 from tapeless.labelling.genome.gff import read_annotation
+from tapeless.labelling.genome.scores import Agreement, Matched
 from tapeless.labelling.genome.synthetic import Synthetic
+from tapeless.labelling.report import farewell
+from tapeless.labelling.scores import LabelReport
+from tapeless.tasks.task import Ended
 from tapeless.train.run import Run
 from tests.labelling.signal.made import bursts
 
 TINY = ("--set", "layers=1", "--set", "channels=8", "--set", "heads=2", "--time", "64", "--batch", "8")
-GENOME = ("--fasta", "genome.fa", "--gff", "genes.gff3")
+GENOME = ("--fasta", "genome.fa", "--gff", "genes.gff3", "--feature", "exon")
+GENES = GENOME[:4]
 SIGNAL = ("--signal", "signal.npy", "--labels", "labels.npy")
 
 
@@ -43,6 +48,9 @@ def place(tmp_path_factory):
     """A genome of two chromosomes, a signal, and what else can be handed in by mistake."""
     folder = tmp_path_factory.mktemp("place")
     Synthetic(3).write(folder, 2, 20_000)
+    second = Synthetic(4).write(folder / "other", 2, 40_000)
+    for path, name in ((second.fasta, "second.fa"), (second.gff, "second.gff3")):
+        (folder / name).write_text(path.read_text().replace("chr1", "one").replace("chr2", "two"))
     made = bursts(6000, seed=1)
     np.save(folder / "signal.npy", 20 * made.signal)
     np.save(folder / "labels.npy", made.labels)
@@ -101,13 +109,14 @@ def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, ge
     assert {path.name for path in folder.iterdir()} == {
         "config.toml",
         "source.json",
-        "codons.json",
+        "decoder.json",
         "metrics.jsonl",
         "record.jsonl",
         "snapshots",
         "checkpoints",
         "scores.json",
         "precision-recall.svg",
+        "reliability.svg",
         "held-out.gff3",
         "held-out.plus.bedgraph",
         "held-out.minus.bedgraph",
@@ -115,18 +124,18 @@ def test_a_run_on_a_genome_has_scores_a_picture_and_the_held_out_exons(place, ge
     scores = json.loads((folder / "scores.json").read_text())
     assert {name: found[name] for name in scores} == scores
     lengths = read_lengths(place / "genome.fa")
-    exons = read_annotation(place / "genes.gff3", lengths).intervals
-    assert found["stretches"]["both"]["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
-    assert found["classes"][1]["positions"] == sum(np.diff(exons["chr2", strand]).sum() for strand in "+-")
+    exons = read_annotation(place / "genes.gff3", lengths, "exon").intervals
+    assert found["exact"]["true"] == len(exons["chr2", "+"]) + len(exons["chr2", "-"])
+    assert found["bases"]["true"] == sum(np.diff(exons["chr2", strand]).sum() for strand in "+-")
     assert found["steps"] == 12
 
 
 def test_predicting_writes_every_base_of_both_strands_as_training_did(place, genome_run, tapeless):
-    folder, trained = genome_run
+    folder, _ = genome_run
     code, said, complained = tapeless("predict", "dna", "--fasta", "genome.fa", "-o", "all", "--json", folder=place)
     assert code == 0, complained
     assert json.loads(said)["bases"] == 40_000
-    assert json.loads(said)["threshold"] == trained["threshold"]
+    assert json.loads(said)["feature"] == "exon"
     for name in ("plus", "minus"):
         lines = (place / f"all.{name}.bedgraph").read_text().splitlines()
         second = [line for line in lines if line.startswith("chr2\t")]
@@ -142,8 +151,8 @@ def test_predicting_writes_every_base_of_both_strands_as_training_did(place, gen
 
     assert of_second(place / "all.gff3") == of_second(folder / "held-out.gff3")
     (bases,) = (each.bases for each in read_records(place / "genome.fa") if each.name == "chr2")
-    loaded = load(folder, "newest")
-    for name, of_strand in zip(("plus", "minus"), loaded.label(bases.tobytes().decode()), strict=True):
+    loaded, calibration = load(folder, "newest"), Finder.read(folder).calibration
+    for name, of_strand in zip(("plus", "minus"), calibration(loaded.label(bases.tobytes().decode())), strict=True):
         track = (line.split() for line in (folder / f"held-out.{name}.bedgraph").read_text().splitlines())
         written = np.concatenate([np.full(int(end) - int(start), float(value)) for _, start, end, value in track])
         assert np.allclose(of_strand, written, rtol=0, atol=0.00501)  # two decimals
@@ -158,10 +167,10 @@ def test_predicting_writes_every_base_of_both_strands_as_training_did(place, gen
 
 
 def test_the_threshold_decides_and_what_is_there_stays_unless_forced(place, genome_run, tapeless):
-    words = ("predict", "dna", "--fasta", "genome.fa", "-o", "low", "--threshold", "0.001")
+    words = ("predict", "dna", "--fasta", "genome.fa", "-o", "low", "--threshold", "0.0001")
     assert tapeless(*words, folder=place)[0] == 0
     before = (place / "low.gff3").read_bytes()
-    whole = read_annotation(place / "low.gff3", read_lengths(place / "genome.fa")).intervals
+    whole = read_annotation(place / "low.gff3", read_lengths(place / "genome.fa"), "exon").intervals
     assert whole["chr1", "+"].tolist() == [[0, 20_000]]
     code, _, complained = tapeless(*words[:-1], "1", folder=place)
     assert code == 2
@@ -210,71 +219,68 @@ def test_a_run_goes_on_from_any_folder_and_is_scored_again(tmp_path, signal_run,
 
 @pytest.fixture
 def coding_run(place, tapeless, monkeypatch):
-    """A model of CDS that reads wavelets alone and was hardly trained, and what was said of it."""
+    """A model of genes that reads wavelets alone and was hardly trained, of two species, and what was said of it."""
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", ("wavelets",))
     if not (place / "coding").exists():
-        code, said, complained = tapeless(
-            "train",
-            *GENOME,
-            "--feature",
-            "CDS",
-            *TINY,
-            "--steps",
-            1,
-            "--validation",
-            "0.2",
-            "--out",
-            "coding",
-            folder=place,
-        )
+        words = (*GENES, "--fasta", "second.fa", "--gff", "second.gff3", *TINY, "--steps", 1, "--held-out", "second")
+        code, said, complained = tapeless("train", *words, "--out", "coding", folder=place)
         assert code == 0, complained
         (place / "coding.txt").write_text(said)
     return place / "coding", (place / "coding.txt").read_text()
 
 
-def test_a_genome_without_held_out_sequences_is_scored_beside_simple_rules_too(coding_run):
+def test_genes_are_found_beside_simple_rules_on_a_species_that_was_held_out(coding_run):
     folder, said = coding_run
-    for words in ("codon statistics: bases in CDS", "model: bases in CDS", "model: CDS, both ends exact"):
-        assert words in said
-    assert "exon" not in said
     kept = json.loads((folder / "scores.json").read_text())
     assert kept["feature"] == "CDS"
-    assert f"open frames of {kept['shortest_open_frame']} bases or more: bases in CDS" in said
-    for rule in ("codon statistics", "open frames"):
-        assert f"{kept['baselines'][rule]['f1']:.4f}" in said
+    rules = ("longest open frames", "codon statistics", "network's scores")
+    assert tuple(kept["baselines"]) == rules
+    for name, found in (*kept["baselines"].items(), ("model", kept)):
+        for kind, words in (("bases", "bases in CDS"), ("exact", "CDS, both ends exact"), ("genes", "whole genes")):
+            (line,) = (line for line in said.splitlines() if f"{name}: {words}" in line)
+            assert f"{found[kind]['f1']:.4f}" in line
+    assert kept["better_than_baselines"] is True
+    assert kept["exact"]["f1"] > 2 * max(kept["baselines"][name]["exact"]["f1"] for name in rules)
+    names = {line.split("\t")[0] for line in (folder / "held-out.gff3").read_text().splitlines() if line[0] != "#"}
+    assert names == {"one", "two"}
 
 
-def test_a_model_that_a_simple_rule_beats_says_so_and_what_to_try(coding_run):
-    folder, said = coding_run
-    kept = json.loads((folder / "scores.json").read_text())
-    assert kept["better_than_baselines"] is False
-    own = kept["classes"][1]["f1"]
-    better = {each["f1"]: name for name, each in kept["baselines"].items() if each["f1"] >= own}
-    names = " and ".join(better[f1] for f1 in sorted(better, reverse=True))
-    assert f"no better than {names} (F1 {own:.4f} against {max(better):.4f}" in said
-    assert "--steps 2)" in said
-
-
-def test_a_model_of_coding_parts_says_cds_and_the_frame(place, coding_run, tapeless):
-    words = ("predict", "coding", "--fasta", "genome.fa", "--threshold", "0.001", "--force")
+def test_genes_are_written_in_every_format_and_nothing_is_found_where_it_is_left_out(place, coding_run, tapeless):
+    words = ("predict", "coding", "--fasta", "genome.fa", "--force", "--json")
     code, said, complained = tapeless(*words, "-o", "cds", folder=place)
     assert code == 0, complained
-    assert " CDS, after" in said
-    lines = [line.split("\t") for line in (place / "cds.gff3").read_text().splitlines() if line[0] != "#"]
-    assert {line[2] for line in lines} == {"CDS"}
-    assert {line[7] for line in lines} <= {"0", "1", "2"}
-    assert lines[0][8].startswith("ID=CDS1;")
-    code, said, _ = tapeless(*words, "-o", "cds", "--json", folder=place)
-    assert (json.loads(said)["feature"], json.loads(said)["stretches"]) == ("CDS", len(lines))
-
-
-def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless, monkeypatch):
-    monkeypatch.setattr(labelled_scores, "CHOSEN_ON", 2000)
-    code, said, complained = tapeless("demo", "--bases", 40_000, "--steps", 1, "--out", "run", folder=tmp_path)
+    found = json.loads(said)
+    assert [path.rpartition("/")[2] for path in found["files"]] == [
+        f"cds.{suffix}" for suffix in ("gff3", "gtf", "bed", "faa", "plus.bedgraph", "minus.bedgraph")
+    ]
+    assert (place / "cds.faa").read_text().count(">") == found["stretches"] > 3
+    (place / "left-out.bed").write_text("chr1\t0\t20000\n")
+    code, said, complained = tapeless(*words, "-o", "part", "--exclude", "left-out.bed", folder=place)
     assert code == 0, complained
-    assert "codon statistics" in said
-    assert "exons, both ends exact" in said
-    assert (tmp_path / "run" / "held-out.gff3").exists()
+    assert {line.split("\t")[0] for line in (place / "part.bed").read_text().splitlines()} == {"chr2"}
+    (place / "lower.fa").write_text((place / "genome.fa").read_text().replace("A", "a"))
+    for masked, count in ((("--soft-masked",), 0), ((), found["stretches"])):
+        code, said, _ = tapeless(*words[:3], "lower.fa", *words[4:], "-o", "low", *masked, folder=place)
+        assert (code, json.loads(said)["stretches"]) == (0, count)
+
+
+def test_what_a_rule_reaches_is_told_where_the_model_does_not():
+    rule, own = (Agreement(Matched(right, 9, 9), Matched(1, 2, 2)) for right in (6, 3))
+    report = LabelReport(None, (), 0.5, [], "CDS", own, {"longest open frames": rule}, {"longest open frames": 300.0})
+    ended = Ended(None, 1, 1e-3, None, "sunfish", None, "runs/x", "tapeless")  # type: ignore[arg-type]
+    said = farewell(ended, report)
+    assert (
+        "The model is no better than longest open frames (F1 of bases and of exact ends 0.3333, 0.5000" in said.warning
+    )
+    assert "0.6667, 0.5000)" in said.warning
+
+
+def test_the_demo_shows_both_scores_side_by_side(tmp_path, tapeless):
+    code, said, complained = tapeless("demo", "--bases", 80_000, "--steps", 1, "--out", "run", folder=tmp_path)
+    assert code == 0, complained
+    assert "codon statistics: bases in CDS" in said
+    assert "model: CDS, both ends exact" in said
+    assert (tmp_path / "run" / "held-out.faa").exists()
     assert (tmp_path / "run" / "genome" / "genome.fa").exists()
 
 
@@ -289,7 +295,12 @@ BAD = [
     (("--fasta", "genome.fa", "--gff", "empty"), "holds no features"),
     (("--fasta", "genome.fa", "--gff", "genome.fa"), "holds no features"),
     (("--fasta", "genome.fa", "--gff", "other.gff3"), "not in the FASTA file (chrX)"),
-    ((*GENOME, "--feature", "exxon"), "no feature of type exxon"),
+    ((*GENES, "--genetic-code", "7"), "no genetic code 7"),
+    ((*GENES, "--start-codons", "TAA"), "'TAA' is no start codon"),
+    ((*GENES, "--fasta", "second.fa"), "2 --fasta and 1 --gff"),
+    ((*GENES, *GENES), "has a sequence 'chr1', as an earlier file has"),
+    ((*SIGNAL, "--genetic-code", "4"), "--genetic-code names something in a genome"),
+    ((*GENES, "--feature", "exxon"), "no feature of type exxon"),
     ((*GENOME, "--held-out", "chr3"), "choose one of chr1, chr2"),
     ((*GENOME, "--held-out", "chr1", "--held-out", "chr2"), "all sequences are held out"),
     ((*GENOME, *TINY, "--steps", "1", "--validation", "0.00001"), "hold out another part"),
@@ -341,6 +352,8 @@ BAD_PREDICTIONS = [
     (("dna", "--fasta", "genome.fa", "-o", "absent/x"), "there is no folder"),
     (("tones", "--signal", "nan.npy"), "nan at position 17"),
     (("tones", "--signal", "signal.npy", "--threshold", "0.5"), "leave it out"),
+    (("tones", "--signal", "signal.npy", "--soft-masked"), "--soft-masked is for genomes"),
+    (("dna", "--fasta", "genome.fa", "--exclude", "genes.gff3"), "as BED has them"),
     (("tones", "--signal", "objects.npy"), "holds Python objects"),
 ]
 

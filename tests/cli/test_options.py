@@ -186,9 +186,9 @@ def test_the_help_says_what_is_taken_where_nothing_is_said():
         "Default: 512 for conversations, 256 for text.",
         "Default: 1000 for text.",
         "Default: 10 for operations, 3 for conversations.",
-        "Its highest value. Default: 0.002 for operations, 0.0001 for conversations, 0.001 for text.",
+        "The highest learning rate. Default: 0.002 for operations, 0.0001 for conversations, 0.001 for text.",
         "Default: linear for operations, cosine for conversations, cosine for text.",
-        "Default: ops-102k.",
+        "Default: ops-102k, with --data gpt2-4x256.",
     ):
         assert sentence in shown
 
@@ -196,13 +196,13 @@ def test_the_help_says_what_is_taken_where_nothing_is_said():
 def test_the_help_of_label_train_says_it_too():
     shown = " ".join(CliRunner().invoke(app, ["label", "train", "--help"], env={"COLUMNS": "200"}).output.split())
     for told in (
-        "Windows at a time. Default: 16.",
-        "Positions per window. Default: 256.",
-        "Updates. Default: 1000.",
+        "Sequences per batch. Default: 16.",
+        "Positions per sequence. Default: 256.",
+        "Steps of the optimizer. Default: 1000.",
         "The highest learning rate. Default: 0.0015.",
-        "Share at the end that is held out. Default: 0.1.",
+        "becomes validation data. Default: 0.1.",
         "Seed of weights and data. Default: 0.",
-        "auto takes a GPU where there is one. Default: cpu.",
+        "auto takes a GPU if there is one. Default: cpu.",
         "Periods in samples. Default: 3,4,5,10,27,81,100.",
     ):
         assert told in shown, told
@@ -212,3 +212,30 @@ def test_text_in_the_place_of_a_preset_is_told_its_option(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("text")
     assert "--data notes.txt, and a run is continued with --resume" in refusal("train", "notes.txt")
+
+
+def test_text_without_a_preset_is_learned_by_a_gpt(place, monkeypatch):
+    """The default preset answers expressions, and would only be blamed."""
+    monkeypatch.chdir(place)
+    words = ("--data", "text.txt", "--steps", "1", "--backend", "reference", "--time", "8", "--out", "mine")
+    small = ("--set", "layers=1", "--set", "channels=8", "--set", "heads=2")
+    assert document("train", *words, *small)["preset"] == "gpt2-4x256"
+    assert document("train", "--steps", "1", "--backend", "reference", "--out", "ops", *small)["preset"] == "ops-102k"
+
+
+@pytest.mark.parametrize("words", [("import",), ("plan",), ("explain",)])
+def test_a_model_of_the_hub_is_told_its_scheme(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    assert "did you mean hf:meta-llama/Llama-3.2-1B?" in refusal(*words, "meta-llama/Llama-3.2-1B")
+    (tmp_path / "meta-llama").mkdir()  # then it is the path of a folder that is not there
+    assert "did you mean hf:" not in refusal(*words, "meta-llama/Llama-3.2-1B")
+
+
+@pytest.mark.parametrize("words", [(), ("train",), ("label", "train"), ("plan",)])
+def test_help_has_a_short_option_and_no_types(words):
+    shown, long = (
+        CliRunner().invoke(app, [*words, option], env={"COLUMNS": "120"}).output for option in ("-h", "--help")
+    )
+    assert shown == long
+    assert "--help" in shown
+    assert not re.search(r"<(bool|str|int|float|Path|list)", shown)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tapeless.cli.paths import quoted
+from tapeless.cli.common import quoted
 from tests.cli.typed import typed
 
 QUICK = (

@@ -75,8 +75,6 @@ def test_check_of_a_run_proves_its_own_model(run):
     assert wiring["parameters"] == open_run(run).spec().program().parameters
     assert wiring["gradients"] == len(open_run(run).spec().program().trained)
     assert not any(each["tensor"] == "tokens.weight" for each in report["report"] if "small" in each["configuration"])
-    fast = document("check", run, "--fast")
-    assert fast["elements"] == sum(weight.elements for weight in open_run(run).spec().program().trained)
 
 
 def test_check_of_a_run_on_a_backend(run):
@@ -84,12 +82,13 @@ def test_check_of_a_run_on_a_backend(run):
     assert report["ok"]
     report = document("check", run, "--backend", "cpu")
     assert report["ok"]
-    assert report["configs"] == 4
+    assert report["configs"] == 2
 
 
 def test_check_takes_what_is_frozen():
-    report = document("check", "cllm", "--set", "frozen=blocks.*", "--fast")
-    assert {each["tensor"].split(".")[0] for each in report["report"]} == {"tokens", "positions", "norm"}
+    report = document("check", "cllm", "--set", "frozen=blocks.*")
+    models = [each for each in report["report"] if not each["configuration"].startswith("op ")]
+    assert {each["tensor"].split(".")[0] for each in models} == {"tokens", "positions", "norm"}
     assert "is the name of no weight" in refusal("check", "cllm", "--set", "frozen=blocs.*")
     assert "name a preset or a run" in refusal("check", "--set", "frozen=blocks.*")
 

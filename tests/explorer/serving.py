@@ -15,11 +15,10 @@ from tapeless.train.settings import Request, Settings
 TOKEN = "a-token-of-twenty-four-bytes"
 
 
-def trained(folder: Path, steps: int = 12, whole: str | None = None, **fields: Any) -> Path:
+def trained(folder: Path, steps: int = 12, whole: str | None = None, backend: str = "cpu", **fields: Any) -> Path:
     model: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2, **fields}
-    settings = Settings(
-        data="operations", batch=200, steps=steps, lr=3e-3, eval_every=4, log_every=1, record=1, record_tensors=whole
-    )
+    how: dict[str, Any] = {"batch": 200, "lr": 3e-3, "eval_every": 4, "log_every": 1, "record": 1}
+    settings = Settings(data="operations", steps=steps, record_tensors=whole, backend=backend, **how)
     start(Request("ops-102k", model, settings), folder).train()
     return folder
 

@@ -19,7 +19,7 @@ from tapeless.explorer.stepping import of_one
 from tapeless.explorer.tracing import Tracer
 from tapeless.train.history.files import files_in
 from tapeless.train.history.measuring import MEASURED
-from tapeless.train.history.record import LEAD, header_of, read_record
+from tapeless.train.history.record import LEAD, handed_on, header_of, read_record, together
 from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 from tapeless.train.metrics import read_metrics
 from tapeless.train.run import open_run
@@ -243,7 +243,7 @@ def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
             page.locator("#heat-batch td.n").first.wait_for()
             blamed = batch_of(kinds[kind], last["step"])["rows"][0]
             shows(page.locator("#heat-batch"), f"The costliest was row {blamed['row'] + 1};")
-            shows(page.locator("#heat-batch"), f"place {blamed['first'] + blamed['strongest'] + 1}.")
+            shows(page.locator("#heat-batch"), f"position {blamed['first'] + blamed['strongest'] + 1}.")
         else:
             page.locator("#heat-readout", has_text="no cell is chosen").wait_for()
             expect(page.locator("#replay-said")).to_be_hidden()
@@ -266,6 +266,9 @@ def test_every_kind_of_run_opens_on_every_page(kinds, visit, kind, width):
             assert page.evaluate(LONG_WORDS) <= width, view
         page.click("#to-learn")
         page.locator("#lesson h2", has_text="1. ").wait_for()
+        shows(
+            page.locator("#learn-other"), "did not learn the course's task, so these pages speak of the teaching model"
+        )
         page.context.close()
 
 
@@ -279,7 +282,7 @@ def test_a_spike_leads_to_its_batch_and_its_token(runs, visit):
         found = batch_of(runs[1], 6)["rows"][0]
         said = page.locator("#heat-batch")
         shows(said, f"The costliest was {''.join(found['words'])}, answered {found['said']} for {found['answer']}")
-        shows(said, f"place {int(np.argmax(found['sizes'])) + 1}.")
+        shows(said, f"position {int(np.argmax(found['sizes'])) + 1}.")
         page.locator("#chart-loss").focus()
         page.keyboard.press("Enter")
         page.locator("#heat-batch", has_text="Step 8 learned from 200 examples").wait_for()
@@ -322,7 +325,7 @@ def test_two_runs_are_divided_line_by_line(tmp_path, runs, visit):
         page.locator("#ratio[aria-label*='3 lines, 11 steps that both have']").focus()
         page.keyboard.press("ArrowLeft")
         says(page.locator("#ratio-readout"), "step 11, head: 2 times as large")
-        for key in ("ArrowDown", *["ArrowLeft"] * 5):
+        for key in ("ArrowUp", *["ArrowLeft"] * 5):
             page.keyboard.press(key)
         says(page.locator("#ratio-readout"), "step 5, blocks.1: 2 times as large")  # 6 is not in both
         judged = Axe().run(page)
@@ -369,13 +372,13 @@ def test_a_cell_of_the_heatmap_is_the_record_and_leads_to_its_calls(server, runs
     told = page.locator("#heat-readout")
     says(told, f"one, step 12, blocks.1: {short(float(sizes[11, 1]))} per element")
     page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
     says(told, f"one, step 11, blocks.0: {short(float(sizes[10, 2]))} per element")
     page.select_option("#heat-kind", "calls")
     page.locator("canvas[aria-label^='one: every backward call']").wait_for()
     page.select_option("#heat-kind", "flow")
     canvas.wait_for()
-    canvas.click(position={"x": box["width"] - 14, "y": 5})
+    canvas.click(position={"x": box["width"] - 14, "y": box["height"] - 22 - 5})
     page.click("#heat-to-flow")
     page.locator(READY["flow"]).first.wait_for()
     begins(page.locator("#flow-at"), "12, its batch’s loss")
@@ -388,8 +391,7 @@ def test_the_flow_view_follows_its_slider(server, runs, visit):
     assert page.eval_on_selector("#flow-which", "each => each.scrollWidth <= each.clientWidth")  # nothing is cut
     record = read_record(runs[0] / "record.jsonl")
     header = record.header
-    result = next(i for i, (call, _) in enumerate(header.results) if header.calls[call]["phase"] == "backward")
-    call = header.results[result][0]
+    call, (result,) = next(iter(handed_on(header).items()))
     value = page.locator(f"button.call[data-call='{call}'] .value")
     says(value, short(float(record.rows[11, header.column(result, "size")])))
     page.locator("#flow-step").focus()
@@ -424,7 +426,7 @@ def test_flow_computes_on_request(server, runs, visit):
     page.locator("#highway").focus()
     page.keyboard.press("ArrowRight")
     told = page.locator("#highway-told")
-    shows(told, f"{branch.name} joins at call {branch.call},")
+    shows(told, f"({branch.name}) joins at call {branch.call},")
     shows(told, f"cosine {short(float(record.rows[11, column]))}:")
     says(page.locator("#flow-call h2"), f"{branch.call} residual.forward")
     page.locator("#flow-numbers h3", has_text="after update 12").wait_for()
@@ -500,7 +502,9 @@ def test_a_weight_is_traced_from_its_tokens_to_its_words(server, runs, visit):
     proven = page.locator(".digits tr").nth(1).inner_text()
     assert "all" in proven or int(re.findall(r"(\d+) digits", proven)[0]) >= 10, proven
     page.locator("#trace-sum").focus()
-    page.keyboard.press("ArrowRight")
+    begins(page.locator("#trace-term"), "What the optimizer remembers of earlier steps")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
     second = overview["words"][found["terms"][1]["sequence"]]
     begins(page.locator("#trace-term"), "2. ")
     shows(page.locator("#trace-term"), "".join(second))
@@ -684,4 +688,173 @@ def test_ten_thousand_recorded_steps_are_scrubbed_without_lag(tmp_path, runs, vi
             frames.append(min(tries))
         begins(page.locator("#flow-at"), f"{(9_999 ^ 1) + 1:,}, its batch’s loss")
         assert np.quantile(frames, 0.95) <= FRAME, sorted(frames)[::-2]
+        page.context.close()
+
+
+# Whatever is cut: text beyond a box that hides what is beyond it, and text of a canvas beyond its edge, or squeezed.
+WATCH_CANVAS = """() => {
+    const write = CanvasRenderingContext2D.prototype.fillText, clear = CanvasRenderingContext2D.prototype.clearRect;
+    CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+        if (box[0] === 0 && box[1] === 0) this.canvas.cut = [];
+        return clear.apply(this, box);
+    };
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most) {
+        const { a, b, e, f } = this.getTransform(), ratio = Math.min(3, devicePixelRatio);
+        const wide = Math.min(most ?? Infinity, this.measureText(text).width);
+        const from = { right: x - wide, end: x - wide, center: x - wide / 2 }[this.textAlign] ?? x;
+        const box = this.canvas.getBoundingClientRect();
+        for (const at of [from, from + wide]) { // slanted ones too
+            const [left, top] = [(e + a * at) / ratio, (f + b * at) / ratio + (b ? 0 : y)];
+            const beyond = left < -2 || left > box.width + 2 || top < -2 || top > box.height + 2;
+            if (beyond || wide < 0.6 * this.measureText(text).width) this.canvas.cut?.push(text);
+        }
+        return write.apply(this, most === undefined ? [text, x, y] : [text, x, y, most]);
+    };
+}"""
+CUT = """async () => {
+    for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame); // what was just shown is drawn
+    const found = [...document.querySelectorAll("canvas")].filter((each) => each.checkVisibility())
+        .flatMap((each) => (each.cut ?? []).map((text) => `${each.id || each.className}: ${text}`));
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const inner = node.parentElement;
+        const seen = inner.checkVisibility({ contentVisibilityAuto: true }) && !inner.closest(".skip");
+        if (!node.data.trim() || !seen) continue;
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const text = range.getBoundingClientRect();
+        for (let box = inner; box && text.width; box = box.parentElement) {
+            const style = getComputedStyle(box), edge = box.getBoundingClientRect();
+            if (/auto|scroll/.test(style.overflowX + style.overflowY)) break; // one can scroll to it
+            const hides = /hidden|clip/.test(style.overflowX) || /strict|content|paint/.test(style.contain);
+            if (hides && (text.right > edge.right + 1 || text.left < edge.left - 1 || text.bottom > edge.bottom + 3))
+                found.push(`${box.id || box.className}: ${node.data.slice(0, 60)}`);
+        }
+    }
+    return found;
+}"""
+SIZES = [(390, 844), (820, 1180), (1440, 900)]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES if SOAK > 1 else [SIZES[0], SIZES[2]])
+def test_no_text_is_clipped_at_any_size(tmp_path, runs, visit, width, height):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    record = read_record(run / "record.jsonl")
+    rows = record.rows.copy()
+    rows[:, 0] += 1_234_000  # as long as such numbers are
+    rows[:, 2] = 0.00123
+    (run / "record.jsonl").write_bytes(record_of(record.header, rows))
+    with served(run) as server:
+        page = visit(server, width, height, reduced_motion="reduce")
+        page.add_init_script(f"({WATCH_CANVAS})()")
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        for view in VIEWS:
+            go(page, view)
+            if view == "flow":
+                shows(page.locator("#flow-at"), "1,234,012, its batch’s loss 0.00123")
+                page.locator("button.call").nth(4).click()
+                page.locator("#highway-said", has_text="as it was recorded").wait_for()
+            assert page.evaluate(CUT) == [], view
+        for chapter in ("begins", "attention", "norm", "update", "practice", "questions"):
+            page.goto(f"{server.address}/learn/chapter={chapter}")
+            page.locator(f"[data-chapter={chapter}][aria-current]").wait_for()
+            page.locator("#lesson:not(.waiting) h2").wait_for()
+            for button in page.locator(".predict button.reveal:visible").all():
+                button.click()
+            assert page.evaluate(CUT) == [], chapter
+        page.context.close()
+
+
+def test_the_address_says_where_one_is(server, runs, visit):
+    page = visit(server)
+    page.goto(f"{server.address}/flow/run=0&step=5&call=25")
+    begins(page.locator("#flow-at"), "5, its batch’s loss")
+    begins(page.locator("#flow-call h2"), "25 ")
+    expect(page).to_have_title("Flow · step 5 · call 25 · one · Tapeless")
+    page.locator("#flow-through").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page).to_have_url(re.compile("call=26"))
+    page.reload()
+    begins(page.locator("#flow-call h2"), "26 ")
+    begins(page.locator("#flow-at"), "5, its batch’s loss")
+    page.click("#to-learn")
+    page.locator("#lesson:not(.waiting) h2", has_text="1. ").wait_for()
+    page.click("[data-chapter=attention]")
+    page.locator("#lesson:not(.waiting) h2", has_text="4. Attention").wait_for()
+    page.go_back()
+    page.locator("#lesson:not(.waiting) h2", has_text="1. ").wait_for()
+    page.go_back()
+    begins(page.locator("#flow-call h2"), "26 ")
+    weight = next(n for n, each in enumerate(Tracer(runs[0]).overview(4)["weights"]) if each["shape"] == [8, 32])
+    page.goto(f"{server.address}/trace/run=0&after=4&weight={weight}&row=1&column=3")
+    page.locator("#trace-headline code", has_text="[1, 3]").wait_for()
+    expect(page.locator("#trace-step")).to_have_value("4")
+    shows(page.locator("#trace-headline"), "earlier steps: ")
+    page.click("#to-run")
+    page.locator(".doctor .findings a", has_text="gradient").or_(page.locator(".doctor a")).first.click()
+    page.locator("#heat-readout", has_text="per element").wait_for()
+
+
+def test_what_is_drawn_is_what_was_recorded(tmp_path, runs, visit):
+    """Gaps are gaps, no ticked run is left out, attention's three gradients count together, axes have round numbers."""
+    record = read_record(runs[0] / "record.jsonl")
+    gap, sparse = tmp_path / "gap", tmp_path / "sparse"
+    for folder in (gap, sparse):
+        folder.mkdir()
+        for name in ("config.toml", "metrics.jsonl"):
+            (folder / name).write_bytes((runs[0] / name).read_bytes())
+    many = np.repeat(record.rows[:1], 240, axis=0)
+    many[:, 0] = [*range(1, 121), *range(881, 1001)]
+    (gap / "record.jsonl").write_bytes(record_of(record.header, many))
+    few = record.rows[[0, 1, 2, 3]].copy()
+    few[:, 0] = [1, 2, 3, 900]
+    (sparse / "record.jsonl").write_bytes(record_of(record.header, few))
+    with served(gap, sparse, runs[0], runs[1]) as server:
+        page = visit(server, reduced_motion="reduce")
+        go(page, "run")
+        page.locator(".pictures canvas").nth(3).wait_for()
+        expect(page.locator(".pictures h3")).to_have_count(4)
+        empty = """(canvas, places) => {
+            const ratio = canvas.width / canvas.getBoundingClientRect().width;
+            const row = canvas.getContext("2d").getImageData(0, Math.round(8 * ratio), canvas.width, 1).data;
+            const probe = new OffscreenCanvas(1, 1).getContext("2d");
+            probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--empty").trim();
+            probe.fillRect(0, 0, 1, 1);
+            const colour = [...probe.getImageData(0, 0, 1, 1).data].join();
+            const at = (x) => 4 * Math.round(x * ratio);
+            return places.map((x) => [...row.slice(at(x), at(x) + 4)].join() === colour);
+        }"""
+        canvas = page.locator(".pictures canvas").first
+        wide = canvas.bounding_box()["width"] - 122
+        found = canvas.evaluate(empty, [112 + share * wide for share in (0.05, 0.3, 0.5, 0.7, 0.95)])
+        assert found == [False, True, True, True, False]
+        canvas.hover(position={"x": 112 + wide / 2, "y": 8})
+        shows(page.locator("#tip"), "not recorded; the nearest step that was is ")
+        second = page.locator(".pictures canvas").nth(1)  # four steps side by side, a strip before the last
+        wide = second.bounding_box()["width"] - 122
+        columns = (wide - 7) / 4
+        places = [columns / 2, 1.5 * columns, 2.5 * columns, 3 * columns + 3, 3.5 * columns]
+        found = second.evaluate(empty, [112 + x for x in places])
+        assert found == [False, False, False, True, False]
+        ticks = page.evaluate(
+            """async () => {
+                const { logTicks } = await import("/draw.js");
+                const spans = [[0.1, 0.9], [-3, 2], [0.55, 0.65], [-6.2, -5.1], [-12, 3], [2.38, 2.62]];
+                return spans.map(([low, high]) => logTicks(low, high, 4).map((each) => 10 ** each));
+            }"""
+        )
+        for each in ticks:
+            assert len(each) >= 2
+            for value in each:
+                assert float(f"{value:.2g}") == pytest.approx(value, rel=1e-9), ticks
+        page.goto(f"{server.address}/flow/run=2&step=12")
+        header = record.header
+        attention = next(c["call"] for c in header.calls if c["op"] == "attention" and c["phase"] == "backward")
+        results = handed_on(header)[attention]
+        assert len(results) == 3
+        value = page.locator(f"button.call[data-call='{attention}'] .value")
+        says(value, short(float(together(header, record.rows[-1:], results)[0])))
+        assert 46 not in handed_on(header)  # an embedding hands nothing on: its gradient is a weight's
         page.context.close()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tapeless import TapelessError
-from tapeless.explorer.tracing import Tracer, drawn_together
+from tapeless.explorer.tracing import Tracer, agreeing, drawn_together
+from tapeless.tracing.update import Update
 from tapeless.train.metrics import read_metrics
 from tapeless.train.session import start
 from tapeless.train.settings import Request, Settings
@@ -67,8 +68,9 @@ def test_an_element_is_the_sum_of_its_terms(traced):
         json.dumps(found, allow_nan=False)
     for each in (*found["push"]["up"], *found["push"]["down"]):
         assert (each["alone"] > 0) == (each in found["push"]["up"])
-    digits = {name: float(value) for name, value in traced.digits(8, **at).items()}
-    assert digits["backward"] == pytest.approx(digits["complex_step"], rel=1e-11)
+    digits = traced.digits(8, **at)
+    assert float(digits["backward"]) == pytest.approx(float(digits["complex_step"]), rel=1e-11)
+    assert digits["agree"]["backward"] >= 11
 
 
 def test_a_picture_shows_every_element_or_the_largest_of_those_drawn_together(traced):
@@ -162,3 +164,35 @@ def test_what_is_too_large_for_a_page_is_said_before_it_is_allocated(run, tmp_pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(TapelessError, match="is not a run"):
         Tracer(tmp_path / "empty").overview(None)
+
+
+@pytest.mark.parametrize(("optimizer", "seed"), [("adamw", 0), ("adamw", 1), ("adam", 2), ("momentum", 3), ("sgd", 4)])
+def test_a_move_is_told_apart_into_this_batch_earlier_steps_and_decay(tmp_path, optimizer, seed):
+    """Each against the same update made by an optimizer that remembers nothing but the size of gradients."""
+    settings = Settings(data="operations", batch=8, steps=6, lr=1e-2, eval_every=3, seed=seed, backend="reference")
+    model = {"layers": 1, "channels": 8, "heads": 2, "optimizer": optimizer}
+    start(Request("ops-102k", model, settings), tmp_path / "run").train()
+    traced = Tracer(tmp_path / "run")._at(3)
+    against, plain = 0, traced.update
+    first_moments = {call["m"].buffer.name for call in traced.model.program.phase("update") if call.has("m")}
+    kept = {name: traced.model.read(name).copy() for name in traced.model.state}
+    for name, values in kept.items():
+        if name in first_moments:
+            traced.model.write(name, np.zeros_like(values))
+    upcoming = traced.standing.upcoming
+    alone = Update(traced.model, upcoming.batches, upcoming.lr, upcoming.clip, upcoming.count)
+    for weight, name in enumerate(traced.names):
+        for column in np.random.default_rng(seed).integers(plain.after[name].shape[-1], size=3).tolist():
+            found = traced.element(weight, 0, column)
+            place, moved = tuple(found["index"]), found["moved"]
+            assert sum(moved.values()) == pytest.approx(found["computed"] - found["before"], abs=1e-12)
+            batch = float(alone.change(name)[place]) - moved["decay"]
+            assert moved["batch"] == pytest.approx(batch, rel=1e-4, abs=1e-7), name
+            assert (found["earlier"] is None) == (optimizer == "sgd")
+            against += moved["batch"] * moved["earlier"] < 0
+    assert optimizer == "sgd" or against  # somewhere this batch went the other way, and is not credited with the move
+
+
+def test_digits_that_agree_are_counted_by_the_difference():
+    pairs = [(0.99996, 1.00001), (1.5, 1.5), (0.0, 1.0), (-1.0, 1.0), (3.00000001e-9, 3e-9), (1.0, 0.0), (1.19, 1.2)]
+    assert [agreeing(*pair) for pair in pairs] == [4, 17, 0, 0, 8, 0, 2]

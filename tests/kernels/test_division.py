@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from tapeless.backends.backend import backend_named
-from tapeless.kernels.cpu import dispatch, division
+from tapeless.kernels.cpu import dispatch, division, sizes
 from tapeless.kernels.cpu.compile import THREADED
+from tapeless.kernels.cpu.sizes import block_count
 from tapeless.kernels.pieces import inside
 from tapeless.ops import OPS
-from tapeless.ops.attention import cpu as attention
-from tapeless.ops.cached_attention import cpu as cached_attention
-from tapeless.ops.classifier import cpu as classifier
+from tapeless.ops.attention import scratch as attention
+from tapeless.ops.cached_attention import scratch as cached_attention
+from tapeless.ops.classifier import scratch as classifier
 from tapeless.ops.embedding import cpu as embedding
-from tapeless.ops.layernorm import cpu as layernorm
-from tapeless.ops.linear import cpu as linear
-from tapeless.ops.update_cpu import BLOCK, cut
+from tapeless.ops.layernorm import scratch as layernorm
+from tapeless.ops.linear import scratch as linear
+from tapeless.ops.update_cpu import cut
+from tapeless.ops.update_scratch import BLOCK
 from tapeless.program.builder import Builder
 from tapeless.program.call import write
 from tapeless.program.precision import PRECISIONS
@@ -28,11 +30,11 @@ SIZES = [(0, 4, 0), (1, 4, 1), (3, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4
 
 @pytest.mark.parametrize(("size", "length", "count"), SIZES)
 def test_blocks(size: int, length: int, count: int) -> None:
-    assert division.block_count(size, length) == count
+    assert sizes.block_count(size, length) == count
 
 
 def test_blocks_in_a_kernel() -> None:
-    compilations = numba.njit(lambda size, length: division.block_count(size, length))
+    compilations = numba.njit(lambda size, length: block_count(size, length))
     assert [compilations(size, length) for size, length, _ in SIZES] == [count for _, _, count in SIZES]
 
 
@@ -42,14 +44,14 @@ def test_blocks_in_a_kernel() -> None:
 )
 def test_workers(work: int, most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "threads", lambda: 4)
-    assert division.worker_count(work, 100, most) == count
+    assert sizes.worker_count(work, 100, most) == count
 
 
 @pytest.mark.parametrize(
     ("rows", "count"), [(0, 1), (1, 1), (31, 1), (32, 1), (63, 1), (64, 2), (95, 2), (96, 3), (160, 5), (999, 5)]
 )
 def test_parts(rows: int, count: int) -> None:
-    assert division.part_count(rows, 32, 5) == count
+    assert sizes.part_count(rows, 32, 5) == count
 
 
 def test_who_calls_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,4 +183,4 @@ def test_pieces_of_a_pass() -> None:
 
 @pytest.mark.parametrize(("keys", "length"), [(1, 32), (16, 32), (17, 48), (64, 80), (1024, 1040)])
 def test_rows_of_attention_do_not_fall_onto_one_another(keys: int, length: int) -> None:
-    assert attention._row_length(keys) == length
+    assert attention.row_length(keys) == length

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tapeless.kernels.cpu import gemm_bfloat16
+from tapeless.kernels.cpu import gemm_bfloat16, sizes
 from tapeless.kernels.cpu.dispatch import B_BFLOAT16, ROW_MAJOR
 from tests.kernels.gemm_shapes_bfloat16 import faults
 
@@ -30,7 +30,7 @@ def test_sizes_strides_types_transposes_and_adding(workers):
 
 
 def test_sizes_beyond_a_block():
-    deep = gemm_bfloat16.DEEP
+    deep = sizes.DEEP
     assert list(faults([(40, 33, deep + 5)] * 16, workers=2)) == []
     assert list(faults([(700, 20, 300), (20, 1500, 800), (33, 65, deep), (65, 33, deep)], workers=2)) == []
 
@@ -79,7 +79,7 @@ def test_the_small_gemm_that_kernels_call():
     p, v = RNG.integers(-8, 9, (64, 1300)).astype(np.float32), RNG.integers(-8, 9, (1300, 48)).astype(BFLOAT16)
     out = np.empty((64, 48), np.float32)
     order = ROW_MAJOR + B_BFLOAT16
-    gemm_bfloat16.small_gemm_function().ctypes(
+    gemm_bfloat16.SMALL_GEMM.ctypes(
         order, 111, 111, 64, 48, 1300, 0.5, p.ctypes.data, 1300, v.ctypes.data, 48, 0.0, out.ctypes.data, 48
     )
     assert np.array_equal(out, 0.5 * (p @ v.astype(np.float32)))

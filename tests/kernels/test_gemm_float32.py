@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tapeless.errors import TapelessError
-from tapeless.kernels.cpu import dispatch, gemm_float32, packing
-from tapeless.kernels.cpu.gemm_plan import thread_grid
+from tapeless.kernels.cpu import dispatch, gemm_float32, packing, sizes
 from tapeless.kernels.cpu.microkernels_float32 import Tiles, tiles_for
+from tapeless.kernels.cpu.sizes import thread_grid
 from tests.kernels.gemm_shapes import WAYS, Guarded, faults
 
 ROOT = Path(__file__).parents[2]
@@ -38,9 +38,9 @@ def test_sizes_strides_transposes_and_adding(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sizes_beyond_a_block(workers):
     shapes = [
-        (gemm_float32.BLOCK_HIGH + 5, 40, gemm_float32.BLOCK_DEPTH + 3),
-        (13, gemm_float32.BLOCK_WIDE + 33, 2 * gemm_float32.BLOCK_DEPTH + 17),
-        (3 * gemm_float32.BLOCK_HIGH, 64, 4),
+        (sizes.BLOCK_HIGH + 5, 40, sizes.BLOCK_DEPTH + 3),
+        (13, sizes.BLOCK_WIDE + 33, 2 * sizes.BLOCK_DEPTH + 17),
+        (3 * sizes.BLOCK_HIGH, 64, 4),
     ]
     for shape in shapes:
         assert list(faults(max(shape), [shape], [WAYS[0], WAYS[-1], WAYS[2], WAYS[4]], workers=workers)) == []
@@ -105,7 +105,7 @@ def test_relu_and_masks_let_nan_through():
 def test_alpha_is_the_same_at_the_edge():
     """attention's scale: what lies in a tile's edge is rounded as what lies in its middle."""
     a, b, c = (RNG.normal(size=size).astype(np.float32) for size in ((24, 300), (300, 64), (24, 64)))
-    for_a_blas = gemm_float32.small_gemm_function().ctypes
+    for_a_blas = gemm_float32.SMALL_GEMM.ctypes
     found = []
     for columns in (64, 61):
         out = c.copy()
@@ -138,9 +138,7 @@ def tiny_gemm_is_right(m, room, k, n, transpose_a, transpose_b, add):
     true = 0.5 * ((a.T if transpose_a else a) @ (b.T if transpose_b else b)) + add * out[:, :n]
     transposes = (112 if transpose_a else 111), (112 if transpose_b else 111)
     factors = (a.ctypes.data, m if transpose_a else k, b.ctypes.data, k if transpose_b else n)
-    gemm_float32.tiny_gemm_function().ctypes(
-        101, *transposes, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room
-    )
+    gemm_float32.TINY_GEMM.ctypes(101, *transposes, m, n, k, 0.5, *factors, float(add), out.ctypes.data, room)
     return np.array_equal(out[:, :n], true)
 
 

@@ -76,3 +76,8 @@ def test_measuring_leaves_what_was_chosen():
         before = dispatch.chosen()
         assert 0.05 < gemm_race._measured() < 20
         assert dispatch.chosen() is before
+
+
+def test_a_clear_answer_takes_three_turns():
+    assert not any(map(gemm_race._clear, ([], [0.5, 0.5], [0.5, 0.5, 0.9], [0.98, 1.2, 1.2], [0.86, 1.08, 0.9])))
+    assert all(map(gemm_race._clear, ([0.5, 0.6, 0.5], [1.2, 1.3, 1.1])))

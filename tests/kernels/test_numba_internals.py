@@ -53,6 +53,7 @@ def samples():
     dispatcher.compile((intp,))
     (result,) = dispatcher.overloads.values()
     context, cache = internals.cpu_target.target_context, internals.FunctionCache(successor)
+    typing = internals.cpu_target.typing_context
     return {
         "config": internals.config,
         "dispatcher": dispatcher,
@@ -60,9 +61,10 @@ def samples():
         "function descriptor": result.fndesc,
         "target options": dispatcher.targetdescr.options,
         "flags": internals.Flags(),
+        "compiler": internals.Compiler(typing, context, None, (), None, internals.Flags(), {}),
         "target context": context,
         "calling convention": context.call_conv,
-        "code library": context.codegen().create_library("tests"),
+        "code library": internals.JITCodeLibrary(context.codegen(), "tests"),
         "cache": cache,
         "cache file": cache._cache_file,
         "C function": internals.CFunc(successor, ((intp,), intp), {}, {}),

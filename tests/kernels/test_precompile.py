@@ -5,13 +5,18 @@ import subprocess
 import sys
 
 import pytest
+from numba import intp, types
 
-from tapeless.kernels.cpu import dispatch
+from tapeless.errors import TapelessError
+from tapeless.kernels.cpu import dispatch, precompile
+from tapeless.kernels.cpu.compile import Kernel
+from tapeless.kernels.cpu.functions import CFunction, collecting
+from tapeless.kernels.cpu.vector import exp
 
 CODE = """
 import sys
 import numpy as np
-from tapeless.kernels.cpu import compile, precompile
+from tapeless.kernels.cpu import functions, precompile
 from tapeless.ops.relu import cpu as relu
 from tapeless.ops.zero import cpu as zero
 precompile.FEWEST, precompile.PATIENCE, sys.executable = 1, 1, {executable!r}
@@ -21,7 +26,7 @@ bound = precompile.compile_all(lambda: [*relu.forward(y, x), *relu.backward(dx, 
 for run in bound:
     run()
 assert y.tolist() == dx.tolist() == [0, 0, 0, 1] and not x.any()
-print(sum(not each.cached for each in compile.compilations))
+print(sum(not each.cached for each in functions.compilations if each.kernel.startswith(("relu", "zero"))))
 """
 
 
@@ -71,3 +76,45 @@ def test_no_other_program_is_started(tmp_path):
     assert not (tmp_path / "started").exists()
     compiled_here(tmp_path, sys.executable)
     assert not (tmp_path / "imported").exists()
+
+
+def short(x):
+    x[0] = 1.0
+
+
+def long(x):
+    x[0] = exp(x[0])
+
+
+class Compilation:
+    """Stands for a kernel, and notes when it is compiled."""
+
+    def __init__(self, function, order):
+        self.function, self.compiled_for = function, lambda kinds: order.append(function.__name__)
+
+
+def test_what_takes_longest_is_compiled_first(monkeypatch):
+    """With all that it inlines: else one process would be left alone with it at the end."""
+    order: list[str] = []
+    monkeypatch.setattr(precompile, "_interpreter", lambda: None)
+    precompile._compile([(Compilation(each, order), ()) for each in (short, long)])
+    assert order == ["long", "short"]
+
+
+def test_a_helper_is_compiled_as_a_part_of_its_kernels_alone():
+    Kernel(long).compiled_for((types.Array(types.float32, 1, "C"), intp))
+    for result in exp.overloads.values():
+        assert result.library.get_pointer_to_function(result.fndesc.llvm_func_name) == 0
+
+
+def seven(place):
+    place[0] = 7
+
+
+def test_a_function_without_its_machine_code_waits_for_the_others():
+    function = CFunction(seven, types.void(types.CPointer(types.int64)))
+    with collecting() as missing:
+        assert function.address == 0
+        with pytest.raises(TapelessError, match="only been asked for"):
+            function.ctypes()
+    assert list(missing) == [(function, ())]

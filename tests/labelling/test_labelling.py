@@ -12,38 +12,19 @@ from tapeless.errors import TapelessError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.labelling import scores as labelled_scores
 from tapeless.labelling import source as labelled
-from tapeless.labelling.genome import baseline, open_frames
-from tapeless.labelling.genome.dna import STRANDS, encode, reverse_complement
-from tapeless.labelling.genome.fasta import read_lengths
-from tapeless.labelling.genome.output import Segmentation, output_paths
-from tapeless.labelling.genome.scores import Matched
-from tapeless.labelling.output import label_genome
+from tapeless.labelling.genome.dna import encode, reverse_complement
+from tapeless.labelling.genome.found import Calibration, Finder
+from tapeless.labelling.genome.genetic_code import GeneticCode
+from tapeless.labelling.genome.output import output_paths
+from tapeless.labelling.genome.scores import Agreement, Matched
+from tapeless.labelling.output import open_labelling
 from tapeless.labelling.run import EVERY_KIND, LabellingTask, start
 from tapeless.labelling.run import resume as resume_labelling
-from tapeless.labelling.scores import (
-    Answered,
-    LabelReport,
-    beginnings,
-    choose_cut,
-    choose_threshold,
-    probabilities,
-    read_cut,
-    score,
-)
-from tapeless.labelling.signal import SCALES, Features, Recording, Scores
+from tapeless.labelling.scores import LabelReport, beginnings, choose_threshold, probabilities, score
+from tapeless.labelling.signal import Features, Recording, Scores
 from tapeless.labelling.signal import predict as plain_predict
 from tapeless.labelling.signal.features import FAMILIES
-from tapeless.labelling.signal.scores import Score
-from tapeless.labelling.source import (
-    Source,
-    by_name,
-    learned_statistics,
-    make_source,
-    read_data,
-    read_source,
-    read_statistics,
-    write_statistics,
-)
+from tapeless.labelling.source import Source, make_source, read_data, read_source
 from tapeless.model import Model
 from tapeless.models.presets import preset
 from tapeless.tasks.task import Ended
@@ -56,9 +37,8 @@ WAVELETS = Features(scales=(3, 10))
 TINY: dict[str, Any] = {"layers": 1, "channels": 8, "heads": 2}
 
 
-def source_of(**given):
-    nothing = dict.fromkeys(("fasta", "gff", "feature", "signal", "labels"))
-    return make_source(**{**nothing, "held_out": (), "scales": SCALES, **given})
+def source_of(fasta=None, gff=None, **given):
+    return make_source(fasta=fasta and [fasta], gff=gff and [gff], **given)
 
 
 @pytest.fixture
@@ -108,14 +88,16 @@ def test_both_strands_are_cut_at_the_same_base(genome):
 
 def test_whole_sequences_are_held_out_by_name(genome):
     letters, source = genome
-    data = read_data(Source(source.fasta, source.gff, held_out=("b",)), 0.1)
+    data = read_data(replace(source, held_out=("b",)), 0.1)
     assert [part.name for part in data.parts] == ["b"]
-    assert [len(each.signal) for each in data.training + data.validation] == [1000] * 4
-    assert np.array_equal(data.training[0].signal[:1000], encode(letters["a"].encode()))
+    assert [len(each.signal) for each in data.training + data.validation] == [800, 800, 1000, 1000]
+    assert np.array_equal(data.training[0].signal[:800], encode(letters["a"][:800].encode()))
 
 
 def test_a_source_comes_back_as_it_was_written(tmp_path, genome, tones):
-    for source in (genome[1], tones, Source("/x", "/y", "CDS", ("ä", "b"), features=Features(scales=(3.5,)))):
+    code = GeneticCode(12, ("ATG", "CTG"))
+    named = Source(("/x",), ("/y",), "CDS", code, ("ä", "b"), features=Features(scales=(3.5,)))
+    for source in (genome[1], tones, named):
         source.write(tmp_path)
         assert read_source(tmp_path) == source
 
@@ -178,40 +160,6 @@ def test_the_threshold_is_a_half_where_nothing_is_to_be_found():
     assert choose_threshold(answered) == 0.5
 
 
-def answered_of(length, stretches, labels):
-    """Sure of these stretches, and of nothing else."""
-    values = np.full(length, 0.1)
-    for first, last in stretches:
-        values[first:last] = 0.9
-    return Answered(labels, np.stack([1 - values, values], axis=1))
-
-
-def test_the_cut_is_the_one_whose_stretches_fit_best():
-    """What is short is wrong, and what is right has holes: both are seen, and what is unknown is not counted. Of
-    those that fit alike, the one that drops most."""
-    labels = np.zeros(3000, int)
-    labels[500:900] = labels[1500:1900] = 1
-    labels[2500:] = -1
-    halves = [(500, 690), (711, 900), (1500, 1690), (1711, 1900)]
-    short = [(100, 190), (1000, 1090), (1300, 1390), (2000, 2090)]
-    unknown = [(2600, 2690), (2800, 2890)]
-    assert choose_cut(0.5, [answered_of(3000, halves + short + unknown, labels)]) == Segmentation(
-        0.5, shortest=300, gap=30
-    )
-    labels[1200:1290] = 1
-    assert choose_cut(0.5, [answered_of(3000, [*halves, (1200, 1290)], labels)]) == Segmentation(
-        0.5, shortest=60, gap=30
-    )
-    assert choose_cut(0.4, [answered_of(3000, [], labels)]) == Segmentation(0.4)
-
-
-def test_a_chosen_cut_is_kept_for_what_is_labelled_later(tmp_path, genome, monkeypatch):
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, 60, 100))
-    session, opened = started(tmp_path / "run", genome[1], steps=1)
-    report = score(session.run.folder, session.model, opened)
-    assert report.cut == Segmentation(report.threshold or 0, 60, 100) == read_cut(tmp_path / "run")
-
-
 def started(folder, source, **settings):
     with run.making(folder) as made:
         session = start(made, source, Settings(time=32, batch=4, **settings), TINY)
@@ -255,6 +203,7 @@ def test_more_than_two_classes(tmp_path):
     assert {path.name for path in (tmp_path / "run").glob("*.svg")} == {
         "precision-recall-1.svg",
         "precision-recall-2.svg",
+        "reliability.svg",
     }
 
 
@@ -268,59 +217,60 @@ def test_scores_of_two_classes_are_those_at_the_threshold(tmp_path, tones, monke
     assert report.classes[1].recall == right / np.sum(held.labels == 1)
     assert report.classes[1].precision == (right / said.sum() if said.any() else None)
     assert report.classes[0].recall == np.sum(~said & (held.labels == 0)) / np.sum(held.labels == 0)
-    assert read_cut(tmp_path / "run") == Segmentation(0.3)
-    assert json.loads((tmp_path / "run" / "scores.json").read_text())["stretches"] is None
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["feature"] is None
+    assert sum(count for _, _, count in report.reliability) == np.sum(held.labels >= 0)
+
+
+def told_the_truth(monkeypatch, opened, sure=lambda labels: labels == 1):
+    """The model says of every part what its labels are."""
+    told = iter([*opened.data.calibration, *opened.data.parts])
+
+    def truth(*_):
+        part = next(told)
+        return np.stack([sure(part.labels[strand]) for strand in "+-"]).astype(np.float32)
+
+    monkeypatch.setattr(labelled_scores, "strand_probabilities", truth)
 
 
 def test_exons_are_scored_where_they_lie(tmp_path, genome, monkeypatch):
-    """With the truth for probabilities, every exon is found, on its strand and to the base."""
+    """With the truth for probabilities, every exon is found, on its strand and to the base; a short one is dropped."""
     _, source = genome
-    source = Source(source.fasta, source.gff, held_out=("b",))
+    source = replace(source, held_out=("b",))
     session, opened = started(tmp_path / "run", source, steps=1)
-    told = iter([*opened.data.training, *opened.data.validation])
-
-    def truth(*_):
-        labels = np.array(next(told).labels, float)
-        return iter([np.stack((1 - labels, labels), axis=1)])
-
-    monkeypatch.setattr(labelled_scores, "probabilities", truth)
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, shortest=1, gap=0))
+    told_the_truth(monkeypatch, opened)
     report = score(session.run.folder, session.model, opened)
-    assert report.stretches is not None
-    for strand in (*STRANDS, "both"):
-        assert report.stretches[strand].exact.f1 == 1, strand
-    assert report.classes[1].f1 == 1
+    assert report.agreement == Agreement(Matched(130, 130, 140), Matched(3, 3, 4))
     lines = (tmp_path / "run" / "held-out.gff3").read_text().splitlines()[2:]
     found = {tuple(line.split("\t")[index] for index in (0, 3, 4, 6)) for line in lines}
-    assert found == {
-        ("b", "11", "50", "+"),
-        ("b", "201", "260", "-"),
-        ("b", "931", "960", "+"),
-        ("b", "971", "980", "-"),
-    }
+    assert found == {("b", "11", "50", "+"), ("b", "201", "260", "-"), ("b", "931", "960", "+")}
 
 
 @pytest.mark.parametrize(
-    "text",
+    "changes",
     [
-        "",
-        "[]",
-        '{"threshold": 2}',
-        '{"threshold": "x"}',
-        "{}",
-        '{"threshold": 0.5, "shortest": -1, "gap": 10}',
-        '{"threshold": 0.5, "shortest": 30, "gap": "x"}',
-        '{"threshold": 0.5, "shortest": 30}',
+        {"version": 9},
+        {"feature": 3},
+        {"calibration": {"scale": 0, "shift": 0}},
+        {"calibration": {"scale": 1}},
+        {"threshold": 2},
+        {"threshold": "x"},
+        {"decoder": {}},
+        {"decoder": "x"},
     ],
 )
-def test_damaged_scores_are_a_sentence(tmp_path, text):
-    (tmp_path / "scores.json").write_text(text)
-    with pytest.raises(TapelessError, match=r"scores\.json is damaged"):
-        read_cut(tmp_path)
+def test_a_damaged_finder_is_a_sentence(tmp_path, changes):
+    finder = Finder("exon", Calibration(2.0, -1.0), 0.25)
+    finder.write(tmp_path)
+    assert Finder.read(tmp_path) == finder
+    path = tmp_path / "decoder.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(TapelessError, match=r"decoder\.json is damaged"):
+        Finder.read(tmp_path)
 
 
-def test_without_scores_the_threshold_is_a_half(tmp_path):
-    assert read_cut(tmp_path) == Segmentation(0.5)
+def test_a_run_that_was_not_scored_is_a_sentence(tmp_path):
+    with pytest.raises(TapelessError, match="its training did not come to its end"):
+        Finder.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +282,9 @@ def test_without_scores_the_threshold_is_a_half(tmp_path):
         {"features": None},
         {"features": {}},
         {"held_out": None},
+        {"code": None},
+        {"code": {"number": 7, "starts": ["ATG"]}},
+        {"gff": []},
         {"features": {"version": 1, "families": ["smells"]}},
         {"features": {"version": 1, "scales": [0]}},
         {"features": {"version": 1, "surprise": 1}},
@@ -348,81 +301,10 @@ def test_a_source_that_makes_no_sense_is_a_sentence(tmp_path, genome, changes):
         read_source(tmp_path)
 
 
-def statistics_of(source):
-    learned = learned_statistics(read_data(source, 0.1))
-    assert learned is not None
-    return learned
-
-
-def test_statistics_come_back_as_they_were_written(tmp_path, genome):
-    learned = statistics_of(genome[1])
-    write_statistics(tmp_path, learned)
-    read = read_statistics(tmp_path)
-    assert read is not None
-    np.testing.assert_array_equal(read.odds, learned.odds)
-    assert (read.window, read.threshold) == (learned.window, learned.threshold)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"version": 9},
-        {"log_odds": []},
-        {"log_odds": [0] * 63},
-        {"log_odds": ["x"] * 64},
-        {"log_odds": [[0] * 64]},
-        {"log_odds": [float("nan")] * 64},
-        {"log_odds": None},
-        {"window": None},
-        {"window": 10**400},
-        {"window": -60},
-        {"threshold": "x"},
-        {"threshold": float("inf")},
-    ],
-)
-def test_damaged_statistics_are_a_sentence(tmp_path, genome, changes):
-    write_statistics(tmp_path, statistics_of(genome[1]))
-    path = tmp_path / "codons.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(TapelessError, match=r"codons\.json is damaged"):
-        read_statistics(tmp_path)
-
-
-def test_statistics_are_learned_where_the_model_is_and_nowhere_else(genome, tmp_path):
-    """Other letters in what is held out, and they are the same."""
-    letters, source = genome
-    other = {name: text[:900] + text[900:][::-1] for name, text in letters.items()}
-    (tmp_path / "h.fa").write_text("".join(f">{name}\n{text}\n" for name, text in other.items()))
-    first, second = (statistics_of(each) for each in (source, replace(source, fasta=str(tmp_path / "h.fa"))))
-    np.testing.assert_array_equal(first.odds, second.odds)
-    assert first.threshold == second.threshold
-
-
-def test_every_run_on_a_genome_is_scored_beside_simple_rules(tmp_path, genome):
-    session, opened = started(tmp_path / "run", genome[1], steps=1)
-    report = score(session.run.folder, session.model, opened)
-    held_out = by_name(opened.data.parts)
-    shortest = open_frames.fit(*by_name(opened.data.training_parts))
-    expected = {
-        "codon statistics": baseline.score(opened.statistics, *held_out),
-        "open frames": open_frames.score(shortest, *held_out),
-    }
-    assert report.baselines == expected
-    assert {each.true for each in expected.values()} == {4 * 10 + 2 * 20}
-    kept = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert {name: each["f1"] for name, each in kept["baselines"].items()} == {
-        name: each.f1 for name, each in expected.items()
-    }
-    assert kept["shortest_open_frame"] == shortest
-    assert kept["better_than_baselines"] == ((report.classes[1].f1 or 0) > max(each.f1 for each in expected.values()))
-    assert kept["feature"] == "exon"
-    assert read_source(tmp_path / "run").feature == "exon"
-
-
 @pytest.mark.parametrize("families", [FAMILIES, ("bases", "frames"), ("opposite",)])
 def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkeypatch, families):
     monkeypatch.setattr(labelled, "GENOME_FAMILIES", families)
-    source = source_of(fasta=genome[1].fasta, gff=genome[1].gff)
+    source = source_of(fasta=genome[1].fasta[0], gff=genome[1].gff[0])
     assert source.features.families == families
     whole, _ = started(tmp_path / "whole", source, steps=4)
     whole.train()
@@ -435,30 +317,30 @@ def test_runs_with_other_families_train_go_on_and_label(tmp_path, genome, monkey
         assert np.array_equal(weight, going_on.model.params[name]), name
     assert whole.model.config.features == source.features.width
     report = score(going_on.run.folder, going_on.model, opened_by(going_on))
-    assert report.baselines is not None
+    assert report.agreement is not None
 
 
 @pytest.mark.parametrize(
-    ("own", "beaten_by"),
-    [
-        (0.9, []),
-        (0.6, ["open frames"]),
-        (0.5, ["open frames", "codon statistics"]),
-        (None, ["open frames", "codon statistics"]),
-    ],
+    ("bases", "exact", "beaten_by"),
+    [(9, 9, []), (6, 9, ["frames"]), (9, 6, ["frames"]), (5, 5, ["frames", "codons"])],
 )
-def test_the_rules_that_a_model_is_no_better_than(own, beaten_by):
-    """F1 0.5 and 2/3; a model that is as good as one is no better."""
-    rules = {"codon statistics": Matched(1, 2, 2), "open frames": Matched(2, 3, 3)}
-    report = LabelReport(0.5, (Score(1, 1, 1, 9), Score(1, 1, own, 1)), 0.5, "CDS", None, None, rules, 510)
+def test_the_rules_that_a_model_is_no_better_than(bases, exact, beaten_by):
+    """In bases or in exact ends; a model that is as good as one is no better."""
+
+    def agreement(bases, exact):
+        return Agreement(Matched(bases, 10, 10), Matched(exact, 10, 10))
+
+    rules = {"codons": agreement(5, 5), "frames": agreement(6, 6)}
+    least = dict.fromkeys(rules, 1.0)
+    report = LabelReport(None, (), 0.5, [], "CDS", agreement(bases, exact), rules, least)
     assert report.no_better_than() == beaten_by
     assert report.better_than_baselines is (not beaten_by)
-    assert report.document()["baselines"]["open frames"]["f1"] == 2 / 3
+    assert report.document()["baselines"]["frames"]["exact"]["f1"] == 0.6
 
 
 def annotated(tmp_path, source, *lines):
-    (tmp_path / "more.gff3").write_text(Path(source.gff).read_text() + "".join(f"{line}\n" for line in lines))
-    return replace(source, gff=str(tmp_path / "more.gff3"))
+    (tmp_path / "more.gff3").write_text(Path(source.gff[0]).read_text() + "".join(f"{line}\n" for line in lines))
+    return replace(source, gff=(str(tmp_path / "more.gff3"),))
 
 
 def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeypatch):
@@ -469,25 +351,17 @@ def test_what_is_unknown_is_neither_learned_nor_scored(tmp_path, genome, monkeyp
         held_out=("b",),
     )
     session, opened = started(tmp_path / "run", source, steps=1)
-    told = iter([*opened.data.training, *opened.data.validation])
-
-    def finds_all(*_):
-        labels = np.array(next(told).labels != 0, float)
-        return iter([np.stack((1 - labels, labels), axis=1)])
-
-    monkeypatch.setattr(labelled_scores, "probabilities", finds_all)
-    monkeypatch.setattr(labelled_scores, "choose_cut", lambda threshold, _: Segmentation(threshold, shortest=1, gap=0))
+    told_the_truth(monkeypatch, opened, lambda labels: labels != 0)
     report = score(session.run.folder, session.model, opened)
-    assert report.classes[1].f1 == 1
-    assert report.stretches is not None
-    assert report.stretches["both"].exact.predicted == 4
-    assert report.stretches["both"].exact.f1 == 1
+    assert report.agreement is not None
+    assert report.agreement.bases == Matched(130, 130, 140)
+    assert report.agreement.exact == Matched(3, 3, 4)
 
 
 def test_sequences_that_the_annotation_never_names_are_left_out(tmp_path, genome):
     letters, source = genome
-    (tmp_path / "more.fa").write_text(Path(source.fasta).read_text() + f">c\n{letters['a']}\n")
-    more = replace(source, fasta=str(tmp_path / "more.fa"))
+    (tmp_path / "more.fa").write_text(Path(source.fasta[0]).read_text() + f">c\n{letters['a']}\n")
+    more = replace(source, fasta=(str(tmp_path / "more.fa"),))
     data = read_data(more, 0.1)
     assert [part.name for part in data.training_parts] == ["a", "b"]
     assert data.notes[-1] == "the annotation says nothing of 1 of 3 sequences (c): unknown."
@@ -510,28 +384,22 @@ def test_what_a_labelling_run_says_at_the_end_is_its_report(tmp_path, tones):
     )
 
 
-def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, genome, monkeypatch):
+def test_a_genome_is_labelled_on_every_thread_with_the_same_bytes(tmp_path, genome):
     """The model is what labelling takes its time for, and its loops are shared: who does a part changes no bit."""
-    source, before, found = genome[1], cpu_kernels.threads(), []
-    lengths = read_lengths(Path(source.fasta or ""))
+    session, _ = started(tmp_path / "run", genome[1], steps=1)
+    before, found = cpu_kernels.threads(), []
+    session.train()
+    Finder("exon", Calibration(), 0.5).write(tmp_path / "run")
     try:
         for count in range(1, min(2, cpu_kernels.cores()) + 1):
             cpu_kernels.set_threads(count)
-            model = Model(
-                "sunfish",
-                batch=2,
-                backend="cpu",
-                optimizer=None,
-                features=source.features.width,
-                vocab=2,
-                context=64,
-                time=64,
-                **TINY,
-            )
             out = tmp_path / f"on {count}"
-            label_genome(model, source, None, Path(source.fasta or ""), lengths, out, Segmentation(), lambda *_: None)
+            labelling = open_labelling(
+                tmp_path / "run", fasta=Path(genome[1].fasta[0]), signal=None, out=out, threshold=None, force=False
+            )
+            labelling.write(labelling.model()[0], lambda *_: None)
             assert cpu_kernels.threads() == count
-            found.append([path.read_bytes() for path in output_paths(out)])
+            found.append([path.read_bytes() for path in output_paths(out, "exon")])
     finally:
         cpu_kernels.set_threads(before)
     assert all(each == found[0] for each in found)

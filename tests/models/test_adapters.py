@@ -126,9 +126,9 @@ def test_frozen_weights_have_neither_gradient_nor_state_and_the_step_is_cheaper(
         ({"lora": 11}, r"lora=11 is more than attn.k has: its matrix is 12 × 6, so its rank is 6 at most"),
         (
             {"lora": 2, "lora_targets": ("c_attn",)},
-            "unknown target of LoRA 'c_attn': choose one of down, gate, k, proj",
+            r"unknown target of LoRA 'c_attn': this model has q, k, v, proj, gate, up, down\.$",
         ),
-        ({"lora": 2, "lora_targets": ("gat",)}, "did you mean 'gate'"),
+        ({"lora": 2, "lora_targets": ("k_proj",)}, r"'k_proj': this model has q, k, v, proj, gate, up, down\.$"),
         ({"lora": 2, "lora_targets": ("q,,v",)}, "lora_targets must be a tuple or list of names of projections"),
         ({"lora": 2, "lora_alpha": 0.0}, "lora_alpha must be a finite number above 0, not 0.0"),
         ({"lora": 2, "lora_alpha": float("nan")}, "lora_alpha must be a finite number"),

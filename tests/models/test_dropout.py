@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.check.steps import small_batch, small_model
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.models import decoding, transformer
 from tapeless.models.config import Optimizer
 from tapeless.models.presets import PRESETS
 from tapeless.ops.dropout.reference import factors
+from tests.check.steps import small_batch, small_model
 
 SMALL: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2, "vocab": 11, "context": 8}
 

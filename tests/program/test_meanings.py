@@ -12,7 +12,8 @@ from tapeless.models import decoding, transformer
 from tapeless.models.config import CHOICES, Optimizer
 from tapeless.models.presets import PRESETS
 from tapeless.ops import OPS
-from tapeless.ops.contract import FIXED, UPDATE_MEANINGS, Scalar
+from tapeless.ops.contract import FIXED, Scalar
+from tapeless.ops.update import MEANINGS
 from tapeless.program.builder import Builder
 from tapeless.program.call import Program, Weight, write
 from tests.program.wiring import BASE, CHANGES
@@ -26,7 +27,7 @@ def test_whole_numbers_and_scalars_have_a_meaning_in_every_op(name: str) -> None
     assert {argument for argument, role in spec.roles.items() if role in FIXED} <= spec.meanings.keys()
     signatures = [each for each in (spec.forward, spec.backward) if each]
     known = {each for signature in signatures for each in (*signature.arguments, *signature.scalars)}
-    assert spec.meanings.keys() <= known | UPDATE_MEANINGS.keys()
+    assert spec.meanings.keys() <= known | MEANINGS.keys()
 
 
 def programs() -> Iterator[Program]:

@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from tapeless.check.models import WALKED, check_program, check_walk
-from tapeless.check.steps import check_steps
 from tapeless.errors import ProgramError
 from tapeless.program.verify import verify
 from tests.bugs.planting import Plant, Values, call, together
+from tests.check.steps import check_steps
+from tests.check.walked_models import WALKED, check_program, check_walk
 from tests.program.wrong_programs import FOUNDING, RULES, WRONG, Wrong, base
 
 HOW = ("drop", "exchange", "redirect", "write for add", "reorder")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapeless.check.complex_step import check_directions
 from tapeless.check.configurations import Configuration
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.ops.contract import Array
+from tests.check.directions import check_directions
 from tests.oracles import disagreements, leaves, torch_gradients, torch_loss_and_logits
 from tests.properties.random_models import FAMILIES, configurations, copied, made, partly_frozen, zeroed
 from tests.random_cases import cases

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.tracing.stream import branches
+from tests.tracing.stream import branches
 from tests.tracing.test_shares import built
 
 

@@ -9,7 +9,7 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.files import disk
 from tapeless.labelling import source as labelled
-from tapeless.labelling.scores import read_cut
+from tapeless.labelling.genome.found import Finder
 from tapeless.labelling.signal.features import Features
 from tapeless.models.presets import preset
 from tapeless.tasks.operations import KIND, Operations
@@ -86,6 +86,8 @@ def test_the_sound_state_is_taken(run):
         ("data", {"epoch": 0, "position": 10**9}),
         ("data", {"epoch": "0", "position": 0}),
         ("data", {"epoch": 0, "position": True}),
+        ("base", "\udc00\ud800"),
+        ("base", 7),
         ("spikes", {}),
         ("spikes", {"recent": [1, "x"], "start": None, "calm": 1}),
         ("spikes", 3),
@@ -143,8 +145,6 @@ def test_a_training_file_without_sense(tmp_path):
     path.write_text("lr = " + "[" * 3000)
     with pytest.raises(TapelessError, match="nested too deeply"):
         read_request(str(path))
-    path.write_text("")  # which asks for nothing, and that is what it gets
-    assert read_request(str(path)).preset == "ops-102k"
 
 
 STEP = {"kind": "step", "step": 10, "loss": 1.0, "gradient_norms": {"head": 1.0}}
@@ -193,9 +193,10 @@ def test_metrics_of_a_kind_that_is_not_known_here_are_kept(tmp_path):
 FEATURES = Features().document()
 SOURCE = {
     "version": 1,
-    "fasta": "/a.fa",
-    "gff": "/a.gff",
+    "fasta": ["/a.fa"],
+    "gff": ["/a.gff"],
     "feature": None,
+    "code": {"number": 1, "starts": ["ATG"]},
     "held_out": ["chr1"],
     "signal": None,
     "labels": None,
@@ -211,6 +212,10 @@ SOURCE = {
         {"fasta": 7},
         {"fasta": None},
         {"gff": None},
+        {"gff": []},
+        {"fasta": [7]},
+        {"code": {"number": 1}},
+        {"code": {"number": "x", "starts": ["ATG"]}},
         {"signal": "/s.npy"},
         {"held_out": "chr1"},
         {"held_out": [1]},
@@ -238,10 +243,10 @@ def test_a_source_without_sense(tmp_path, change):
 @pytest.mark.parametrize(
     "text", ["[]", "7", '{"threshold": "\\ud800"}', f'{{"threshold": {10**400}}}', "[" * 10**5, '{"threshold": NaN}']
 )
-def test_scores_without_sense(tmp_path, text):
-    (tmp_path / "scores.json").write_text(text)
-    with pytest.raises(TapelessError, match=r"scores\.json is damaged"):
-        read_cut(tmp_path)
+def test_a_finder_without_sense(tmp_path, text):
+    (tmp_path / "decoder.json").write_text(text)
+    with pytest.raises(TapelessError, match=r"decoder\.json is damaged"):
+        Finder.read(tmp_path)
 
 
 def test_a_run_that_opens(run):

@@ -10,7 +10,7 @@ import pytest
 from tapeless.errors import TapelessError
 from tapeless.files.plain import parse_json
 from tapeless.train.believed import is_line
-from tapeless.train.course import MOST_LAYOUTS, Course
+from tapeless.train.course import Course
 from tapeless.train.doctor import diagnose
 from tapeless.train.metrics import FILE, each_line, last_step, parsed, read_metrics
 
@@ -65,28 +65,19 @@ def test_columns_are_what_the_lines_say():
     course.add({"kind": "step", "step": 4, "loss": None, "lr": 2, "update_ratios": {"a": 1.0, "b": None, "c": 4.0}})
     course.add({"kind": "step", "step": 5, "lr": 1.0, "gradient_norms": {"blocks.0": None, "blocks.1": 4.0}})
     assert course.steps.tolist() == [3, 4, 5]
-    expected = [[0.5, 0.1, 1.5, 100.0], [np.nan, 2.0, np.nan, np.nan], [np.nan, 1.0, np.nan, np.nan]]
+    expected = [[0.5, 0.1, 1.5, 100.0, 3.0], [np.nan, 2.0, np.nan, np.nan, 2.5], [np.nan, 1.0, np.nan, np.nan, np.nan]]
     assert np.array_equal(course.columns(), expected, equal_nan=True)
     assert np.array_equal(course.columns(1), expected[1:], equal_nan=True)
     assert course.lost().tolist() == [False, True, False]
-    assert np.array_equal(course.ratios.middle(3), [3.0, 2.5, np.nan], equal_nan=True)
-    assert course.norms.shares(np.ones(3, bool), "blocks.") == {"blocks.0": 0.25, "blocks.1": 1.0}
-    assert course.norms.shares(np.array([False, True, False]), "blocks.") == {}
+    assert course.profile(np.ones(3, bool)) == {"blocks.0": 0.25, "blocks.1": 1.0}
+    assert course.profile(np.array([False, True, False])) == {}
 
 
-def test_what_is_computed_of_lines_goes_on_with_those_that_come():
+def test_of_lines_with_other_layers_than_those_before_the_last_count():
     course = Course()
-    for count in range(1, 5):
-        course.add({**STEP, "step": count, "update_ratios": {"a": 1.0 * count, "b": 3.0 * count}})
-        assert course.ratios.middle(count).tolist() == [2.0 * each for each in range(1, count + 1)]
-
-
-def test_every_line_with_layers_of_its_own_is_kept_within_bounds():
-    course = Course()
-    for count in range(MOST_LAYOUTS + 10):
-        course.add({**STEP, "step": count, "update_ratios": {f"layer {count}": 1.0}})
-    found = course.ratios.middle(len(course))
-    assert np.isfinite(found).sum() == MOST_LAYOUTS
+    for count in range(1000):
+        course.add({**STEP, "step": count, "gradient_norms": {f"blocks.{count}": 1.0, "head": 2.0}})
+    assert course.profile(np.ones(1000, bool)) == {"blocks.999": 1.0}
 
 
 def test_a_long_run_costs_a_few_bytes_a_line_and_evaluations_cost_no_look_at_all_of_them():

@@ -250,6 +250,14 @@ def test_dead_units_are_a_cause_only_if_they_were_dead_all_along():
         assert first(silent(*shares)).kind == "too few updates"
 
 
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.04, "fine"), (0.49, "fine"), (0.51, "look"), (0.76, "look"), (0.99, "look")]
+)
+def test_a_layer_of_which_most_units_are_dead_is_not_ticked(share, verdict):
+    (units,) = [each for each in diagnose(silent(share, share), Setup()) if each.kind == "units"]
+    assert (units.verdict, units.section) == (verdict, "blocks.1")
+
+
 def test_dead_units_are_no_cause_where_the_rate_killed_them():
     assert first(silent(1.0, 1.0, 1.0, update_ratios=updates(0.3))).kind == HIGH
 

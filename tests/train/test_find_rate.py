@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tapeless.check.training import _trainer
 from tapeless.cli.app import app
 from tapeless.errors import TapelessError
 from tapeless.train import find_rate as finding
 from tapeless.train.find_rate import MemoryCheckpoint, RateFound, Swept, Tried, find_rate
 from tapeless.train.rate_picture import picture
+from tests.check.training import _trainer
 
 SMALL = ["--set", "layers=1", "--set", "channels=8", "--set", "heads=2", "--steps", "16", "--batch", "8"]
 

@@ -7,10 +7,10 @@ import pytest
 
 from tapeless import Model
 from tapeless.kernels.cpu import bind_beside, has_bfloat16
-from tapeless.tracing.stream import branches
 from tapeless.train.history.measuring import MEASURED, added, compare, joinings
 from tapeless.train.history.record import FILE, read_record
 from tapeless.train.history.recording import StepRecording
+from tests.tracing.stream import branches
 
 TINY: dict[str, Any] = {"layers": 2, "channels": 8, "heads": 2}
 

@@ -14,7 +14,6 @@ import pytest
 
 from tapeless import Model, TapelessError
 from tapeless.check.configurations import Configuration, small
-from tapeless.check.steps import by_section
 from tapeless.files import disk
 from tapeless.files.disk import UnwritableError
 from tapeless.files.growing import Growing
@@ -29,6 +28,7 @@ from tapeless.train.metrics import (
     read_metrics,
     update_ratios,
 )
+from tests.check.steps import by_section
 
 OPTIMIZERS = {
     "sgd": "sgd",

@@ -3,13 +3,14 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.errors import TapelessError
+from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files import disk
 from tapeless.files.disk import UnwritableError
 from tapeless.train.history.files import Lines
@@ -308,3 +309,41 @@ def test_spikes_survive_being_drawn_together():
 def test_a_record_of_less_than_nothing_is_refused():
     with pytest.raises(TapelessError, match="record must be a number of updates, or 0 for no record, not -3"):
         Settings(record=-3).validate()
+
+
+@pytest.mark.parametrize(("rate", "seed", "backend"), [(0.05, 0, "cpu"), (0.5, 1, "cpu"), (0.2, 2, "reference")])
+def test_the_steps_before_a_training_breaks_are_in_its_record(tmp_path, rate, seed, backend, monkeypatch):
+    """From step 100 on the rate grows; nothing is recorded there, and the explosion can be seen all the same."""
+    fields = {**FIELDS, "optimizer": "sgd", "placement": "pre"}
+    how = {**SETTINGS, "lr": rate}
+    request = Request("ops-102k", fields, Settings(steps=400, seed=seed, record=128, backend=backend, **how))
+    session = start(request, tmp_path / "run")
+    trainer = session.trainer
+    plain = trainer.schedule.at
+    growing = SimpleNamespace(at=lambda number: plain(number) * (1 if number < 100 else 1.4 ** (number - 99)))
+    monkeypatch.setattr(trainer, "schedule", growing)
+    with pytest.raises(NonFiniteError):
+        session.train()
+    last = trainer.step + 1
+    assert last % 128 > 16  # no step that was recorded anyway
+    record = read_record(tmp_path / "run" / FILE)
+    assert record.steps[-8:].tolist() == list(range(last - 7, last + 1))
+    assert np.isfinite(record.rows[-8:-1, 2]).all()
+    numbers = record.rows[:, len(LEAD) : record.header.first_branch].reshape(len(record.rows), -1, len(STATISTICS))
+    assert numbers[-1, :, 3].any() or numbers[-1, :, 2].max() > 1e9  # what broke, in the line of the step that broke
+    norms = record.rows[-8:-1, LEAD.index("gradient norm")]
+    assert norms.max() > 2 * norms.min()
+
+
+def test_steps_that_were_only_watched_stay_out_of_the_record(tmp_path, model):
+    recording = StepRecording(tmp_path, model, 100)
+    for step in range(1, 120):
+        recording.watch(step, 1.0, 9.0 if step == 60 else 1.0)
+        assert recording.due(step + 1, False) == (60 <= step < 76 or step == 99), step
+        if recording.due(step + 1, False):
+            record_one(recording, model, step + 1)
+    recording.write(now=True)
+    assert read_record(recording.path).steps.tolist() == [100]
+    recording.broke(121, 1e-3, lambda: model.walk_step(*batch(model), lr=1e-3))
+    recording.write(now=True)
+    assert read_record(recording.path).steps.tolist() == [71, 72, 73, 74, 75, 76, 100, 121]

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from tapeless import Model
-from tapeless.check.steps import small_model
-from tapeless.check.training import _Fixed
 from tapeless.models.config import Optimizer
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokens import open_data
@@ -18,6 +16,8 @@ from tapeless.tasks.text import Text
 from tapeless.train import checkpoint
 from tapeless.train.loop import Trainer, train
 from tapeless.train.settings import Settings
+from tests.check.steps import small_model
+from tests.check.training import _Fixed
 from tests.random_cases import SOAK
 
 CUTS = 6 * SOAK  # per case; four cases on two backends

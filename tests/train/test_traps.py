@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tapeless import TapelessError
-from tapeless.labelling.scores import read_cut
+from tapeless.labelling.genome.found import Finder
 from tapeless.labelling.source import read_source
 from tapeless.train import checkpoint
 from tapeless.train.metrics import read_metrics
@@ -185,7 +185,7 @@ def readings(folder):
     return [
         lambda: read_metrics(folder),
         lambda: read_source(folder),
-        lambda: read_cut(folder),
+        lambda: Finder.read(folder),
         lambda: open_run(folder).model("best", backend="reference"),
         lambda: checkpoint.newest(folder / "checkpoints"),
         lambda: resume(folder, {}, {}).run.release(),
@@ -195,7 +195,7 @@ def readings(folder):
 def test_no_file_of_a_run_is_waited_for(half):
     """Each is a pipe that nobody writes to, one after the other; then a device without an end."""
     (half / "source.json").touch()
-    (half / "scores.json").touch()
+    (half / "decoder.json").touch()
     files = {path: path.read_bytes() for path in sorted(half.rglob("*")) if path.is_file()}
     assert len(files) >= 10
     for path, content in files.items():

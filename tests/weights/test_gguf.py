@@ -149,7 +149,7 @@ def test_adapters_are_folded_in(tmp_path, spec, monkeypatch):
     run = import_folder(tmp_path / "base", tmp_path / "run").run
     tuned = import_adapter(tmp_path / "adapter", run, tmp_path / "tuned").run
     told = " ".join(screen("export", "tuned", "tuned.gguf", "--gguf").split())
-    assert "the weights after update 0, with the adapters folded in, are in tuned.gguf:" in told
+    assert "the weights after step 0, with the adapters merged, are in tuned.gguf:" in told
     ids = RNG.integers(0, 400, 10)
     expected = tuned.model("best", backend="reference", time=10)[0].logits(ids[None])[0]
     before = base.logits(ids[None])[0]
@@ -266,7 +266,7 @@ def test_ways_to_split_text_have_the_names_of_llama_cpp(tmp_path):
         (byte_level(split(NUMBERS % "{1,3}"), regex=False), "llama-bpe"),
         (byte_level(split(NUMBERS % ""), regex=False), "qwen2"),
     ):
-        assert read_vocabulary(tokenizer(way, tmp_path), 8, None).splits == name
+        assert read_vocabulary(tokenizer(way, tmp_path), 8, None)["tokenizer_pre"] == name
     for way, said in (
         (byte_level(split(r"\w+"), regex=False), "in a way of its own"),
         (byte_level(prefix=True), "puts a blank before every text"),
@@ -288,19 +288,26 @@ def test_sentencepieces_pieces_have_scores_in_the_order_of_their_merges(tmp_path
         )
 
     words = read_vocabulary(tokenizer(put, tmp_path, byte_fallback=True, unk_token="<unk>"), 9, None)
-    assert (words.model, words.splits, words.merges, words.spaced) == ("llama", "default", None, True)
-    assert words.kinds == ["CONTROL", *["NORMAL"] * 5, "BYTE", "UNKNOWN", "UNUSED"]
-    assert words.scores is not None
-    assert words.scores[3] > words.scores[5] > max(words.scores[number] for number in (1, 2, 4))
-    assert (words.begin, words.begins) == (0, True)
-    assert words.unknown == 7
+    assert (words["tokenizer_model"], words["tokenizer_pre"], words["token_merges"], words["add_space_prefix"]) == (
+        "llama",
+        "default",
+        None,
+        True,
+    )
+    assert words["token_types"] == ["CONTROL", *["NORMAL"] * 5, "BYTE", "UNKNOWN", "UNUSED"]
+    assert words["token_scores"] is not None
+    assert (
+        words["token_scores"][3] > words["token_scores"][5] > max(words["token_scores"][number] for number in (1, 2, 4))
+    )
+    assert (words["bos_token_id"], words["add_bos_token"]) == (0, True)
+    assert words["unk_token_id"] == 7
 
 
 def test_bytes_have_a_merge_that_never_happens(tmp_path):
     words = read_vocabulary("bytes", 257, None)
-    assert words.merges == ["ÿ ÿ"]
-    assert words.kinds == ["NORMAL"] * 256 + ["CONTROL"]
-    assert words.end == 256
+    assert words["token_merges"] == ["ÿ ÿ"]
+    assert words["token_types"] == ["NORMAL"] * 256 + ["CONTROL"]
+    assert words["eos_token_id"] == 256
 
 
 def test_the_command_writes_a_file_whole_or_not_at_all(tmp_path, spec, monkeypatch):

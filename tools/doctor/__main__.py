@@ -17,6 +17,7 @@ from tapeless.train.metrics import read_metrics
 from tools.doctor.report import Result, advice, ending, followed, guessing, keep, wrong_advice
 from tools.doctor.runs import Trial, beside, run_all
 from tools.doctor.trials import BLIND, DEVELOPMENT, FIRST, HEALTHY
+from tools.figures.places import machine
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT, RECORDED = ROOT / "docs" / "doctor.md", ROOT / "tests" / "train" / "doctor_runs.jsonl.gz"
@@ -101,7 +102,7 @@ def _document(results: list[Result], folders: list[Path]) -> str:
         wrong=wrong,
         tried=len(advised),
         better=better,
-        day=f"{date.today():%-d %B %Y}",
+        day=f"{date.today():%-d %B %Y}, {machine()}",
         development=len(DEVELOPMENT),
         first=len(FIRST),
         missing=", ".join(sorted(missing)) or "none",

@@ -103,8 +103,9 @@ def take_pictures(parent: Path) -> None:
                     page.wait_for_timeout(1300)  # in the middle of the way back, and there it stays
                     page.evaluate("() => { const now = performance.now(); performance.now = () => now; }")
                 elif view == "learn":
-                    page.click("[data-chapter=path]")
-                    page.locator("#lesson h2", has_text="6. ").wait_for(timeout=300_000)
+                    page.click("[data-chapter=attention]")
+                    page.locator("#lesson h2", has_text="4. ").wait_for()
+                    page.locator("#lesson table").first.wait_for()
                 elif view == "memory":
                     page.focus("#arena")
                     for _ in range(3):

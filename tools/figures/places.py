@@ -6,8 +6,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tapeless.bench.environment import environment
+
 ROOT = Path(__file__).parents[2]
 PLACE = re.compile(r"(<!-- figures: ([\w -]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def machine() -> str:
+    """The machine that a figure is of, in words."""
+    told = environment()
+    return f"{told['cores']} cores of {told['processor']}"
 
 
 def pages() -> list[Path]:

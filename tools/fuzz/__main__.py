@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from tools.figures.places import machine
 from tools.fuzz.hunt import Result, work
 from tools.fuzz.readers import READERS, Reader
 
@@ -116,8 +117,8 @@ def _table(hunted: Hunted, seed: int, minutes: float) -> str:
     tried = sum(each[0] for each in hunted.values())
     found = sum(len(each[2]) for each in hunted.values())
     lines = [
-        f"`make fuzz` on {date.today():%-d %B %Y}, seed {seed}: {tried:,} inputs in {minutes:.0f} minutes, "
-        f"{found:,} findings.",
+        f"`make fuzz` on {date.today():%-d %B %Y}, {machine()}, seed {seed}: "
+        f"{tried:,} inputs in {minutes:.0f} minutes, {found:,} findings.",
         "",
         "| file | inputs | refused with a sentence | findings | slowest, ms |",
         "|---|---:|---:|---:|---:|",

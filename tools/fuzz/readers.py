@@ -20,15 +20,15 @@ from tapeless.files import disk
 from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.labelling import source as labelled
 from tapeless.labelling.genome.fasta import read_records
+from tapeless.labelling.genome.found import Calibration, Finder
 from tapeless.labelling.genome.gff import labels, read_annotation
-from tapeless.labelling.scores import read_cut
 from tapeless.labelling.signal.checks import checked_labels
 from tapeless.labelling.signal.npy import open_array
 from tapeless.model import Model
 from tapeless.models import transformer
 from tapeless.models.config import Preset
 from tapeless.models.presets import preset
-from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.corpus import find_documents
 from tapeless.tasks.data.meta import read_meta
 from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.reading import Reading
@@ -252,7 +252,7 @@ def _source(folder: Path) -> tuple[list[bytes], Read]:
     np.save(signal, np.sin(np.arange(60.0)))
     np.save(classes, np.arange(60) % 3)
     made = [
-        labelled.Source(str(genome), str(genes), "exon", ("chr2",)),
+        labelled.Source((str(genome),), (str(genes),), "exon", held_out=("chr2",)),
         labelled.Source(signal=str(signal), labels=str(classes), amplitude=1.4),
     ]
     for number, source in enumerate(made):
@@ -266,12 +266,14 @@ def _source(folder: Path) -> tuple[list[bytes], Read]:
     return [(folder / str(number) / "source.json").read_bytes() for number in range(2)], read
 
 
-def _scores(folder: Path) -> tuple[list[bytes], Read]:
-    def read(data: bytes) -> None:
-        (folder / "scores.json").write_bytes(data)
-        assert 0 <= read_cut(folder).threshold <= 1
+def _finder(folder: Path) -> tuple[list[bytes], Read]:
+    Finder("exon", Calibration(0.9, -0.2), 0.37).write(folder)
 
-    return [b'{"threshold": 0.37, "shortest": 90, "gap": 30, "average_precision": 0.9}'], read
+    def read(data: bytes) -> None:
+        (folder / "decoder.json").write_bytes(data)
+        assert 0 <= Finder.read(folder).threshold <= 1
+
+    return [(folder / "decoder.json").read_bytes()], read
 
 
 def _npy(folder: Path) -> list[bytes]:
@@ -286,9 +288,7 @@ def _signal(folder: Path) -> tuple[list[bytes], Read]:
     def read(data: bytes) -> None:
         path = folder / "signal.npy"
         path.write_bytes(data)
-        labelled.make_source(
-            fasta=None, gff=None, feature=None, held_out=(), signal=path, labels=path, scales=(3.0, 4.0)
-        )
+        labelled.make_source(signal=path, labels=path, scales=(3.0, 4.0))
 
     return _npy(folder), read
 
@@ -414,9 +414,9 @@ def _corpus(name: str, *examples: bytes) -> Callable[[Path], tuple[list[bytes], 
             path.write_bytes(data)
             corpus = find_documents(str(path), Reading(encoding="utf-16-le", drop_duplicates=True))
             try:
-                for side in split_documents(corpus, 0.2, 0):
-                    for document in side:
-                        assert sum(map(len, pieces(document))) == document.size
+                for side in split_documents(corpus, 0.2, 0).values():
+                    for number in side.tolist():
+                        assert sum(map(len, corpus.documents.pieces(number))) == corpus.documents.sizes[number]
             finally:
                 corpus.close()
 
@@ -515,7 +515,7 @@ READERS = (
     Reader("metrics.jsonl, and the doctor", 60, some_json_lines, _metrics),
     Reader("metrics.jsonl, cut and gone on with", 20, some_json_lines, _metrics_again),
     Reader("source.json", 70, _bytes_or(some_json), _source),
-    Reader("scores.json", 70, _bytes_or(some_json), _scores),
+    Reader("decoder.json", 70, _bytes_or(some_json), _finder),
     Reader(".npy: signal", 70, some_npy, _signal),
     Reader(".npy: labels", 70, some_npy, _labels),
     Reader("FASTA", 60, mixed((some_lines, some_bytes)), _fasta),

@@ -103,7 +103,7 @@ def conversations(name: str) -> Prepare:
         def read(data: bytes) -> None:
             (folder / name).write_bytes(data)
             found = whole_chats(str(folder / name), speech, Reading(), lambda what, done, total: None)
-            rows = PackedRows(found.side, 64, packed=True)
+            rows = PackedRows(found.side(), 64, packed=True)
             rows.make(range(len(rows)), len(rows))
 
         return [example], read

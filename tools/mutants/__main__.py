@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tools.figures.places import machine
 from tools.mutants import journal, report
 from tools.mutants.judge import Judge, UnhealthyError, Verdict
 from tools.mutants.make import Mutant, all_mutants, sampled
@@ -49,7 +50,7 @@ def main() -> int:
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, {options.jobs} at a time")
     if not options.only:
         command = "python -m tools.mutants" + (" --all" if options.all else "")
-        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, `{command}`")
+        report.write_figures(DOCS, verdicts, f"{date.today().isoformat()}, {machine()}, `{command}`")
     return 1 if report.unexplained(verdicts) else 0
 
 

@@ -1,10 +1,11 @@
 """Mutants: the sources of the mathematics, each with one small thing wrong.
 
 What is mutated are the functions that compute: forwards, backwards and what they are made of, in the reference and in
-the cpu kernels, how these divide their work, the functions of models/ that write the calls down, for training and for
-decoding, and the functions and methods of program/ by which the verifier proves the wiring. Not mutated are Specs, FLOP
-counts, examples, refusals, the declarations of buffers (their shapes are checked where they are used), and sizes of
-blocks at the top of a file, which decide how fast a kernel is and not what it yields.
+the cpu kernels, how these divide their work and what memory they ask for, the functions of models/ that write the calls
+down, for training and for decoding, the functions and methods of program/ by which the verifier proves the wiring, and
+the rules and the proof of lowering. Not mutated are Specs, FLOP counts, examples, refusals, the declarations of buffers
+(their shapes are checked where they are used), and sizes of blocks at the top of a file, which decide how fast a kernel
+is and not what it yields.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from tools.mutants.changes import changes
 SOURCES = (
     "ops/*/reference.py",
     "ops/*/cpu.py",
+    "ops/*/scratch.py",
     "kernels/cpu/division.py",
+    "kernels/cpu/sizes.py",
+    "lowering/*.py",
     "models/parts/*.py",
     "models/blocks.py",
     "models/transformer.py",

@@ -68,8 +68,6 @@ def write_figures(docs: Path, verdicts: list[Verdict], title: str) -> None:
         "",
         *_markdown("kind", _by_kind(verdicts)),
         "",
-        *_markdown("file", _by_file(verdicts)),
-        "",
         f"### The {len(survivors(verdicts))} survivors",
         "",
     ]

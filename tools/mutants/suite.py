@@ -27,6 +27,8 @@ COLLECTED = (
     "tests/backends/test_cpu.py",
     "tests/backends/test_bfloat16.py",
     "tests/kernels/test_division.py",
+    "tests/kernels/test_gemm_float32.py",
+    "tests/lowering",
 )
 # What runs in a process of its own would not see the mutant; FLOP counts are not mutated; the others take longest and
 # say least about a formula.
@@ -101,17 +103,25 @@ PROGRAM: Rounds = (
     ("test_verify.py",),
     ("test_wiring.py",),
 )
+LOWERING: Rounds = (
+    ("test_gpu_rules.py",),
+    ("test_relu.py",),
+    ("test_lowering.py",),
+    ("test_wrong_lowerings.py",),
+    ("test_arena.py",),
+)
 ROOMS: dict[str, Rounds] = {
+    "lowering": LOWERING,
     "models/decoding.py": DECODER,
     "models": MODELS,
-    "kernels": (("test_division.py",),),
+    "kernels": (("test_division.py",), ("test_gemm_float32.py",)),
     "program": PROGRAM,
 }
 
 
 def tests_for(file: str, items: list[pytest.Item]) -> list[pytest.Item]:
     room, op = file.split("/")[:2]
-    rounds = ROOMS.get(file) or ROOMS.get(room, CPU if file.endswith("cpu.py") else REFERENCE)
+    rounds = ROOMS.get(file) or ROOMS.get(room, CPU if file.endswith(("cpu.py", "scratch.py")) else REFERENCE)
     if op in DECODING:
         rounds = (rounds[0], ("test_decoding.py",), *rounds[1:])
     chosen: dict[str, pytest.Item] = {}

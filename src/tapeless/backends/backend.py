@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -78,12 +79,21 @@ def backend_named(name: str | Backend) -> Backend:
         raise unknown("backend", name, (*BACKENDS, AUTO))
     if name == AUTO:
         name = "cuda" if gpu.is_there() else "cpu"
-    found: Backend = getattr(import_module(f"tapeless.backends.{name}"), name.upper())
+    module = import_module(f"tapeless.backends.{name}")
+    if name == "cpu":
+        module.require_packages()
+    found: Backend = getattr(module, name.upper())
     return found
 
 
 def planner_named(name: str | Backend) -> Backend:
-    """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU."""
+    """As `backend_named`, to plan with alone: for that the cuda backend needs no GPU, and the cpu backend no Numba and
+    no processor of the kind that is planned for."""
+    if name == "cpu":
+        from tapeless.backends.cpu import PLANNER
+
+        planner: Backend = PLANNER
+        return planner
     if name != "cuda":
         return backend_named(name)
     gpu.require_packages()
@@ -132,6 +142,24 @@ def gemm_library(backend: Backend, name: str | None = None, *, lower: bool = Fal
     from tapeless.kernels import cpu as cpu_kernels
 
     return cpu_kernels.gemm_library() if name is None else cpu_kernels.set_gemm_library(name, lower)
+
+
+def chosen_here(backend: Backend) -> tuple[int, str] | None:
+    """The thread count and the GEMM library of calls bound from now on; None where there is nothing to choose."""
+    count, library = thread_count(backend), gemm_library(backend)
+    return None if count is None or library is None else (count, library)
+
+
+@contextmanager
+def choosing(backend: Backend, chosen: tuple[int, str] | None) -> Iterator[None]:
+    """Calls that are bound meanwhile have these."""
+    if chosen is None or chosen == chosen_here(backend):
+        yield
+        return
+    from tapeless.kernels import cpu as cpu_kernels
+
+    with cpu_kernels.using_threads(chosen[0]), cpu_kernels.using_gemm_library(chosen[1]):
+        yield
 
 
 def bind_call(

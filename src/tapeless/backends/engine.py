@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
-from tapeless.backends.backend import Backend, bind_parts
+from tapeless.backends.backend import Backend, bind_parts, choosing, chosen_here
 from tapeless.errors import ProgramError
 from tapeless.kernels.native import Native
 from tapeless.lowering import lowered_for
@@ -101,9 +102,10 @@ class Engine(Arena):
     ) -> None:
         super().__init__(plan, backend, memory=memory, lender=lender, full=full)
         self.omitted: frozenset[str] = frozenset()  # inputs that are not given this time
+        self._chosen = chosen_here(backend)
         self._lists: dict[tuple[tuple[str, ...], frozenset[str]], LoweredProgram] = {}
         self._captured: dict[tuple[tuple[str, ...], frozenset[str]], list[Native]] = {}
-        # A model keeps threads and GEMMs it is made with: what it usually runs is bound now.
+        # What it usually runs is bound now.
         usual = [each for phases in self._usual() for each in _numbered(self.lowered(*phases))]
         self._natives: dict[tuple[Range, Call], list[Native]] = backend.bind_all(
             lambda: {each: self._bind(*each) for each in dict.fromkeys(usual)}
@@ -132,7 +134,12 @@ class Engine(Arena):
     def _bind(self, span: Range, call: Call) -> list[Native]:
         asked = self.plan.scratch.get(span, ())  # a call that is left out has none
         scratch = [self.backend.view(self.memory, each) for each in asked]
-        return bind_parts(call, [self.arguments(part) for part in call.parts], self.backend, scratch)
+        with self.as_made():
+            return bind_parts(call, [self.arguments(part) for part in call.parts], self.backend, scratch)
+
+    def as_made(self) -> AbstractContextManager[None]:
+        """An engine keeps the threads and the GEMM library it is made with, whatever is bound later."""
+        return choosing(self.backend, self._chosen)
 
     @cached_property
     def bound(self) -> list[tuple[Call, list[Native]]]:

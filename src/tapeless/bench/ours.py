@@ -11,6 +11,7 @@ from tapeless.bench.profile import profiled
 from tapeless.bench.race import Work
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.model import Model
+from tapeless.ops.contract import Array
 
 
 def build(work: Work) -> tuple[Model, Any, Any]:
@@ -27,12 +28,16 @@ def build(work: Work) -> tuple[Model, Any, Any]:
         optimizer="adamw",
         **{"lean": True, **work.fields},
     )
-    rng, shape = np.random.default_rng(0), (work.batch, work.time)
-    config = model.config
+    return model, *random_batch(model)
+
+
+def random_batch(model: Model) -> tuple[Array, Array]:
+    """Return random inputs and targets, the same each time."""
+    rng, shape, config = np.random.default_rng(0), (model.batch, model.time), model.config
     targets = rng.integers(0, config.vocab, shape[:1] if config.readout == "last" else shape)
     if config.features:
-        return model, rng.normal(size=(*shape, config.features)), targets
-    return model, rng.integers(0, config.vocab, shape), targets
+        return rng.normal(size=(*shape, config.features)), targets
+    return rng.integers(0, config.vocab, shape), targets
 
 
 def prepare(name: str, work: Work) -> tuple[Callable[[], Any], dict[str, Any], Callable[[int], dict[str, Any]]]:

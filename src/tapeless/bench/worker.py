@@ -13,18 +13,7 @@ from typing import Any
 from tapeless.bench.race import Work
 from tapeless.errors import TapelessError
 
-MODULES = {
-    "ours": "tapeless.bench.ours",
-    "floor": "tapeless.bench.floor",
-    "torch-eager": "tapeless.bench.torch_peer",
-    "torch-compile": "tapeless.bench.torch_peer",
-    "torch-eager-bfloat16": "tapeless.bench.torch_peer",
-    "torch-compile-bfloat16": "tapeless.bench.torch_peer",
-    "peft": "tapeless.bench.peft_peer",
-    "peft-compile": "tapeless.bench.peft_peer",
-}
-
-
+PEERS = {"torch": "torch_peer", "peft": "peft_peer"}  # by how the names of contenders begin
 Prepare = Callable[[str, Work], tuple[Callable[[], Any], dict[str, Any], Any]]  # to a step, what it is, and a profile
 
 
@@ -67,4 +56,5 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(import_module(MODULES[sys.argv[1]]).prepare, *sys.argv[1:])
+    module = PEERS.get(sys.argv[1].partition("-")[0], sys.argv[1])
+    serve(import_module(f"tapeless.bench.{module}").prepare, *sys.argv[1:])

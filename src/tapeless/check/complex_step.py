@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from tapeless.check.configurations import Configuration
+from tapeless.check.examples import dims_of
 from tapeless.check.tolerances import TOLERANCES
 from tapeless.errors import TapelessError
 from tapeless.model import Model
@@ -38,6 +40,11 @@ class TensorError:
     def ok(self) -> bool:
         return self.error <= TOLERANCES["complex step"]  # False for NaN too
 
+    @property
+    def size(self) -> float:
+        """The error, to be sorted by: NaN is as wrong as can be."""
+        return self.error if self.error == self.error else inf
+
 
 def relative_error(found: Array, true: Array) -> float:
     """Largest difference over largest element. Two tensors of zeros agree; NaN agrees with nothing."""
@@ -48,7 +55,7 @@ def relative_error(found: Array, true: Array) -> float:
 
 def check_model(configuration: Configuration) -> Iterator[TensorError]:
     """Every element of every weight."""
-    model, probe, inputs, targets = _pair(configuration)
+    model, probe, inputs, targets = paired(configuration)
     model.forward_backward(inputs, targets)
     for name, gradient in model.grads.items():
         weight = probe.params[name]
@@ -57,30 +64,13 @@ def check_model(configuration: Configuration) -> Iterator[TensorError]:
         for index in range(weight.size):
             kept = flat[index]
             flat[index] = kept + 1j * STEP
-            true[index] = _imaginary(_loss(probe, inputs, targets)) / STEP
+            true[index] = _imaginary(loss_of(probe, inputs, targets)) / STEP
             flat[index] = kept
         error = relative_error(gradient.reshape(-1), true)
         yield TensorError(configuration.name, name, error, weight.size)
 
 
-def check_directions(configuration: Configuration) -> Iterator[TensorError]:
-    """One random direction per weight: for models too large to go through element by element."""
-    model, probe, inputs, targets = _pair(configuration)
-    model.forward_backward(inputs, targets)
-    rng = np.random.default_rng(configuration.seed)
-    for name, gradient in model.grads.items():
-        weight = probe.params[name]
-        direction = rng.normal(size=weight.shape)
-        weight.imag[...] = STEP * direction
-        true = _imaginary(_loss(probe, inputs, targets)) / STEP
-        weight.imag[...] = 0
-        # A random direction sees a gradient of this size on average, whatever the cancellation within it.
-        scale = max(float(np.linalg.norm(gradient)), abs(true))
-        error = abs(float(np.vdot(gradient, direction)) - true)
-        yield TensorError(configuration.name, name, error / scale if scale else error, weight.size)
-
-
-def _pair(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
+def paired(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
     """A float64 model, a complex twin with the same weights, and a batch."""
     for seed in range(configuration.seed, configuration.seed + 100):
         rng = np.random.default_rng(seed)
@@ -96,7 +86,7 @@ def _pair(configuration: Configuration) -> tuple[Model, Model, Array, Array]:
     raise TapelessError(f"{configuration.name}: no seed keeps every ReLU away from its kink; use a smaller model.")
 
 
-def _loss(probe: Model, inputs: Array, targets: Array) -> Any:
+def loss_of(probe: Model, inputs: Array, targets: Array) -> Any:
     """Of an evaluation; what drops at random is the function that a step sees, with the same random numbers each
     time."""
     if not probe.preset.dropout:
@@ -117,20 +107,6 @@ def _distance_to_kink(model: Model, inputs: Array, targets: Array) -> float:
 
 def _imaginary(loss: Any) -> float:
     return complex(loss).imag
-
-
-def check_op(name: str) -> Iterator[TensorError]:
-    """An op alone, on its own example: every element of every input that takes a gradient."""
-    op = OPS[name]
-    spec, rng = op.SPEC, np.random.default_rng(0)
-    example = op.example(rng)
-    gradients = run_backward(name, example, rng)
-    weights = gradients.pop("")  # the random vector that turns the outputs into one number
-    for gradient, found in gradients.items():
-        true = op_derivative(name, example, gradient[1:], weights)
-        yield TensorError(f"op {name}", gradient, relative_error(found.reshape(-1), true), found.size)
-    if not gradients and spec.backward is not None:
-        raise TapelessError(f"the backward of {name} yields no gradient to check.")
 
 
 def op_derivative(name: str, example: dict[str, Any], argument: str, weights: dict[str, Any]) -> Array:
@@ -160,37 +136,12 @@ def run_forward(name: str, example: dict[str, Any], dtype: Any) -> dict[str, Arr
     return outputs
 
 
-def run_backward(name: str, example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Gradients by argument; under "" the weights w of the number Σ w·output they are the gradients of."""
-    op = OPS[name]
-    signature: Signature = op.SPEC.backward
-    outputs = run_forward(name, example, np.float64)
-    values = {output: _empty(name, output, example, np.float64) for output in signature.writes}
-    weights = {}
-    for read in signature.reads:
-        if read not in example and read[1:] in outputs:  # dy
-            weights[read[1:]] = rng.normal(size=outputs[read[1:]].shape)
-    if op.SPEC.fused:
-        weights["loss"] = np.ones(1)
-    known = example | outputs | {f"d{output}": weight for output, weight in weights.items()}
-    op.backward(
-        *values.values(),
-        *(known.get(read) for read in signature.reads),
-        *(example[scalar] for scalar in signature.scalars),
-    )
-    found: dict[str, Any] = {gradient: value for gradient, value in values.items() if gradient[1:] in example}
-    return found | {"": weights}
-
-
 def _empty(name: str, argument: str, example: dict[str, Any], dtype: Any) -> Array:
     """An output filled with NaN, its shape taken from the example and the Spec."""
-    spec = OPS[name].SPEC
-    given = example.get(argument, example.get(argument[1:]) if argument.startswith("d") else None)
+    spec, given = OPS[name].SPEC, example.get(argument)
     if given is not None:
         shape = given if isinstance(given, tuple) else given.shape
     else:
-        arrays = {key: value for key, value in example.items() if key in spec.shapes}
-        shapes = {k: v if isinstance(v, tuple) else v.shape for k, v in arrays.items()}
-        dims = spec.dims(shapes)
+        dims = dims_of(name, example)
         shape = tuple(int(x) if x.isdigit() else dims[x] for x in spec.letters(argument))
     return np.full(shape, np.nan, spec.dtype(argument, dtype))

@@ -22,6 +22,7 @@ from tapeless.models.learning import check_trained
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 
+CLASSES = (0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)  # weights of as many words as there are
 SMALL = {"layers": 2, "channels": 6, "heads": 2, "vocab": 7, "context": 5, "hidden": 5, "chunk": 3}
 
 
@@ -34,9 +35,7 @@ class Configuration:
     time: int = 4
     seed: int = 1
     spread: float = 0.5  # of the random weights
-    documents: tuple[
-        int, ...
-    ] = ()  # how long each is that shares a row; the rows after the first have them the other way
+    documents: tuple[int, ...] = ()  # lengths of those that share a row; later rows have them the other way round
 
     def model(self, precision: str) -> Model:
         return Model(
@@ -119,7 +118,7 @@ CONFIGURATIONS = (
     _variant("not recomputed", "sunfish", recompute=False),
     _variant("learned positions", "sunfish", positions="learned", causal=True),
     _variant("pre-norm", "sunfish", placement="pre", activation="tanh"),
-    _variant("class weights", "sunfish", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
+    _variant("class weights", "sunfish", class_weights=CLASSES),
     _variant("all but the last block frozen", "gpt2-4x256", frozen=(*FRONT, "blocks.0.*", "norm.*")),
     _variant("all but the last block frozen", "ops-102k", frozen=(*FRONT[:1], "blocks.0.*", "head.*")),
     _variant("only norms trained", "gpt2-4x256", recompute=True, frozen=(*FRONT, "blocks.*.attn.*", "blocks.*.mlp.*")),
@@ -185,28 +184,18 @@ CONFIGURATIONS = (
     _variant("LoRA on bfloat16", "llama-4x256", lora=2, frozen_precision="bfloat16", documents=(2, 3)),
     _variant("LoRA on bfloat16, recomputed", "cllm", lora=2, frozen_precision="bfloat16", recompute=True),
     _variant("the last block alone, on bfloat16", "gpt2-4x256", train=("blocks.1",), frozen_precision="bfloat16"),
-    _variant("class weights, read at the end", "ops-102k", class_weights=(0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)),
+    _variant("class weights, read at the end", "ops-102k", class_weights=CLASSES),
 )
 
+WEIGHTED: dict[str, Any] = {"layers": 1, "vocab": 1200, "channels": 32, "heads": 2}
+WEIGHTED["class_weights"] = tuple(1 + (word % 7) / 3 for word in range(1200))
 # Shapes at which a fast backend cuts strips, chunks and blocks, uses threads, and holds the vocabulary transposed.
 LARGER = (
     Configuration("ops-102k as it is", "ops-102k", {}, 32, 8),
     Configuration("gpt2-4x256 long", "gpt2-4x256", {"layers": 1, "channels": 64, "vocab": 1500}, 2, 197),
     Configuration("gpt2-4x256 wide", "gpt2-4x256", {"layers": 1, "heads": 8, "vocab": 1031, "chunk": 50}, 3, 70),
     Configuration("sunfish long", "sunfish", {"class_weights": (0.2, 1.8)}, 2, 150),
-    Configuration(
-        "gpt2-4x256 weighted",
-        "gpt2-4x256",
-        {
-            "layers": 1,
-            "vocab": 1200,
-            "channels": 32,
-            "heads": 2,
-            "class_weights": tuple(1 + (word % 7) / 3 for word in range(1200)),
-        },
-        2,
-        40,
-    ),
+    Configuration("gpt2-4x256 weighted", "gpt2-4x256", WEIGHTED, 2, 40),
     Configuration("gpt2-4x256 dropped", "gpt2-4x256", {"layers": 1, "vocab": 300, "dropout": 0.1}, 3, 130),
     Configuration("llama-4x256 long", "llama-4x256", {"layers": 1, "vocab": 1500}, 2, 197, documents=(80, 3, 114)),
     Configuration(
@@ -247,19 +236,18 @@ def made_small(name: str, preset: Preset, weighted: bool = False) -> Configurati
     """Of a model of somebody's own. What it freezes, trains and adapts is so here as far as the few layers have it;
     where none of that is left, all is trained, or adapted."""
     fields = dict(small(preset, chunk=2 if preset.architecture.readout == "last" else 4))
+    named = ("lora_targets", "train", "frozen")
+    fields |= {"frozen_precision": None, **dict.fromkeys(named, ())}
     if preset.lora is not None:
         fields["lora"] = min(preset.lora, 2)
-    for chosen in ("lora_targets", "train", "frozen"):
-        fields[chosen] = ()
-    fields["frozen_precision"] = None
-    for chosen in ("lora_targets", "train", "frozen"):
+    for chosen in named:
         kept = tuple(
             each for each in getattr(preset, chosen) if _possible(preset.override(**fields | {chosen: (each,)}))
         )
         fields[chosen] = kept if _possible(preset.override(**fields | {chosen: kept})) else ()
     held = {"frozen_precision": preset.frozen_precision}
     fields |= held if _possible(preset.override(**fields | held)) else {}
-    classes = {"class_weights": (0.3, 2.0, 1.0, 0.7, 5.0, 1.1, 0.2)} if weighted else {}
+    classes = {"class_weights": CLASSES} if weighted else {}
     return Configuration(f"{name} made small", preset, fields | classes, batch=3, time=5)
 
 

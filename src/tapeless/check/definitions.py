@@ -9,8 +9,10 @@ outputs; of an op that writes into part of something, the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import product
 from math import cos, exp, fsum, isinf, isnan, log, pi, prod, sin, sqrt, tanh
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,25 +39,9 @@ def _dot(a: Array, b: Array) -> float:
     return fsum(x * y for x, y in zip(a, b, strict=True))
 
 
-def embedding(tokens: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(tokens), weight.shape[1]), lambda r, c: weight[int(tokens[r]), c])}
-
-
-def positions(table: Array, y: Shape) -> Outputs:
-    return {"y": _each(y, lambda b, t, c: table[t, c])}
-
-
-def positions_at(table: Array, position: Array, y: Shape) -> Outputs:
-    return {"y": _each(y, lambda b, t, c: table[int(position[0]) + t, c])}
-
-
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Outputs:
     shift = np.zeros(weight.shape[1]) if bias is None else bias
     return {"y": _each((len(x), weight.shape[1]), lambda r, f: _dot(x[r], weight[:, f]) + shift[f])}
-
-
-def adapt(low: Array, weight: Array, scale: float) -> Outputs:
-    return {"y": _each((len(low), weight.shape[1]), lambda r, f: scale * _dot(low[r], weight[:, f]))}
 
 
 def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Outputs:
@@ -79,14 +65,6 @@ def rmsnorm(x: Array, weight: Array, rstd: Shape, eps: float) -> Outputs:
     return {
         "y": _each((rows, heads * width), lambda r, c: x[r, c] * scales[r, c // width] * weight[c % width]),
         "rstd": scales,
-    }
-
-
-def angles(places: Array, rates: Array) -> Outputs:
-    shape = (*places.shape, len(rates))
-    return {
-        "cos": _each(shape, lambda b, t, a: cos(int(places[b, t]) * rates[a])),
-        "sin": _each(shape, lambda b, t, a: sin(int(places[b, t]) * rates[a])),
     }
 
 
@@ -143,32 +121,12 @@ def cached_attention(q: Array, keys: Array, values: Array, position: Array, wind
     return {"y": y}
 
 
-def gelu(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: gelu_of(float(x[r, f])))}
-
-
 def gelu_of(x: float) -> float:
     return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
 
 
-def relu(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: x[r, f] if x[r, f] > 0 else 0.0)}
-
-
-def tanh_(x: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))}
-
-
-def swiglu(gate: Array, up: Array) -> Outputs:
-    return {"y": _each(gate.shape, lambda r, f: up[r, f] * swish_of(float(gate[r, f])))}
-
-
 def swish_of(x: float) -> float:
     return x / (1 + exp(-x))
-
-
-def residual(x: Array, branch: Array) -> Outputs:
-    return {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])}
 
 
 def random_word(index: int, seed: int, draws: int, site: int) -> int:
@@ -185,20 +143,6 @@ def random_word(index: int, seed: int, draws: int, site: int) -> int:
 
 def drop(x: float, index: int, seed: int, draws: int, rate: float, site: int) -> float:
     return x / (1 - rate) if random_word(index, seed, draws, site) / 2**32 >= rate else 0.0
-
-
-def dropout(x: Array, seed: Array, draws: Array, rate: float, site: int) -> Outputs:
-    counters = int(seed[0]), int(draws[0]), rate, site
-    return {"y": _each(x.shape, lambda r, c: drop(float(x[r, c]), r * x.shape[1] + c, *counters))}
-
-
-def count_draws(draws: Array) -> Outputs:
-    return {"draws": np.array([int(draws[0]) + 1])}
-
-
-def last_position(x: Array) -> Outputs:
-    batch, time, channels = x.shape
-    return {"y": _each((batch, 1, channels), lambda b, t, c: x[b, time - 1, c])}
 
 
 def classifier(
@@ -218,18 +162,6 @@ def squared_error(x: Array, table: Array, targets: Array, count: Array) -> Outpu
     return {"loss": np.array([fsum(np.ravel(errors)) / (count[0] * x.shape[1])])}
 
 
-def unembed(x: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(x), len(weight)), lambda r, v: _dot(x[r], weight[v]))}
-
-
-def proximity(x: Array, weight: Array) -> Outputs:
-    return {"y": _each((len(x), len(weight)), lambda r, v: -fsum((x[r] - weight[v]) ** 2))}
-
-
-def zero(y: Shape) -> Outputs:
-    return {"y": np.zeros(y)}
-
-
 def _lengths(values: Array, sections: tuple[int, ...]) -> Array:
     ends = (*sections[1:], len(values))
     return np.array([sqrt(fsum(v * v for v in values[a:b])) for a, b in zip(sections, ends, strict=True)])
@@ -245,139 +177,79 @@ def clip(loss: Array, norm: Array, limit: Array, largest: Array) -> Outputs:
     return {"scale": np.array([scale]), "finite": np.array([0 if bad else 1])}
 
 
-def _update(
-    moments: Outputs,
-    weights: Array,
-    master: Array | None,
-    change: Array,
-    step: Array,
-    finite: Array,
-    sections: tuple[int, ...],
-) -> Outputs:
+def _by_name(define: Callable[[Any], Outputs]) -> Callable[..., Outputs]:
+    """A definition that finds its many arguments under their names, and None under that of a master copy which is not
+    given."""
+    return wraps(define)(lambda **given: define(SimpleNamespace(**{"master": None} | given)))
+
+
+def _update(a: Any, change: Array, **moments: Array) -> Outputs:
     """What an update leaves, by what it takes away; where it must not be made, all as it was. A master copy steps in
     place of the weights, which become the same."""
-    full = weights if master is None else master
-    stepped = _each(full.shape, lambda n: full[n] - change[n]) if finite[0] else None
-    moved = _lengths(change, sections) if finite[0] else np.zeros(len(sections))
-    counted = np.array([step[0] + 1 if finite[0] else step[0]])
-    lengths = {"moved": moved, "norms": _lengths(full, sections)}
-    copies = {"weights": weights if stepped is None else stepped}
-    if master is not None:
-        copies["master"] = master if stepped is None else stepped
-    return {**copies, "step": counted, **lengths, **(moments if finite[0] else {})}
+    made, full = bool(a.finite[0]), _full(a)
+    stepped = _each(full.shape, lambda n: full[n] - change[n]) if made else None
+    moved = _lengths(change, a.sections) if made else np.zeros(len(a.sections))
+    copies = {"weights": a.weights if stepped is None else stepped}
+    if a.master is not None:
+        copies["master"] = a.master if stepped is None else stepped
+    kept = {name: after if made else getattr(a, name) for name, after in moments.items()}
+    return copies | kept | {"step": a.step + made, "moved": moved, "norms": _lengths(full, a.sections)}
 
 
-def sgd(
-    weights: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    change = _each(weights.shape, lambda n: lr[0] * scale[0] * gradients[n])
-    return _update({}, weights, master, change, step, finite, sections)
+def _full(a: Any) -> Any:
+    """The weights in the type in which they step."""
+    return a.weights if a.master is None else a.master
 
 
-def momentum(
-    weights: Array,
-    m: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    momentum: float,
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    summed = _each(m.shape, lambda n: momentum * m[n] + scale[0] * gradients[n])
-    change = _each(m.shape, lambda n: lr[0] * summed[n])
-    return {"m": m} | _update({"m": summed}, weights, master, change, step, finite, sections)
+@_by_name
+def sgd(a: Any) -> Outputs:
+    return _update(a, _each(a.weights.shape, lambda n: a.lr[0] * a.scale[0] * a.gradients[n]))
 
 
-def adamw(
-    weights: Array,
-    m: Array,
-    v: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    t, full = int(step[0]) + 1, weights if master is None else master
-    first = _each(m.shape, lambda n: beta1 * m[n] + (1 - beta1) * scale[0] * gradients[n])
-    second = _each(v.shape, lambda n: beta2 * v[n] + (1 - beta2) * (scale[0] * gradients[n]) ** 2)
+@_by_name
+def momentum(a: Any) -> Outputs:
+    summed = _each(a.m.shape, lambda n: a.momentum * a.m[n] + a.scale[0] * a.gradients[n])
+    return _update(a, _each(a.m.shape, lambda n: a.lr[0] * summed[n]), m=summed)
+
+
+@_by_name
+def adamw(a: Any) -> Outputs:
+    t, full = int(a.step[0]) + 1, _full(a)
+    first = _each(a.m.shape, lambda n: a.beta1 * a.m[n] + (1 - a.beta1) * a.scale[0] * a.gradients[n])
+    second = _each(a.v.shape, lambda n: a.beta2 * a.v[n] + (1 - a.beta2) * (a.scale[0] * a.gradients[n]) ** 2)
 
     def change(n: int) -> float:
-        lost = lr[0] * decay * full[n] if any(start <= n < stop for start, stop in decayed) else 0.0
-        mean, size = first[n] / (1 - beta1**t), second[n] / (1 - beta2**t)
-        return float(lost + lr[0] * mean / (sqrt(size) + eps))
+        lost = a.lr[0] * a.decay * full[n] if any(start <= n < stop for start, stop in a.decayed) else 0.0
+        mean, size = first[n] / (1 - a.beta1**t), second[n] / (1 - a.beta2**t)
+        return float(lost + a.lr[0] * mean / (sqrt(size) + a.eps))
 
-    made = _update({"m": first, "v": second}, weights, master, _each(m.shape, change), step, finite, sections)
-    return {"m": m, "v": v} | made
+    return _update(a, _each(a.m.shape, change), m=first, v=second)
 
 
-def muon(
-    weights: Array,
-    m: Array,
-    v: Array,
-    step: Array,
-    moved: Shape,
-    norms: Shape,
-    gradients: Array,
-    scale: Array,
-    finite: Array,
-    lr: Array,
-    momentum: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    decayed: tuple[tuple[int, int], ...],
-    matrices: tuple[tuple[int, int, tuple[int, ...]], ...],
-    sections: tuple[int, ...],
-    master: Array | None = None,
-) -> Outputs:
-    t, full = int(step[0]) + 1, weights if master is None else master
-    first, second, change = m.copy(), v.copy(), np.zeros(len(m))
-    if not finite[0]:
-        return {"m": m, "v": v} | _update({}, weights, master, change, step, finite, sections)
-    others = set(range(len(m)))
-    for start, rows, widths in matrices:
+@_by_name
+def muon(a: Any) -> Outputs:
+    t, lr, full = int(a.step[0]) + 1, a.lr[0], _full(a)
+    first, second, change = a.m.copy(), a.v.copy(), np.zeros(len(a.m))
+    gradients = a.scale[0] * a.gradients
+    others = set(range(len(a.m))) if a.finite[0] else set[int]()
+    for start, rows, widths in a.matrices if a.finite[0] else ():
         for column, width in ((sum(widths[:n]), width) for n, width in enumerate(widths)):
             places = [[start + r * sum(widths) + column + c for c in range(width)] for r in range(rows)]
-            others -= {n for row in places for n in row}
             for n in (n for row in places for n in row):
-                first[n] = momentum * m[n] + (1 - momentum) * scale[0] * gradients[n]
-            ahead = [[momentum * first[n] + (1 - momentum) * scale[0] * gradients[n] for n in row] for row in places]
+                others.discard(n)
+                first[n] = a.momentum * a.m[n] + (1 - a.momentum) * gradients[n]
+            ahead = [[a.momentum * first[n] + (1 - a.momentum) * gradients[n] for n in row] for row in places]
             nearly = nearly_orthogonal(np.array(ahead))
             for r, row in enumerate(places):
                 for c, n in enumerate(row):
-                    change[n] = lr[0] * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
+                    change[n] = lr * 0.2 * sqrt(max(rows, width)) * nearly[r, c]
     for at, n in enumerate(sorted(others)):
-        g = scale[0] * gradients[n]
-        first[n], second[at] = beta1 * m[n] + (1 - beta1) * g, beta2 * second[at] + (1 - beta2) * g**2
-        change[n] = lr[0] * first[n] / (1 - beta1**t) / (sqrt(second[at] / (1 - beta2**t)) + eps)
-    for n in (n for start, stop in decayed for n in range(start, stop)):
-        change[n] += lr[0] * decay * full[n]
-    return _update({"m": first, "v": second}, weights, master, change, step, finite, sections)
+        g = gradients[n]
+        first[n], second[at] = a.beta1 * a.m[n] + (1 - a.beta1) * g, a.beta2 * a.v[at] + (1 - a.beta2) * g**2
+        change[n] = lr * first[n] / (1 - a.beta1**t) / (sqrt(second[at] / (1 - a.beta2**t)) + a.eps)
+    for n in (n for start, stop in a.decayed for n in range(start, stop)):
+        change[n] += lr * a.decay * full[n]
+    return _update(a, change, m=first, v=second)
 
 
 def nearly_orthogonal(x: Array) -> Array:
@@ -421,31 +293,43 @@ def turning_rates(
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
-    "embedding": embedding,
-    "positions": positions,
-    "positions_at": positions_at,
+    "embedding": lambda tokens, weight: {
+        "y": _each((len(tokens), weight.shape[1]), lambda r, c: weight[int(tokens[r]), c])
+    },
+    "positions": lambda table, y: {"y": _each(y, lambda b, t, c: table[t, c])},
+    "positions_at": lambda table, position, y: {"y": _each(y, lambda b, t, c: table[int(position[0]) + t, c])},
     "linear": linear,
-    "adapt": adapt,
+    "adapt": lambda low, weight, scale: {
+        "y": _each((len(low), weight.shape[1]), lambda r, f: scale * _dot(low[r], weight[:, f]))
+    },
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
-    "angles": angles,
+    "angles": lambda places, rates: {
+        "cos": _each((*places.shape, len(rates)), lambda b, t, a: cos(int(places[b, t]) * rates[a])),
+        "sin": _each((*places.shape, len(rates)), lambda b, t, a: sin(int(places[b, t]) * rates[a])),
+    },
     "rope": rope,
     "attention": attention,
     "remember": remember,
     "cached_attention": cached_attention,
-    "gelu": gelu,
-    "relu": relu,
-    "tanh": tanh_,
-    "swiglu": swiglu,
-    "residual": residual,
-    "count_draws": count_draws,
-    "dropout": dropout,
-    "last_position": last_position,
+    "gelu": lambda x: {"y": _each(x.shape, lambda r, f: gelu_of(float(x[r, f])))},
+    "relu": lambda x: {"y": _each(x.shape, lambda r, f: x[r, f] if x[r, f] > 0 else 0.0)},
+    "tanh": lambda x: {"y": _each(x.shape, lambda r, f: tanh(x[r, f]))},
+    "swiglu": lambda gate, up: {"y": _each(gate.shape, lambda r, f: up[r, f] * swish_of(float(gate[r, f])))},
+    "residual": lambda x, branch: {"y": _each(x.shape, lambda r, c: x[r, c] + branch[r, c])},
+    "count_draws": lambda draws: {"draws": np.array([int(draws[0]) + 1])},
+    "dropout": lambda x, seed, draws, rate, site: {
+        "y": _each(
+            x.shape,
+            lambda r, c: drop(float(x[r, c]), r * x.shape[1] + c, int(seed[0]), int(draws[0]), rate, site),
+        )
+    },
+    "last_position": lambda x: {"y": _each((len(x), 1, x.shape[2]), lambda b, t, c: x[b, x.shape[1] - 1, c])},
     "classifier": classifier,
     "squared_error": squared_error,
-    "unembed": unembed,
-    "proximity": proximity,
-    "zero": zero,
+    "unembed": lambda x, weight: {"y": _each((len(x), len(weight)), lambda r, v: _dot(x[r], weight[v]))},
+    "proximity": lambda x, weight: {"y": _each((len(x), len(weight)), lambda r, v: -fsum((x[r] - weight[v]) ** 2))},
+    "zero": lambda y: {"y": np.zeros(y)},
     "global_norm": global_norm,
     "clip": clip,
     "sgd": sgd,

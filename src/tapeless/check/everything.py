@@ -1,9 +1,8 @@
-"""All that `tapeless check` can say about a program, the smallest parts first: the first finding is the nearest to the
-cause; and what it says of planted bugs."""
+"""Every op and every cpu kernel, and what these checks say of planted bugs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -11,33 +10,34 @@ from typing import Any
 import numpy as np
 
 from tapeless.backends.backend import backend_named
-from tapeless.check.decoding import check_decoding
 from tapeless.check.finding import Finding
-from tapeless.check.models import WALKED, check_program, check_updates, check_walk
 from tapeless.check.ops import check_alone, check_backend_alone
 from tapeless.check.planted import Bug
 from tapeless.check.ranges import check_ranges
-from tapeless.check.steps import check_steps
 from tapeless.check.threads import check_on_threads
-from tapeless.check.training import check_training
 from tapeless.ops import OPS
 
+# Checks everything but the ops and the kernels that are named: what is known to be healthy need not be asked again.
+Checker = Callable[[Collection[str], Collection[str]], Iterator[Finding]]
 
-def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collection[str] = ()) -> Iterator[Finding]:
-    """Ops alone, lists of calls, whole steps and the loop (which hold whatever the gradients are), models call by call,
-    decoding, and the ops of the cpu backend, on their examples, on extreme numbers and on threads. `trusted` ops of the
-    reference, and those `trusted_on_threads` of the cpu backend, are not looked at again."""
+
+def check_ops(trusted: Collection[str] = (), trusted_on_threads: Collection[str] = ()) -> Iterator[Finding]:
+    """Check every op of the reference, then every kernel of the cpu backend. The first finding is nearest to the cause.
+
+    `trusted` ops of the reference are skipped, and so are `trusted_on_threads` kernels where threads are tried.
+    """
+    yield from check_reference(trusted)
+    yield from check_kernels(trusted_on_threads)
+
+
+def check_reference(trusted: Collection[str] = ()) -> Iterator[Finding]:
     for name in OPS:
         if name not in trusted:
             yield from check_alone(name)
-    for configuration in WALKED:
-        yield from check_program(configuration)
-    yield from check_updates()
-    yield from check_steps()
-    yield from check_training()
-    for configuration in WALKED:
-        yield from check_walk(configuration)
-    yield from check_decoding()
+
+
+def check_kernels(trusted_on_threads: Collection[str] = ()) -> Iterator[Finding]:
+    """Check the cpu backend's kernels on examples, on extreme numbers and on threads."""
     cpu = backend_named("cpu")
     for name in OPS:
         yield from check_backend_alone(name, cpu)
@@ -49,7 +49,7 @@ def check_everything(trusted: Collection[str] = (), trusted_on_threads: Collecti
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BugVerdict:
     bug: Bug
     finding: Finding | None  # the first
 
@@ -59,14 +59,16 @@ class Verdict:
 
     @property
     def named(self) -> bool:
-        """The report points at what has the bug."""
+        """Whether the report points at what has the bug."""
         return self.finding is not None and self.finding.place == self.bug.where
 
 
-def run_catalogue(bugs: Iterable[Bug]) -> Iterator[Verdict]:
-    """The checkers do not know what was planted, nor where: they look at everything, the smallest parts first. Only an
-    op whose module is, object for object, what it was when it was found healthy, is not asked again; on threads, which
-    takes longest, one whose module is what it was before the first bug."""
+def run_catalogue(bugs: Iterable[Bug], check: Checker = check_ops) -> Iterator[BugVerdict]:
+    """Plant each bug and say what `check` finds first. It does not know what was planted, nor where.
+
+    Only an op whose module is, object for object, what it was when it was found healthy is not asked again; on threads,
+    which takes longest, one whose module is what it was before the first bug.
+    """
     healthy = {name: dict(vars(op)) for name, op in OPS.items() if not any(check_alone(name))}
     on_cpu = {name: import_module(f"tapeless.ops.{name}.cpu") for name in OPS}
     before = {name: dict(vars(module)) for name, module in on_cpu.items()}
@@ -74,7 +76,7 @@ def run_catalogue(bugs: Iterable[Bug]) -> Iterator[Verdict]:
         with bug.plant(), np.errstate(all="ignore"):
             trusted = [name for name, was in healthy.items() if _same(vars(OPS[name]), was)]
             untouched = [name for name, was in before.items() if _same(vars(on_cpu[name]), was)]
-            verdict = Verdict(bug, next(check_everything(trusted, untouched), None))
+            verdict = BugVerdict(bug, next(check(trusted, untouched), None))
         yield verdict
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.ops import OPS
+from tapeless.ops.contract import Dims, Spec
 
 Example = dict[str, Any]
 
@@ -24,6 +25,28 @@ def examples_of(name: str) -> list[Example]:
         raise TapelessError(f"example in ops/{name}/reference.py returned None: is there a `return` at its end?")
     further: Callable[[Example, np.random.Generator], list[Example]] = FURTHER.get(name, lambda own, rng: [])
     return [own, *further(own, rng)]
+
+
+def dims_of(name: str, example: Example) -> Dims:
+    """The size of each letter of the op's Spec in an example."""
+    spec: Spec = OPS[name].SPEC
+    shaped = {key: value for key, value in example.items() if key in spec.shapes}
+    return spec.dims({key: each if isinstance(each, tuple) else np.shape(each) for key, each in shaped.items()})
+
+
+def resized(name: str, example: Example, dims: Dims, rng: np.random.Generator) -> Example:
+    """The example at another size: numbers drawn from its own, each moved a little, integers as they are. So ids stay
+    ids of the example, and what is positive stays so."""
+    spec, made = OPS[name].SPEC, dict(example)
+    for argument in (argument for argument in spec.shapes if argument in example):
+        shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
+        value = example[argument]
+        if isinstance(value, tuple):
+            made[argument] = shape
+        elif shape != value.shape:
+            drawn = rng.choice(value.reshape(-1), shape)
+            made[argument] = drawn * rng.uniform(0.8, 1.2, shape) if value.dtype.kind == "f" else drawn
+    return made
 
 
 def _attention(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -59,26 +82,14 @@ def _one_key_has_all() -> Example:
     return {"q": 400 * q, "k": k, "v": v, "lse": (2, 3, 4), "window": 0, "causal": False}
 
 
-def _cached_attention(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"q": 400 * own["q"]}, own | {"window": 3}]
-
-
 def _rmsnorm(own: Example, rng: np.random.Generator) -> list[Example]:
     whole: Example = {"x": rng.normal(size=(5, 4)), "weight": rng.normal(size=4), "rstd": (5, 1), "eps": 1e-5}
     return [whole, whole | {"x": 1e-3 * whole["x"]}]  # where eps is the larger part
 
 
-def _angles(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"places": own["places"] + 100_000}]
-
-
 def _rope(own: Example, rng: np.random.Generator) -> list[Example]:
     turned = rng.uniform(0, 6, (2, 3, 6))
     return [own | {"cos": np.cos(turned), "sin": np.sin(turned)}]  # one head, as many angles as places
-
-
-def _swiglu(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"gate": np.linspace(-40, 40, 20).reshape(4, 5)}]
 
 
 def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -89,32 +100,6 @@ def _classifier(own: Example, rng: np.random.Generator) -> list[Example]:
         own | {"count": np.array([11.0]), "logits": (7, 5)},
         own | {"class_weights": rng.uniform(0.5, 2, size=5)},
     ]
-
-
-def _squared_error(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"targets": np.full(5, -1)}, own | {"count": np.array([9.0])}]
-
-
-def _layernorm(own: Example, rng: np.random.Generator) -> list[Example]:
-    nearly_constant = 3 + 1e-2 * rng.normal(size=(5, 4))
-    return [{"x": nearly_constant, "weight": rng.normal(size=4), "bias": rng.normal(size=4), "eps": 1e-5}]
-
-
-def _linear(own: Example, rng: np.random.Generator) -> list[Example]:
-    square = {"x": rng.normal(size=(4, 4)), "weight": rng.normal(size=(4, 4)), "bias": rng.normal(size=4)}
-    return [square, {"x": own["x"], "weight": own["weight"]}]
-
-
-def _adapt(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [{"low": rng.normal(size=(3, 3)), "weight": rng.normal(size=(3, 3)), "scale": 2.0}]
-
-
-def _embedding(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [own | {"tokens": np.full(5, 2)}]
-
-
-def _gelu(own: Example, rng: np.random.Generator) -> list[Example]:
-    return [{"x": np.linspace(-8, 8, 20).reshape(4, 5)}]
 
 
 def _clip(own: Example, rng: np.random.Generator) -> list[Example]:
@@ -154,18 +139,23 @@ def examples_with_master(name: str) -> list[Example]:
 
 FURTHER: dict[str, Callable[[Example, np.random.Generator], list[Example]]] = {
     "attention": _attention,
-    "cached_attention": _cached_attention,
+    "cached_attention": lambda own, rng: [own | {"q": 400 * own["q"]}, own | {"window": 3}],
     "rmsnorm": _rmsnorm,
-    "angles": _angles,
+    "angles": lambda own, rng: [own | {"places": own["places"] + 100_000}],
     "rope": _rope,
-    "swiglu": _swiglu,
+    "swiglu": lambda own, rng: [own | {"gate": np.linspace(-40, 40, 20).reshape(4, 5)}],
     "classifier": _classifier,
-    "squared_error": _squared_error,
-    "layernorm": _layernorm,
-    "linear": _linear,
-    "adapt": _adapt,
-    "embedding": _embedding,
-    "gelu": _gelu,
+    "squared_error": lambda own, rng: [own | {"targets": np.full(5, -1)}, own | {"count": np.array([9.0])}],
+    "layernorm": lambda own, rng: [
+        {"x": 3 + 1e-2 * rng.normal(size=(5, 4)), "weight": rng.normal(size=4), "bias": rng.normal(size=4), "eps": 1e-5}
+    ],
+    "linear": lambda own, rng: [
+        {"x": rng.normal(size=(4, 4)), "weight": rng.normal(size=(4, 4)), "bias": rng.normal(size=4)},
+        {"x": own["x"], "weight": own["weight"]},
+    ],
+    "adapt": lambda own, rng: [{"low": rng.normal(size=(3, 3)), "weight": rng.normal(size=(3, 3)), "scale": 2.0}],
+    "embedding": lambda own, rng: [own | {"tokens": np.full(5, 2)}],
+    "gelu": lambda own, rng: [{"x": np.linspace(-8, 8, 20).reshape(4, 5)}],
     "clip": _clip,
     "sgd": _update,
     "momentum": _update,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,12 @@ class Difference(Told):
     @property
     def ok(self) -> bool:
         return self.error <= self.tolerance  # False for NaN too
+
+    @property
+    def share(self) -> float:
+        """The part of the tolerance that is used; NaN is as wrong as can be."""
+        share = self.error / self.tolerance
+        return share if share == share else inf
 
     def __str__(self) -> str:
         name = self.call[self.argument].name
@@ -91,13 +97,9 @@ def compare(
     """Run one call on the backend over `found` and on the reference over `true`, which gets `found`'s numbers."""
     for argument in call.reads:
         true[argument.name][...] = backend.read(found[argument.name])
-    # A frozen weight that is bfloat16 beside what is wider is widened, which rounds nothing.
-    narrow = any(array.dtype.kind == "V" and call[name].buffer.role != "frozen" for name, array in true.items())
-    dtype = "bfloat16" if narrow else backend.traits.precisions[0]
-    rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
+    dtype, roundings = _roundings(call, true, backend)
     rng = np.random.default_rng(number)
-    draws = MOVES if sum(array.size for array in true.values()) < MANY else 2  # the largest of many needs fewer draws
-    moved = [_moved(call, true, rounding, rng) for _ in range(draws)]
+    moved = [_moved(call, true, rounding, rng) for rounding in roundings]
     for arrays, where in ((found, backend), *((each, REFERENCE) for each in (*moved, true))):
         run_call(call, arrays, where)
     for argument in call.writes:
@@ -106,7 +108,20 @@ def compare(
             mine, exact, *others = (
                 array.astype(np.float64) for array in (backend.read(found[name]), true[name], *(m[name] for m in moved))
             )
-            yield _difference(number, call, name, mine, exact, others, dtype)
+            length = 1 if dtype == "bfloat16" else reduction_length(call, name)  # its sums are float32's
+            yield _difference(number, call, name, mine, exact, others, dtype, length)
+
+
+def _roundings(call: Call, arrays: dict[str, Array], backend: Backend) -> tuple[str, list[float]]:
+    """The type that a call computes in, and how much its inputs are off by, once for each draw."""
+    # A frozen weight that is bfloat16 beside what is wider is widened, which rounds nothing.
+    narrow = any(
+        array.dtype.kind == "V" and call.has(name) and call[name].buffer.role != "frozen"
+        for name, array in arrays.items()
+    )
+    dtype = "bfloat16" if narrow else backend.traits.precisions[0]
+    draws = MOVES if sum(array.size for array in arrays.values()) < MANY else 2  # the largest of many needs fewer draws
+    return dtype, [2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2] * draws
 
 
 def compare_fused(fused: FusedCall, model: Model, reference: Model, number: int) -> Iterator[Difference]:
@@ -122,18 +137,11 @@ def compare_fused(fused: FusedCall, model: Model, reference: Model, number: int)
         for engine in (model.engine, reference.engine)
     )
     read = {argument.name: np.array(backend.read(found[argument.name])) for argument in fused.reads}
-    narrow = any(
-        array.dtype.kind == "V" and fused[name].buffer.role != "frozen"
-        for name, array in true.items()
-        if fused.has(name)
-    )
-    dtype = "bfloat16" if narrow else backend.traits.precisions[0]
-    rounding = 2.0**-9 if narrow else float(np.finfo(dtype).eps) / 2
+    dtype, roundings = _roundings(fused, true, backend)
     rng = np.random.default_rng(number)
-    draws = MOVES if sum(array.size for array in true.values()) < MANY else 2
     results = []
     before = reference.engine.held(fused)
-    for move in (*(rounding,) * draws, 0.0):
+    for move in (*roundings, 0.0):
         reference.engine.put_back(before)
         for name, values in read.items():
             moved = fused.spec.is_number(name) and move
@@ -142,12 +150,12 @@ def compare_fused(fused: FusedCall, model: Model, reference: Model, number: int)
             run_call(call, reference.engine.arguments(call), REFERENCE)
         results.append({each.name: true[each.name].astype(np.float64) for each in fused.writes})
     model.engine.run_alone(fused)
-    length = 1 if narrow else sum(reduction_length(call, each.name) for call in fused.parts for each in call.writes)
+    lengths = [reduction_length(call, each.name) for call in fused.parts for each in call.writes]
+    length = 1 if dtype == "bfloat16" else sum(lengths)
     *others, exact = results
     for argument in fused.writes:
         name, mine = argument.name, backend.read(found[argument.name]).astype(np.float64)
-        error, tolerance, where = farthest(mine, exact[name], [each[name] for each in others], dtype, length)
-        yield Difference(number, fused, name, error, tolerance, where, float(mine[where]), float(exact[name][where]))
+        yield _difference(number, fused, name, mine, exact[name], [each[name] for each in others], dtype, length)
 
 
 def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random.Generator) -> dict[str, Array]:
@@ -163,9 +171,8 @@ def _moved(call: Call, arrays: dict[str, Array], rounding: float, rng: np.random
 
 
 def _difference(
-    number: int, call: Call, result: str, found: Array, true: Array, moved: list[Array], dtype: str
+    number: int, call: Call, result: str, found: Array, true: Array, moved: list[Array], dtype: str, length: int
 ) -> Difference:
-    length = 1 if dtype == "bfloat16" else reduction_length(call, result)  # its sums are float32's
     error, tolerance, where = farthest(found, true, moved, dtype, length)
     return Difference(number, call, result, error, tolerance, where, float(found[where]), float(true[where]))
 

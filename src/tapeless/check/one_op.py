@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 
 from tapeless.backends.backend import Backend, thread_count
-from tapeless.check.complex_step import TensorError, check_op
+from tapeless.check.complex_step import TensorError
 from tapeless.check.finding import Finding, Judgement
 from tapeless.check.lockstep import Difference
-from tapeless.check.ops import check_alone, check_backend_alone, op_alone
+from tapeless.check.ops import check_alone, check_backend_alone, check_op, op_alone
 from tapeless.check.ranges import RangeError, check_ranges, range_errors
 from tapeless.check.threads import check_on_threads
 from tapeless.check.tolerances import TOLERANCES
-from tapeless.errors import unknown
 from tapeless.ops import OPS
 
 EXACT = TOLERANCES["complex step"]
@@ -63,10 +61,10 @@ class OpReport(Judgement):
         if self.backend is None:
             yield "kernels: none were tried"
         if self.results:
-            worst = max(self.results, key=lambda each: each.error / each.tolerance)
+            worst = max(self.results, key=lambda each: each.share)
             yield (
                 f"{self.backend}: {len(self.results):,} results beside the reference, the worst at "
-                f"{worst.error / worst.tolerance:.0%} of what is allowed ({worst.argument} of {worst.call.title})"
+                f"{worst.share:.0%} of what is allowed ({worst.argument} of {worst.call.title})"
             )
         if self.threads:
             yield "threads: at sizes that thread, in every order of the parallel loops, again and again"
@@ -97,18 +95,3 @@ def check_one(name: str, backend: Backend | None) -> OpReport:
 
 def has_kernels(name: str, backend: Backend) -> bool:
     return find_spec(f"tapeless.ops.{name}.{backend.name}") is not None
-
-
-def ops_among(names: list[str], others: list[str]) -> list[str]:
-    """The ops that are asked for: all the names, or none of them. A slip in an op's name is told as one, unless it is
-    nearer to what else there is."""
-    ops = [name for name in names if name in OPS]
-    for name in names:
-        if name not in (*OPS, *others) and (ops or _is_a_slip(name, others)):
-            raise unknown("op", name, OPS)
-    return ops
-
-
-def _is_a_slip(name: str, others: list[str]) -> bool:
-    near = get_close_matches(name.lower(), [*OPS, *others], n=1, cutoff=0.7)
-    return bool(near) and near[0] in OPS

@@ -46,28 +46,14 @@ def in_order(parts: int) -> Array:
     return room[: _fill(types.uintp(room.ctypes.data), types.int64(parts))]
 
 
-def forwards(parts: int) -> Array:
-    return np.arange(parts)
-
-
-def backwards(parts: int) -> Array:
-    return np.arange(parts)[::-1]
-
-
-def shuffled(parts: int) -> Array:
-    return np.random.default_rng(parts).permutation(parts)
-
-
-def none(parts: int) -> Array:
-    return np.arange(0)
-
-
-def even(parts: int) -> Array:
-    return np.arange(0, parts, 2)
-
-
-def odd(parts: int) -> Array:
-    return np.arange(1, parts, 2)
+ORDERS: dict[str, Order] = {
+    "forwards": np.arange,
+    "backwards": lambda parts: np.arange(parts)[::-1],
+    "shuffled": lambda parts: np.random.default_rng(parts).permutation(parts),
+    "none": lambda parts: np.arange(0),
+    "even": lambda parts: np.arange(0, parts, 2),
+    "odd": lambda parts: np.arange(1, parts, 2),
+}
 
 
 def is_parallel(run: Native) -> bool:
@@ -75,14 +61,14 @@ def is_parallel(run: Native) -> bool:
     return isinstance(run, BoundKernel) and "prange" in run.function.__code__.co_names
 
 
-def run_in(order: Order, runs: list[Native]) -> None:
+def run_in(order: str, runs: list[Native]) -> None:
     global _order
-    _order = order
+    _order = ORDERS[order]
     try:
         for run in runs:
             (_in_order(run) if is_parallel(run) else run)()
     finally:
-        _order = forwards
+        _order = np.arange
 
 
 def _in_order(run: Any) -> Native:
@@ -107,7 +93,7 @@ def collisions(run: Any, names: dict[int, str]) -> Iterator[str]:
             array[...] = np.nan
     before = [array.copy() for array in arrays]
     changed = []
-    for order in (none, even, odd):
+    for order in ("none", "even", "odd"):
         run_in(order, [run])
         changed.append([_bits(array) != _bits(was) for array, was in zip(arrays, before, strict=True)])
         for array, was in zip(arrays, before, strict=True):

@@ -19,7 +19,7 @@ import numpy as np
 
 from tapeless.backends.backend import Backend, bind_call
 from tapeless.backends.reference import REFERENCE
-from tapeless.check.examples import Example, examples_of
+from tapeless.check.examples import Example, dims_of, examples_of, resized
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import summed_letters
 from tapeless.check.ops import call_alone
@@ -43,45 +43,25 @@ DRAWS, MORE_DRAWS, SUSPECT, MOVE = 4, 16, 0.1, 4 * 2.0**-24
 ROUNDING = 2.0**-24
 LARGEST = float(np.finfo(np.float32).max) / 8  # a sum of terms this large is not asked to fit
 
-# By letter of the LEGEND; what is not named keeps the size of the example. One size for the bulk of the values, then
-# one channel, one row, and a size at which kernels use threads, cut strips and hold the vocabulary transposed.
-USUAL = {
-    "B": 4,
-    "T": 20,
-    "S": 24,
-    "R": 48,
-    "C": 24,
-    "H": 2,
-    "D": 12,
-    "F": 40,
-    "V": 37,
-    "P": 30,
-    "K": 20,
-    "M": 6,
-    "N": 4000,
-}
-NARROW = {"B": 5, "T": 9, "S": 9, "R": 60, "C": 1, "H": 1, "D": 1, "F": 1, "P": 12, "K": 60, "M": 1}
-ONE_ROW = {"B": 2, "T": 1, "S": 9, "R": 1, "C": 48, "H": 4, "D": 12, "F": 50, "V": 37, "P": 30, "K": 1, "M": 3}
-THREADED = {
-    "B": 2,
-    "T": 70,
-    "S": 75,
-    "R": 345,
-    "C": 192,
-    "H": 8,
-    "D": 24,
-    "F": 192,
-    "V": 1100,
-    "P": 80,
-    "K": 200,
-    "M": 190,
-}
-SMALL = {"B": 2, "T": 4, "S": 5, "R": 6, "C": 8, "H": 2, "D": 4, "F": 9, "V": 7, "P": 8, "K": 4, "M": 3, "N": 40}
-# The heads of keys, their channels and the pairs that are turned.
-for _sizes, _shared in ((USUAL, 1), (NARROW, 1), (ONE_ROW, 2), (THREADED, 2), (SMALL, 1)):
-    _sizes |= {"G": _shared, "E": _shared * _sizes["D"], "A": max(1, _sizes["D"] // 2)}
+LETTERS = ("B", "T", "S", "R", "C", "H", "D", "F", "V", "P", "K", "M", "N")
+
+
+def _sizes(*of: int | None, shared: int = 1) -> Dims:
+    """Sizes by letter of the LEGEND; None: the size of the example. `shared`: the heads of keys, which decide their
+    channels."""
+    sizes = {letter: size for letter, size in zip(LETTERS, of, strict=True) if size is not None}
+    return sizes | {"G": shared, "E": shared * sizes["D"], "A": max(1, sizes["D"] // 2)}
+
+
+# The bulk of the values is tried at one size; then one channel, one row, and a size at which kernels use threads, cut
+# strips and hold the vocabulary transposed.
+USUAL = _sizes(4, 20, 24, 48, 24, 2, 12, 40, 37, 30, 20, 6, 4000)
+NARROW = _sizes(5, 9, 9, 60, 1, 1, 1, 1, None, 12, 60, 1, None)
+ONE_ROW = _sizes(2, 1, 9, 1, 48, 4, 12, 50, 37, 30, 1, 3, None, shared=2)
+THREADED = _sizes(2, 70, 75, 345, 192, 8, 24, 192, 1100, 80, 200, 190, 70_000, shared=2)
+SMALL = _sizes(2, 4, 5, 6, 8, 2, 4, 9, 7, 8, 4, 3, 40)
 SHORT = 8  # cases at each of the other sizes
-SIZES = ((USUAL, None), (NARROW, SHORT), (ONE_ROW, SHORT), (THREADED | {"N": 70_000}, 2))
+SIZES = ((USUAL, None), (NARROW, SHORT), (ONE_ROW, SHORT), (THREADED, 2))
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +113,7 @@ class RangeTrial(Protocol):
 
 
 @dataclass(frozen=True)
-class Case:
+class RangeCase:
     """Numbers for an op at one size, the true results, and the sizes that their errors are measured by."""
 
     trial: RangeTrial
@@ -178,7 +158,7 @@ def _rng(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng([seed, *"".join(names).encode()])
 
 
-def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: int = VALUES) -> Iterator[Case]:
+def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: int = VALUES) -> Iterator[RangeCase]:
     """All that is tried of an op, but for what has a true result, or terms of one, that does not fit the type."""
     rng = _rng(seed, name, direction)
     examples = examples_of(name)
@@ -202,35 +182,23 @@ def cases(name: str, direction: str, backend: Backend, seed: int = 0, values: in
             yield case
 
 
-def fitting(trial: RangeTrial, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[Case]:
+def fitting(trial: RangeTrial, kinds: list[Numbers], rng: np.random.Generator) -> Iterator[RangeCase]:
     for title, make in kinds:
         numbers = make(rng)
         with np.errstate(all="ignore"):
             true, sizes = natural_sizes(trial, numbers)
             if all((size < LARGEST).all() for size in sizes.values()):  # False for NaN too
-                yield Case(trial, title, numbers, true, sizes)
+                yield RangeCase(trial, title, numbers, true, sizes)
 
 
 def _resized(name: str, example: Example, sizes: Dims, rng: np.random.Generator) -> Example:
-    """The example at another size: numbers drawn from its own, each moved a little, integers as they are."""
-    spec: Spec = OPS[name].SPEC
-    known = {key: np.shape(value) if isinstance(value, np.ndarray) else value for key, value in example.items()}
-    dims = spec.dims({key: shape for key, shape in known.items() if key in spec.shapes})
+    dims = dims_of(name, example)
     dims |= {letter: size for letter, size in sizes.items() if letter in dims}
     if "A" in dims and "C" in dims:  # one channel makes no pair: there two stand for it
         dims["C"] = max(dims["C"], 2 * dims["A"])
     if "U" in dims:  # what matrices leave
         dims["U"] = max(1, dims["N"] - sum(rows * sum(widths) for _, rows, widths in example["matrices"]))
-    made = dict(example)
-    for argument in (argument for argument in spec.shapes if argument in example):
-        shape = tuple(int(letter) if letter.isdigit() else dims[letter] for letter in spec.letters(argument))
-        value = example[argument]
-        if isinstance(value, tuple):
-            made[argument] = shape
-        elif shape != value.shape:
-            drawn = rng.choice(value.reshape(-1), shape)
-            made[argument] = drawn * rng.uniform(0.8, 1.2, shape) if value.dtype.kind == "f" else drawn
-    return made
+    return resized(name, example, dims, rng)
 
 
 def kinds_of(trial: RangeTrial) -> list[Numbers]:
@@ -346,7 +314,7 @@ def only(one: str, name: str, shape: Shape) -> float:
     return float(name == one)
 
 
-def judge(case: Case, found: Arrays) -> list[RangeError]:
+def judge(case: RangeCase, found: Arrays) -> list[RangeError]:
     """How far each result is off, where it is so most."""
     errors = [_error(case, result, found[result]) for result in case.true]
     if any(SUSPECT < error.share < np.inf for error in errors):
@@ -390,7 +358,7 @@ def natural_sizes(trial: RangeTrial, numbers: Arrays) -> tuple[Arrays, Arrays]:
     return true, sizes
 
 
-def _error(case: Case, result: str, found: Array) -> RangeError:
+def _error(case: RangeCase, result: str, found: Array) -> RangeError:
     trial, true = case.trial, case.true[result]
     with np.errstate(all="ignore"):
         off = np.maximum(np.abs(found - true) - RANGE_FLOOR, 0)

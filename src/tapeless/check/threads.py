@@ -16,11 +16,11 @@ import numpy as np
 
 from tapeless.backends.backend import bind_call
 from tapeless.backends.cpu import CPU
-from tapeless.check.examples import Example
+from tapeless.check.examples import Example, dims_of, resized
 from tapeless.check.finding import Finding
 from tapeless.check.lockstep import Difference, compare
 from tapeless.check.ops import Arrays, call_alone, long_examples, narrowed
-from tapeless.check.parallel_order import backwards, collisions, forwards, is_parallel, run_in, shuffled
+from tapeless.check.parallel_order import collisions, is_parallel, run_in
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.kernels.native import Native
 from tapeless.ops import OPS
@@ -71,12 +71,10 @@ def _examples(name: str) -> Iterator[Example]:
 
 
 def grown(name: str, sizes: dict[str, int]) -> Example:
-    """The op's own example, repeated along its letters up to these sizes. What it holds stays what it was: ids are ids
-    of the example, what is positive stays so."""
+    """The op's own example, made larger along its letters up to these sizes."""
     rng = np.random.default_rng(3)
-    spec, own = OPS[name].SPEC, OPS[name].example(rng)
-    shaped = {key: value for key, value in own.items() if key in spec.shapes}
-    dims = spec.dims({key: value if isinstance(value, tuple) else np.shape(value) for key, value in shaped.items()})
+    own = OPS[name].example(rng)
+    dims = dims_of(name, own)
     wanted = dict(dims)
     for letter, size in dims.items():
         leader = FOLLOWS.get(letter, letter)
@@ -84,19 +82,7 @@ def grown(name: str, sizes: dict[str, int]) -> Example:
             wanted[letter] = size * max(1, round(sizes.get(leader, 1) / dims.get(leader, size)))
         else:
             wanted[letter] = sizes.get(letter, size)
-
-    def resized(key: str, value: Any) -> Any:
-        shape = tuple(int(x) if x.isdigit() else wanted[x] for x in spec.letters(key))
-        if isinstance(value, tuple):
-            return shape
-        array = np.asarray(value)
-        for axis, size in enumerate(shape):
-            array = np.take(array, np.arange(size) % array.shape[axis], axis)
-        varied = np.issubdtype(array.dtype, np.floating) and array.size > 1
-        return array * rng.uniform(0.9, 1.1, array.shape) if varied else array
-
-    example: Example = own | {key: resized(key, value) for key, value in shaped.items()}
-    return example
+    return resized(name, own, wanted, rng)
 
 
 def _faults(call: Call, true: Arrays, count: int, shared_out: dict[str, bool]) -> Iterator[str]:
@@ -146,7 +132,7 @@ def _meetings(call: Call, arrays: Arrays, before: Arrays, runs: list[Native]) ->
                 return
         run()
     results: list[dict[str, bytes]] = []
-    for order in (forwards, backwards, shuffled):
+    for order in ("forwards", "backwards", "shuffled"):
         _reset(arrays, before)
         run_in(order, runs)
         results.append({each.name: arrays[each.name].tobytes() for each in call.writes if each.name != "logits"})

@@ -12,7 +12,7 @@ def main() -> None:
     output.install()
     try:
         status = _status()
-    except KeyboardInterrupt:  # while it was still loading
+    except KeyboardInterrupt:
         output.say("stopped.")
         status = 130
     sys.exit(output.closing_status() or status)
@@ -40,9 +40,6 @@ def _status() -> int:
     except TapelessError as error:
         say(f"error: {error}")
         return 2
-    except KeyboardInterrupt:
-        say("stopped.")
-        return 130
     except OutputError:
         return 1
     except Exception as error:

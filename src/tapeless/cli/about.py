@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from rich.markup import escape
-from rich.table import Table
 
 from tapeless.bench.environment import environment
-from tapeless.cli.common import Json, console, print_json, size
+from tapeless.cli.common import Json, console, print_json, size, table
 
 
 def about(json: Json = False) -> None:
-    """Version and machine in one paste, for a report: packages, processor, BLAS, threads, GPU, cache.
+    """Describe this installation in one paste: version, packages, processor, BLAS, threads, GPU, cache.
 
     Example: tapeless about --json
     """
@@ -33,10 +32,4 @@ def about(json: Json = False) -> None:
         "not installed": ", ".join(absent),
         "compiled kernels": found["cache"] or "kept nowhere: no folder can be written",
     }
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, escape(value))
-    console.print(table)
+    console.print(table(("<", ""), [(f"[dim]{name}", escape(value)) for name, value in rows.items() if value]))

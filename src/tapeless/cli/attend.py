@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, print_json, take_threads
-from tapeless.cli.evaluate import BackendName, Checkpoint, RunFolder
-from tapeless.cli.svg import check_svg, write_svg
+from tapeless.cli.common import Json, RunFolder, check_svg, console, print_json, warn
+from tapeless.cli.options import BackendName, Checkpoint, Threads, take_threads
+from tapeless.cli.progress import work_shown
+from tapeless.files.disk import write_whole
 from tapeless.pictures.attention import LEGEND, maps_drawn, maps_svg, shown_keys, strips_drawn
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.train.attending import Attended, chosen, over_training
@@ -24,29 +25,31 @@ FEW = 6  # checkpoints that show little of a course
 
 def attend(
     run: RunFolder,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What it reads, such as 'Max(1,2,6)'.")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The text that the model reads, such as 'Max(1,2,6)'.")
+    ],
     checkpoint: Checkpoint = "best",
     over_training_: Annotated[
-        bool, typer.Option("--over-training", help="One strip per checkpoint: what the last word looks at.")
+        bool, typer.Option("--over-training", help="Show one row per checkpoint: what the last token attends to.")
     ] = False,
-    layer: Annotated[int | None, typer.Option(help="Only the heads of this block.")] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head of each block.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw it into this file, too.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Show the heads of this block alone.")] = None,
+    head: Annotated[int | None, typer.Option(help="Show this head of each block alone.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the maps into this file, too.")] = None,
     backend: BackendName = DEFAULT_BACKEND,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """What every head looks at while it reads a prompt.
+    """Show the attention weights of every head for a prompt.
 
-    A map for each head: its row says how much a word takes of each word below, and adds up to 1. `0.3` is head 3 of
-    block 0. Where a model answers once per sequence, its last block has one row.
+    Each head has a map. A row says how much of each token below one token takes, and adds up to 1. `0.3` is head 3 of
+    block 0. If the model answers once per sequence, its last block has one row.
 
     Example: tapeless attend runs/ops-102k-001 "Max(1,2,6)" --svg attention.svg
     """
     check_svg(svg)
     take_threads(backend, threads)
     opened = open_run(run)
-    with compiling_shown(quiet=json):
+    with work_shown(quiet=json):
         if over_training_:
             found, messages = over_training(opened, prompt, backend=backend)
         else:
@@ -57,14 +60,13 @@ def attend(
     if svg is not None:
         if over_training_:
             strips = [(name, np.stack([of[n][1][-1] for _, of in maps])) for n, (name, _) in enumerate(maps[0][1])]
-            write_svg(svg, maps_svg(_by_block(strips), words, [f"{step:,}" for step, _ in maps]))
+            write_whole(svg, maps_svg(_by_block(strips), words, [f"{step:,}" for step, _ in maps]).encode())
         else:
-            write_svg(svg, maps_svg(_by_block(maps[0][1]), words))
+            write_whole(svg, maps_svg(_by_block(maps[0][1]), words).encode())
     if json:
         print_json(_as_json(run, found, maps, over_training_))
         return
-    for message in messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+    warn(messages)
     width = console.width
     if over_training_:
         console.print(f"[bold]{escape(str(run))}[/]  what {escape(words[-1])!r} looks at, checkpoint by checkpoint\n")

@@ -7,13 +7,12 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from tapeless.backends.backend import backend_named, gemm_library, thread_count
 from tapeless.bench.race import Contender, Work, contenders, race
-from tapeless.cli.common import Json, PresetName, Time, console, print_json, size
+from tapeless.cli.common import Json, PresetName, console, print_json, size, table
 from tapeless.cli.fields import Set, model_changes
+from tapeless.cli.progress import counted
 from tapeless.errors import TapelessError, unknown
 from tapeless.inputs import check_shape
 from tapeless.kernels import cpu as cpu_kernels
@@ -29,33 +28,34 @@ PEERS_OF_ADAPTERS = ("peft", "peft-compile")
 def bench(
     name: PresetName,
     batch: Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step.")] = None,
-    time: Time = None,
-    backend: Annotated[str, typer.Option(help="cpu or cuda; on cuda everyone is on the GPU.")] = "cpu",
+    time: Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence.")] = None,
+    backend: Annotated[str, typer.Option(help="cpu or cuda. With cuda the peers run on the GPU, too.")] = "cpu",
     precision: Annotated[
-        str, typer.Option(help="Of ours, float32 or bfloat16; in bfloat16 the peers run in both.")
+        str, typer.Option(help="Of our step, float32 or bfloat16. With bfloat16 the peers run in both.")
     ] = "float32",
     peers: Annotated[
         str | None,
         typer.Option(
-            help=f"Comma-separated, of {', '.join(PEERS)}, and with --set lora=16 of {', '.join(PEERS_OF_ADAPTERS)}; "
+            help=f"Comma-separated: {', '.join(PEERS)}, or with --set lora=16 {', '.join(PEERS_OF_ADAPTERS)}; "
             "empty for none.",
             show_default=False,
         ),
     ] = None,
     steps: Annotated[int, typer.Option(help="Turns that each contender takes.")] = 7,
-    threads: Annotated[int | None, typer.Option(help="Threads for everyone; all cores by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of every contender. Default: one per core.")] = None,
     products: Annotated[
-        str | None, typer.Option(help="Of ours, on the cpu backend in float32: mkl or own; what is faster here.")
+        str | None, typer.Option(help="Our GEMM in float32 on the cpu backend: mkl or own. Default: the faster one.")
     ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Calls by time, beside the machine's ceilings.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="List the calls by time, beside the machine's ceilings.")
+    ] = False,
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Step time beside PyTorch, as ratios from one interleaved run.
+    """Compare the time of a training step with PyTorch's, as ratios from one interleaved run.
 
-    The full step (forward, loss, backward, clip, AdamW) of ours and of each peer, in turn, each in a process of its
-    own with all others stopped. The floor is the same matrix products alone plus one pass over the optimizer's
-    bytes.
+    The full step (forward, loss, backward, clip, AdamW) of ours and of each peer run in turn, each in a process of its
+    own while all others are stopped. The floor is the same matmuls alone, plus one pass over the optimizer's bytes.
 
     Example: tapeless bench gpt2-4x256 -B 1 -T 1024 --profile
     """
@@ -85,7 +85,8 @@ def bench(
         work = replace(work, products=gemm_library(kind, products or cpu_kernels.faster_gemm().library))
     floor = ["floor"] if kind.name == "cpu" else []
     with contenders(["ours", *chosen, *floor], work) as runners:
-        _run(runners, steps, quiet=json)
+        for _ in counted(race(runners, steps), steps, lambda _: "turn", json):
+            pass
         result = _result(work, runners)
         calls = runners[0].profile(3) if profile else None
     if json:
@@ -94,14 +95,6 @@ def bench(
     _print(work, runners, result)
     if calls:
         _print_profile(calls)
-
-
-def _run(runners: list[Contender], turns: int, quiet: bool) -> None:
-    columns = (TextColumn("turn"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("", total=turns)
-        for done in race(runners, turns):
-            progress.update(task, completed=done)
 
 
 def _result(work: Work, runners: list[Contender]) -> dict[str, Any]:
@@ -149,48 +142,44 @@ def _print(work: Work, runners: list[Contender], result: dict[str, Any]) -> None
     peaks = {"ours": result["ours_peak_bytes"]} | {
         runner.name: result["peers_peak_bytes"].get(_key(runner)) for runner in runners[1:]
     }
-    table = Table(box=None, header_style="dim")
-    for column in ("", "ms a step", "tokens/s", "over ours", "peak memory"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for runner in runners:
-        milliseconds = median(runner.times)
-        peak = peaks.get(runner.name)
-        table.add_row(
-            runner.name,
-            f"{milliseconds:,.2f}",
-            f"{1000 * work.batch * work.time / milliseconds:,.0f}",
-            f"{_ratio(runner, runners[0]):.2f}×",
-            size(peak) if peak else "",
+        milliseconds, peak = median(runner.times), peaks.get(runner.name)
+        rows.append(
+            (
+                runner.name,
+                f"{milliseconds:,.2f}",
+                f"{1000 * work.batch * work.time / milliseconds:,.0f}",
+                f"{_ratio(runner, runners[0]):.2f}×",
+                size(peak) if peak else "",
+            )
         )
-    console.print(table)
+    console.print(table(("", ">ms a step", ">tokens/s", ">over ours", ">peak memory"), rows))
     held = [runner.name for runner in runners if _key(runner) in result["without_amx"]]
     if held:
         console.print(f"[dim]{', '.join(held)}: without AMX, with which oneDNN dies on this machine[/]")
     if result["ratio"]:
         console.print(f"\nbest peer over ours: [bold]{result['ratio']:.2f}×[/]")
     if result["step_over_floor"]:
-        console.print(f"step over floor (products and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")
+        console.print(f"step over floor (matmuls and one pass of AdamW): [bold]{result['step_over_floor']:.2f}[/]")
 
 
 def _print_profile(calls: dict[str, Any]) -> None:
     console.print(
-        f"\n[dim]ceilings in this run: {calls['peak_gflops']:.0f} GFLOP/s of products, "
+        f"\n[dim]ceilings in this run: {calls['peak_gflops']:.0f} GFLOP/s of matmuls, "
         f"{calls['peak_gbytes']:.1f} GB/s of copying[/]"
     )
-    table = Table(box=None, header_style="dim")
-    for column in ("call", "first result", "count", "ms", "share", "GFLOP/s", "GB/s"):
-        named = column in ("call", "first result")
-        table.add_column(column, justify="left" if named else "right", overflow="fold", no_wrap=not named)
     total = sum(row["ms"] for row in calls["calls"])
-    for row in calls["calls"]:
-        seconds = row["ms"] / 1000
-        table.add_row(
+    rows = [
+        (
             row["call"],
             row["where"],
             str(row["count"]),
             f"{row['ms']:.3f}",
             f"{row['ms'] / total:.1%}",
-            f"{row['flops'] / seconds / 1e9:.1f}",
-            f"{row['bytes'] / seconds / 1e9:.1f}",
+            f"{row['flops'] / row['ms'] / 1e6:.1f}",
+            f"{row['bytes'] / row['ms'] / 1e6:.1f}",
         )
-    console.print(table)
+        for row in calls["calls"]
+    ]
+    console.print(table(("call", "first result", ">count", ">ms", ">share", ">GFLOP/s", ">GB/s"), rows))

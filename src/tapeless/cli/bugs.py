@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import typer
-from rich.table import Table
 
-from tapeless.check.everything import Verdict, run_catalogue
+from tapeless.check.everything import BugVerdict, Checker, check_ops, run_catalogue
 from tapeless.check.planted import PLANTED, Bug
-from tapeless.cli.common import console, print_json
+from tapeless.cli.common import console, print_json, table
 from tapeless.cli.progress import one_by_one
 
 
-def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED) -> list[Verdict]:
-    verdicts = list(run_catalogue(one_by_one(bugs, lambda bug: bug.name, quiet=json)))
-    missed = [verdict for verdict in verdicts if not verdict.caught]
+def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED, check: Checker = check_ops) -> list[BugVerdict]:
+    verdicts = list(run_catalogue(one_by_one(bugs, lambda bug: bug.name, quiet=json), check))
+    missed = [verdict.bug.name for verdict in verdicts if not verdict.caught]
     caught, named = len(verdicts) - len(missed), sum(verdict.named for verdict in verdicts)
     if json:
-        print_json(
-            {
-                "bugs": len(verdicts),
-                "caught": caught,
-                "named": named,
-                "missed": [verdict.bug.name for verdict in missed],
-                "report": [_row(verdict) for verdict in verdicts],
-            }
-        )
+        report = [_document(verdict) for verdict in verdicts]
+        print_json({"bugs": len(verdicts), "caught": caught, "named": named, "missed": missed, "report": report})
     else:
-        _print(verdicts)
+        console.print(table(("bug", "where it is", "caught by", "the report names"), map(_row, verdicts)))
         colour, count = ("bold red", f"{caught} of {len(verdicts)}") if missed else ("bold green", f"All {caught}")
         console.print(f"\n[{colour}]{count} bugs are caught[/], {named} of them by the name of what has them.")
     if missed:
@@ -36,7 +28,7 @@ def run_bugs(json: bool, bugs: Sequence[Bug] = PLANTED) -> list[Verdict]:
     return verdicts
 
 
-def _row(verdict: Verdict) -> dict[str, str | bool | None]:
+def _document(verdict: BugVerdict) -> dict[str, str | bool | None]:
     bug, finding = verdict.bug, verdict.finding
     return {
         "bug": bug.name,
@@ -49,15 +41,8 @@ def _row(verdict: Verdict) -> dict[str, str | bool | None]:
     }
 
 
-def _print(verdicts: list[Verdict]) -> None:
-    table = Table(box=None, header_style="dim")
-    for column in ("bug", "where it is", "caught by", "the report names"):
-        table.add_column(column)
-    for verdict in verdicts:
-        finding = verdict.finding
-        if finding is None:
-            table.add_row(verdict.bug.name, verdict.bug.where, "[bold red]missed[/]", "")
-        else:
-            colour = "green" if verdict.named else "yellow"
-            table.add_row(verdict.bug.name, verdict.bug.where, finding.checker, f"[{colour}]{finding.place}[/]")
-    console.print(table)
+def _row(verdict: BugVerdict) -> tuple[str, ...]:
+    bug, finding = verdict.bug, verdict.finding
+    if finding is None:
+        return bug.name, bug.where, "[bold red]missed[/]", ""
+    return bug.name, bug.where, finding.checker, f"[{'green' if verdict.named else 'yellow'}]{finding.place}[/]"

@@ -6,14 +6,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, Threads, compiling_shown, console, count, harmless, print_json, take_threads
+from tapeless.cli.common import Json, PrecisionName, RunFolder, console, count, harmless, plural, print_json, warn
+from tapeless.cli.options import BackendName, Newest, Seed, Temperature, Threads, TopK, TopP, take_threads
 from tapeless.cli.output import say
+from tapeless.cli.progress import work_shown
 from tapeless.errors import TapelessError
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.chat.talk import COUNT, ENDED, Talk, checked_drawing
@@ -30,39 +31,31 @@ COMMANDS = {
 
 
 def chat(
-    run: Annotated[Path, typer.Argument(help="A run: a folder that `train` or `import` made.")],
+    run: RunFolder,
     system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    most: Annotated[int, typer.Option("--count", "-n", help="Tokens of an answer, at most.")] = COUNT,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 always takes the likeliest token. Default: 0.8.", show_default=False)
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up this share.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same answers. Default: 0.", show_default=False)
-    ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
-    backend: Annotated[
-        str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")
-    ] = DEFAULT_BACKEND,
-    precision: Annotated[
-        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
-    ] = None,
+    most: Annotated[int, typer.Option("--count", "-n", help="Most tokens of an answer.")] = COUNT,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    newest: Newest = False,
+    backend: BackendName = DEFAULT_BACKEND,
+    precision: PrecisionName = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Talk with a model, by its own chat template where it has one.
+    """Talk with a model, by its own chat template if it has one.
 
-    /reset begins anew, /help lists what there is; Ctrl-C ends an answer, Ctrl-D leaves. Where the conversation outgrows
-    what the model reads, its oldest turns are forgotten. From a pipe, every line is something said; one that cannot be
-    answered is told of, the next is read, and in the end the exit code is 1.
+    /reset begins a new conversation, /help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves. When the
+    conversation is longer than the model can read, its oldest turns are forgotten. From a pipe, every line is a
+    message; if one cannot be answered, an error says why, the next is read, and the exit code is 1.
 
     Example: tapeless chat runs/smollm2-001 --system "You answer in one sentence."
     """
     take_threads(backend, threads)
     how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     checked_drawing(Sampling(most, temperature, top_k, top_p, seed))
-    with compiling_shown(quiet=json):
+    with work_shown(quiet=json):
         trained = Trained(opened(run), "newest" if newest else "best", backend=backend, precision=precision)
         talk = trained.chat(system)
         talk.speech.invitation([*talk.messages, {"role": "user", "content": "?"}])  # a template that refuses, says so
@@ -90,13 +83,12 @@ def chat(
 
 
 def _typed() -> bool:
-    """Whether somebody is there to be asked again."""
+    """Whether standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _greet(trained: Trained, talk: Talk) -> None:
-    for message in trained.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+    warn(trained.messages)
     if talk.speech.chat.own:
         told = "its own chat template"
     elif isinstance(trained.reader, ConversationReader):
@@ -122,7 +114,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _piped_lines() -> Iterator[str]:
-    """A line that is not UTF-8 is refused by whoever reads its words, and not here, where it would end the program."""
+    """Lines of standard input. One that is not UTF-8 is refused when it is answered: here it would end the program."""
     if sys.stdin is not None:
         for line in sys.stdin.buffer:
             yield line.decode("utf-8", "surrogateescape")
@@ -147,11 +139,11 @@ def _obey(words: str, talk: Talk, quiet: bool) -> None:
 
 def _answered(talk: Talk, words: str, json: bool, **how: Any) -> None:
     with _interrupted() as pressed:
-        with compiling_shown(quiet=json):
+        with work_shown(quiet=json):
             writing = talk.say(words, **how)
             piece: str | None = next(writing, None)  # reading: the kernels are compiled here
         if talk.forgotten and not json:
-            turns = f"{talk.forgotten:,} message{'s' * (talk.forgotten > 1)}"
+            turns = plural(talk.forgotten, "message")
             console.print(f"[dim]its {talk.window:,} positions are full: the oldest {turns} are forgotten[/]")
         while piece is not None and not pressed:
             if not json:

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from tapeless.cli.common import Json, console, count, print_json
-from tapeless.cli.runs import STYLES
-from tapeless.cli.svg import check_svg, write_svg
+from tapeless.cli.common import Json, check_svg, console, count, print_json, table, warn
+from tapeless.cli.runs import FIGURES, figures, state
+from tapeless.files.disk import write_whole
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.pictures.curves import LETTERS, MARGIN, curves_svg, drawn
 from tapeless.train.comparison import Comparison
@@ -24,28 +23,27 @@ WIDEST = 120  # columns: a curve that is wider is harder to take in
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="The folders of two runs or more.")],
-    svg: Annotated[Path | None, typer.Option(help="Draw the curves into this file, too.")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="Folders of two runs or more.")],
+    svg: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the curves into this file, too.")] = None,
     json: Json = False,
 ) -> None:
-    """Runs side by side: the settings in which they differ, held-out loss over each other, and what they came to.
+    """Compare runs: the settings in which they differ, their curves of validation loss, and what they came to.
 
-    Runs of different lengths and kinds, and ones that still train, can be compared too.
+    Runs of different lengths and kinds can be compared, and runs that still train.
 
     Example: tapeless compare runs/ops-102k-001 runs/ops-102k-002 --svg curves.svg
     """
     check_svg(svg)
     found = compare_runs(runs, EVERY_KIND)
     if svg is not None:
-        write_svg(svg, curves_svg(found.curves, "held-out loss (faint: on what is trained on)", "updates"))
+        write_whole(svg, curves_svg(found.curves, "validation loss (faint: training loss)", "steps").encode())
     if json:
         print_json(_as_json(found))
         return
     _print_settings(found)
     _print_curves(found)
     _print_figures(found)
-    for remark in found.remarks:
-        console.print(f"[yellow]{escape(remark)}[/]")
+    warn(found.remarks)
     if svg is not None:
         console.print(f"The curves are drawn in [bold]{escape(str(svg))}[/].", soft_wrap=True)
 
@@ -66,13 +64,9 @@ def _print_settings(found: Comparison) -> None:
     if not found.differing:
         console.print("[dim]Their settings are the same.[/]")
         return
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("differing", overflow="fold")
-    for number in range(len(found.runs)):
-        table.add_column(_letter(number), overflow="fold")
-    for name, values in found.differing.items():
-        table.add_row(name, *(escape(_value(value)) for value in values))
-    console.print(table)
+    headings = ("differing", *map(_letter, range(len(found.runs))))
+    rows = [(name, *(escape(_value(value)) for value in values)) for name, values in found.differing.items()]
+    console.print(table(headings, rows))
 
 
 def _value(value: Any) -> str:
@@ -87,7 +81,7 @@ def _print_curves(found: Comparison) -> None:
     rows = drawn(found.curves, min(console.width, WIDEST))
     if not rows:
         return
-    console.print("\n[dim]held-out loss over updates[/]")
+    console.print("\n[dim]validation loss over steps[/]")
     for row in rows:
         line = Text(row, no_wrap=True)
         for at, character in enumerate(row):
@@ -97,27 +91,14 @@ def _print_curves(found: Comparison) -> None:
 
 
 def _print_figures(found: Comparison) -> None:
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("")
-    table.add_column("run", overflow="fold")
-    for column in ("weights", "steps", "loss", "best", "at", "right", "tok/s"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     lowest = min((each.best for each in found.runs if each.best is not None), default=None)
+    rows = []
     for number, each in enumerate(found.runs):
-        best = "" if each.best is None else f"{each.best:.4f}"
-        speed = each.tokens_per_second
-        table.add_row(
-            _letter(number),
-            escape(str(each.folder)),
-            "" if each.parameters is None else count(each.parameters),
-            f"{each.step:,}",
-            "" if each.loss is None else f"{each.loss:.4f}",
-            f"[bold green]{best}[/]" if each.best == lowest and not found.remarks else best,
-            "" if each.best_step is None else f"{each.best_step:,}",
-            "" if each.accuracy is None else f"{each.accuracy:.1%}",
-            "" if speed is None else count(speed),
-            f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
-        )
+        weights, steps, loss, best, accuracy = figures(each)
+        best = f"[bold green]{best}[/]" if best and each.best == lowest and not found.remarks else best
+        at = "" if each.best_step is None else f"{each.best_step:,}"
+        speed = "" if each.tokens_per_second is None else count(each.tokens_per_second)
+        run = escape(str(each.folder))
+        rows.append((_letter(number), run, weights, steps, loss, best, accuracy, at, speed, state(each.state)))
     console.print()
-    console.print(table)
+    console.print(table(("<", "run", *FIGURES, ">best at", ">tok/s", "<"), rows))

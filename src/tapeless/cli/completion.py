@@ -1,11 +1,9 @@
-"""What a shell offers when TAB is pressed: presets, runs, and the few words that an option takes. Elsewhere files."""
+"""Shell completion: presets, runs, pages, and the few words that an option takes; the shell itself offers files."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import get_args
 
 from tapeless.models.config import CHOICES
 from tapeless.models.presets import PRESETS
@@ -23,20 +21,8 @@ WORDS: dict[str, Iterable[str]] = {
 }
 
 
-def with_completion(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a shell complete every parameter of a command that is known here by its name."""
-    taken = inspect.signature(command, eval_str=True)
-    for name, parameter in taken.parameters.items():
-        _, *described = get_args(parameter.annotation) or (None,)
-        completer = _completer(name, getattr(described[0], "metavar", None) or "") if described else None
-        if completer is not None:
-            described[0].autocompletion = completer
-    command.__signature__ = taken  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in taken.parameters.values()}
-    return command
-
-
-def _completer(name: str, metavar: str) -> Callable[[str], list[str]] | None:
+def completer(name: str, metavar: str) -> Callable[[str], list[str]] | None:
+    """Return what completes a parameter of this name, if anything here does."""
     if "PRESET" in metavar:
         return (lambda incomplete: presets(incomplete) + runs(incomplete)) if "RUN" in metavar else presets
     if name in ("run", "runs", "resume", "base"):

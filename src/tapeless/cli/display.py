@@ -1,10 +1,11 @@
-"""What a person sees of a training: a live line on a terminal, plain lines in a log."""
+"""The progress of a training: a live line on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import suppress
 from typing import Any, Self
 
 from rich.markup import escape
@@ -16,13 +17,18 @@ from tapeless.train.session import Session
 
 WIDE, MEDIUM = 100, 64  # columns from which there is room for everything, and for a bar and the speed
 QUIET_SECONDS = 10.0  # between lines of a log
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
 
 
 class Display:
+    """Shows a training while it runs, and knows afterwards how it went."""
+
     def __init__(self, session: Session, shown: bool) -> None:
         self.session, self.shown = session, shown
         self.losses: list[float] = []
         self.evaluations: list[Evaluated] = []
+        self.reason = ""
+        self.signal: int | None = None
         self.live = shown and console.is_terminal
         self._said = time.perf_counter()
         self._progress = Progress(*_columns(), console=console, transient=True, disable=not self.live)
@@ -31,14 +37,31 @@ class Display:
             "", total=trainer.steps, completed=trainer.step, loss=float("nan"), lr=0.0, norm=0.0, speed=""
         )
 
+    @property
+    def code(self) -> int:
+        """What to exit with."""
+        return 0 if self.signal is None else SIGNALS[signal.Signals(self.signal)]
+
+    def stopping(self) -> str | None:
+        return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
+
     def __enter__(self) -> Self:
         self._progress.start()
+        self._before = {each: signal.signal(each, self._stop) for each in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
         self._progress.stop()
+
+    def _stop(self, number: int, frame: Any) -> None:
+        """The first Ctrl-C or SIGTERM asks for an end after the batch at hand; the second ends at once."""
+        self.signal = number
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        with suppress(RuntimeError):  # it came in the middle of a write, into which another cannot be put
+            self.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
 
     def say(self, text: str) -> None:
         if self.shown:

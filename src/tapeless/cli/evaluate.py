@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from tapeless.cli.common import (
-    Json,
+from tapeless.cli.common import Json, PrecisionName, RunFolder, console, plural, print_json, table, warn
+from tapeless.cli.options import (
+    BackendName,
+    Checkpoint,
+    ColumnOption,
+    DropOption,
+    EncodingOption,
+    FieldOption,
     Threads,
-    compiling_shown,
-    console,
-    print_json,
     take_threads,
 )
-from tapeless.cli.reading import ColumnOption, DropOption, EncodingOption, FieldOption
-from tapeless.cli.train import preparing_shown
+from tapeless.cli.progress import work_shown
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.data.reading import Reading
@@ -27,15 +27,11 @@ from tapeless.train.evaluation import Evaluation
 from tapeless.train.evaluation import evaluate as evaluate_run
 from tapeless.train.run import open_run
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run: a folder that `train` or `import` made.")]
-Checkpoint = Annotated[str, typer.Option(help="best, newest, or the step of one that is kept.")]
-BackendName = Annotated[str, typer.Option(help="cpu, cuda or reference; auto takes a GPU where there is one.")]
-
 
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        str | None, typer.Option(help="A text, conversations (.jsonl) or tokens, instead of what the run held out.")
+        str | None, typer.Option(help="Text, conversations (.jsonl) or tokens. Default: the run's validation data.")
     ] = None,
     field: FieldOption = None,
     column: ColumnOption = None,
@@ -43,24 +39,19 @@ def evaluate(
     drop_duplicates: DropOption = False,
     checkpoint: Checkpoint = "best",
     stride: Annotated[
-        int | None,
-        typer.Option(
-            help="Positions by which the window moves; half of it by default. Less is slower, with more context."
-        ),
+        int | None, typer.Option(help="Positions by which the window moves. Default: half of it; less is slower.")
     ] = None,
     backend: BackendName = DEFAULT_BACKEND,
-    precision: Annotated[
-        str | None, typer.Option(help="float32, float64 or bfloat16; the backend's own by default.")
-    ] = None,
+    precision: PrecisionName = None,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """How good a run is: loss, perplexity, bits per byte, and how often it is right.
+    """Measure how good a run is: loss, perplexity, bits per byte, and accuracy.
 
-    By all that the run held out, or by any text or conversations with --data. Of a text every token is scored once,
-    foretold from the tokens before it in a window that slides along. Bits are told per byte of the text, so that runs
-    with different tokenizers can be compared. Of conversations the assistant's words are scored, by the run's own
-    template; what others say is read.
+    The run's whole validation data is scored, or with --data any text or conversations. In a text every token is scored
+    once, from the tokens before it in a window that slides along. Bits are counted per byte of the text, so that runs
+    with different tokenizers can be compared. In conversations the assistant's words are scored, by the run's own
+    template.
 
     Example: tapeless evaluate runs/gpt2-4x256-001 --data notes.txt
 
@@ -68,7 +59,7 @@ def evaluate(
     """
     take_threads(backend, threads)
     opened = open_run(run)
-    with preparing_shown(json) as progress, compiling_shown(json):
+    with work_shown(json) as progress:
         found = evaluate_run(
             opened,
             data,
@@ -83,34 +74,28 @@ def evaluate(
     if json:
         print_json({"run": str(run), "checkpoint": checkpoint} | asdict(found))
         return
-    for message in found.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+    warn(found.messages)
     console.print(f"[bold]{escape(str(run))}[/]  {checkpoint} checkpoint, step {found.step:,}; {escape(found.data)}")
     _print(found)
 
 
 def _print(found: Evaluation) -> None:
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right", style="bold")
-    table.add_column(style="dim", overflow="fold")
     tokens = found.targets is not None
-    table.add_row("loss", f"{found.loss:.4f}", "nats a token" if tokens and found.cross_entropy is None else "")
+    rows = [("loss", f"{found.loss:.4f}", "nats a token" if tokens and found.cross_entropy is None else "")]
     if found.cross_entropy is not None:
-        table.add_row("cross-entropy", f"{found.cross_entropy:.4f}", "nats, of a softmax over the scores")
+        rows.append(("cross-entropy", f"{found.cross_entropy:.4f}", "nats, of a softmax over the scores"))
     if found.perplexity is not None:
-        table.add_row(
-            "perplexity", f"{found.perplexity:,.2f}" if found.perplexity < 1e9 else f"{found.perplexity:.3g}", ""
-        )
+        large = found.perplexity >= 1e9
+        rows.append(("perplexity", f"{found.perplexity:.3g}" if large else f"{found.perplexity:,.2f}", ""))
     if found.bits_per_byte is not None:
-        table.add_row("bits per byte", f"{found.bits_per_byte:.4f}", f"of {found.bytes:,} bytes")
+        rows.append(("bits per byte", f"{found.bits_per_byte:.4f}", f"of {found.bytes:,} bytes"))
     if found.accuracy is not None:
-        table.add_row("right", f"{found.accuracy:.2%}", "the likeliest token is the next" if tokens else "")
-    console.print(table)
+        rows.append(("accuracy", f"{found.accuracy:.2%}", "the likeliest token is the next" if tokens else ""))
+    console.print(table(("", ">", ""), [(name, f"[bold]{value}", f"[dim]{note}") for name, value, note in rows]))
     if found.conversations is not None:
         console.print(
-            f"[dim]{found.targets:,} tokens that the assistant says in {found.conversations:,} "
-            f"conversation{'s' * (found.conversations != 1)}, each from all before it in its own.[/]"
+            f"[dim]{found.targets:,} tokens that the assistant says in {plural(found.conversations, 'conversation')}, "
+            f"each from all before it in its own.[/]"
         )
     elif found.targets is not None and found.window is not None:
         slides = (

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tapeless.cli.common import Json, compiling_shown, console, print_json
+from tapeless.cli.common import Json, console, print_json
 from tapeless.cli.fields import Set, model_changes
 from tapeless.cli.subject import PresetOrRun, Subject, SubjectBatch, SubjectTime, is_run, subject
 from tapeless.errors import TapelessError
@@ -30,37 +29,37 @@ def explain(
     name: PresetOrRun,
     batch: SubjectBatch = None,
     time: SubjectTime = None,
-    layer: Annotated[int | None, typer.Option(help="Only the calls of this block.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Show the calls of this block alone.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Run one step and show the norm of every result.")] = False,
-    lowered: Annotated[
-        bool, typer.Option("--lowered", help="The list that runs, as it is fused for --backend.")
-    ] = False,
-    backend: Annotated[str | None, typer.Option(help="With --lowered: cpu, cuda or reference.")] = None,
+    lowered: Annotated[bool, typer.Option("--lowered", help="Show the list that a backend runs.")] = False,
+    backend: Annotated[
+        str | None, typer.Option(help="Show the list that this backend runs: cpu, cuda or reference.")
+    ] = None,
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """The training step, call by call, with formulas and shapes.
+    """Show the training step, call by call, with formulas and shapes.
 
-    Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place;
-    a call marked ↻ computes again what was not kept. With --lowered it is the list that runs: what a backend fuses
-    stands together, and no gradient is zeroed that is written first. Of a run it is its own step, and the values are
-    those of its newest weights on random words.
+    Every line is one result. `=` overwrites, `+=` adds to what is there, `←` changes in place; a call marked ↻ computes
+    again what was not kept. With --lowered, calls that a backend fuses stand together, and no gradient is zeroed that
+    is written first. For a run it is the run's own step, and --values takes its newest weights and random tokens.
 
     Example: tapeless explain gpt2-4x256 --layer 0 --values
     """
+    lowered = lowered or backend is not None
     if values and lowered:
         raise TapelessError("--values shows the calls as they are written, and --lowered as they run: leave out one.")
-    if backend is not None and not lowered:
-        raise TapelessError("--backend says for which backend the list is lowered: say --lowered, too.")
     # What is written is the same on every backend that keeps no master copy, and the reference needs NumPy alone.
     chosen = DEFAULT_BACKEND if values else backend or (None if is_run(name) or lowered else "reference")
     seen = subject(name, model_changes(set_), batch=batch, time=time, usual=(2, 64), backend=chosen)
-    config = seen.spec.preset.architecture
-    if layer is not None and not 0 <= layer < config.layers:
-        raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {config.layers - 1}.")
+    layers = seen.spec.preset.architecture.layers
+    if layer is not None and not 0 <= layer < layers:
+        raise TapelessError(f"there is no layer {layer}: {name} has layers 0 to {layers - 1}.")
     norms: Norms = {}
     if values:
-        with compiling_shown(quiet=json):
+        from tapeless.cli.progress import work_shown
+
+        with work_shown(quiet=json):
             model = seen.model()
         program, norms = model.program, _norms_of_one_step(model)
     else:
@@ -78,13 +77,11 @@ def explain(
 
 def _norms_of_one_step(model: Model) -> Norms:
     """‖result‖ of every call, taken right after it ran, on a random batch."""
-    rng = np.random.default_rng(0)
-    shape = (model.batch, model.time)
-    targets = rng.integers(0, model.config.vocab, shape if model.config.readout == "all" else shape[:1])
-    if model.config.features:
-        steps = model.trace(rng.normal(size=(*shape, model.config.features)), targets, lr=1e-3)
-    else:
-        steps = model.trace(rng.integers(0, model.config.vocab, shape), targets, lr=1e-3)
+    import numpy as np
+
+    from tapeless.bench.ours import random_batch
+
+    steps = model.trace(*random_batch(model), lr=1e-3)
     return {
         (number, argument.name): float(np.linalg.norm(arrays[argument.name]))
         for number, (call, arrays) in enumerate(steps)
@@ -93,14 +90,12 @@ def _norms_of_one_step(model: Model) -> Norms:
 
 
 def _as_json(explanation: Explanation, norms: Norms) -> list[dict[str, Any]]:
-    described = []
-    for number, _ in explanation.calls:
-        entry = describe(explanation.program, number)
+    described = [(number, describe(explanation.program, number)) for number, _ in explanation.calls]
+    for number, entry in described:
         for result in entry["results"]:
             if (number, result["argument"]) in norms:
                 result["norm"] = norms[number, result["argument"]]
-        described.append(entry)
-    return described
+    return [entry for _, entry in described]
 
 
 def _print_listing(seen: Subject, explanation: Explanation, norms: Norms) -> None:

@@ -20,18 +20,20 @@ RUNS = Path("runs")
 
 def explore(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN …]", help="Folders of runs; without any, the newest of runs/.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Folders of runs. Default: the newest of runs/.")
     ] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any port that is free.")] = 8437,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 for any free port.")
+    ] = 8437,
     export: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Save the pages as one file that needs no server, and end.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """See a run in the browser, while it trains or afterwards: curves, gradients by depth and step, memory, every call.
+    """Look at runs in the browser, while they train or afterwards: curves, gradients by depth and step, every call.
 
-    The page comes from this machine and is seen on this machine alone. Ctrl-C ends it.
+    The page comes from this machine and can be opened on this machine alone. Ctrl-C ends the server.
 
     Example: tapeless explore runs/ops-102k-001 --export report.html
     """

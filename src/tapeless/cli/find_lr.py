@@ -9,9 +9,8 @@ from math import isfinite
 from pathlib import Path
 
 from rich.markup import escape
-from rich.table import Table
 
-from tapeless.cli.common import bars, console, own_command, print_json
+from tapeless.cli.common import bars, console, own_command, print_json, table
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
 from tapeless.train.find_rate import RateFound
@@ -65,22 +64,19 @@ def _print_sweep(found: RateFound) -> None:
     heights = [min(each.smooth, 1.2 * found.sweep[0].loss) - 0.95 * least for each in found.sweep]
     first, last = found.sweep[0], found.sweep[-1]
     console.print(f"\n[dim]loss of a sweep, the rate rising from {first.rate:.0e} to {last.rate:.1e}[/]")
-    console.print(f"[cyan]{bars(heights, min(console.width - 2, 100))}[/]\n")
+    console.print(f"[cyan]{bars(heights)}[/]\n")
 
 
 def _print_tries(found: RateFound) -> None:
-    table = Table(box=None, header_style="dim", padding=(0, 2))
-    for heading in ("learning rate", "updates", "held-out loss"):
-        table.add_column(heading, justify="right")
-    table.add_column("learned")
     most = found.before - min(each.loss for each in found.tries)
+    rows = []
     for each in sorted(found.tries, key=lambda one: (one.updates, one.rate)):
-        chosen = each is found.best
-        told = f"{each.loss:.4f}" if isfinite(each.loss) else "diverged"
-        bar = "█" * round(FULL * (found.before - each.loss) / most) if isfinite(each.loss) else ""
-        style = "bold green" if chosen else "" if isfinite(each.loss) else "red"
-        table.add_row(f"{each.rate:.1e}", str(each.updates), told, bar, style=style)
-    console.print(table)
+        learned = isfinite(each.loss)
+        bar = "█" * round(FULL * (found.before - each.loss) / most) if learned else ""
+        cells = (f"{each.rate:.1e}", str(each.updates), f"{each.loss:.4f}" if learned else "diverged", bar)
+        style = "[bold green]" if each is found.best else "" if learned else "[red]"
+        rows.append([f"{style}{cell}" for cell in cells])
+    console.print(table((">learning rate", ">steps", ">validation loss", "learned"), rows))
 
 
 def _command(rate: float) -> str:

@@ -1,10 +1,11 @@
-"""`tapeless check --backend`: a backend beside the reference, call by call."""
+"""`tapeless check --backend`: a backend compared with the reference, call by call."""
 
 from __future__ import annotations
 
+from math import prod
+
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from tapeless.backends.backend import backend_named, thread_count
 from tapeless.check.configurations import CONFIGURATIONS, LARGER, Configuration
@@ -13,133 +14,104 @@ from tapeless.check.lockstep import Difference, lockstep, pair
 from tapeless.check.ops import ops_alone
 from tapeless.check.ranges import RangeError, range_errors
 from tapeless.check.threads import check_on_threads
-from tapeless.cli.common import console, print_json
+from tapeless.cli.common import console, print_json, table
 from tapeless.cli.progress import one_by_one
 from tapeless.errors import NotYetError
 from tapeless.kernels import cpu as cpu_kernels
 from tapeless.ops import OPS
 
 SHOWN = 12
-Found = list[tuple[Configuration, Difference]]
+Found = list[tuple[str, Difference]]  # by the name of a configuration
 
 
 def check_backend(backend: str, asked: list[Configuration], json: bool) -> None:
-    """On the configurations that are `asked` for, or on all and every op alone."""
+    """Check the configurations that are `asked` for, or all of them and every op alone."""
     chosen = asked or [*CONFIGURATIONS, *LARGER]
-    alone = [] if asked else [(Configuration(f"op {d.call.op}", ""), d) for d in ops_alone(backend)]
-    models = one_by_one(chosen, lambda configuration: configuration.name, json)
-    found, left_out = alone, []
-    for each in models:
+    found: Found = [] if asked else [(f"op {each.call.op}", each) for each in ops_alone(backend)]
+    alone, left_out = len({name for name, _ in found}), dict[str, str]()
+    for each in one_by_one(chosen, lambda configuration: configuration.name, json):
         try:
-            found += [(each, difference) for difference in lockstep(*pair(each, backend))]
+            found += [(each.name, difference) for difference in lockstep(*pair(each, backend))]
         except NotYetError as error:
             if asked:
                 raise
-            left_out.append((each.name, str(error)))
+            left_out[each.name] = str(error)
     kind = backend_named(backend)
     # These two look at kernels that have this machine's threads and memory.
     ops = [] if asked or thread_count(kind) is None else list(OPS)
     on_threads = one_by_one(ops, lambda name: f"{name} on threads", json)
     races = [finding for name in on_threads for finding in check_on_threads(name)]
-    found.sort(key=lambda pair: -_share(pair[1]))
-    broken = _first_broken(found)
     over_the_range = one_by_one(ops, lambda name: f"{name} over the whole range", json)
     ranges = [error for name in over_the_range for error in range_errors(name, kind)]
-    outside = [error for error in ranges if not error.ok]
+    found.sort(key=lambda pair: -pair[1].share)
+    broken, outside = _first_broken(found), [error for error in ranges if not error.ok]
+    ok = not broken and not races and not outside
     if json:
         print_json(
             {
-                "ok": not broken and not races and not outside,
+                "ok": ok,
                 "backend": backend,
                 "worst": found[0][1].error,
-                "worst_share_of_tolerance": _share(found[0][1]),
+                "worst_share_of_tolerance": found[0][1].share,
                 "tensors": len(found),
-                "elements": sum(_elements(difference) for _, difference in found),
-                "configs": len(chosen) + len({configuration.name for configuration, _ in alone}),
-                "broken": [
-                    *(f"{configuration.name}: {difference}" for configuration, difference in broken),
-                    *map(str, outside),
-                ],
+                "elements": sum(prod(each.call[each.argument].shape) for _, each in found),
+                "configs": len(chosen) + alone,
+                "broken": [*(f"{name}: {difference}" for name, difference in broken.items()), *map(str, outside)],
                 "ranges": [vars(error) for error in ranges],
                 "threads": [str(finding) for finding in races],
-                "left_out": [name for name, _ in left_out],
+                "left_out": list(left_out),
             }
         )
     else:
-        _print(backend, found, broken, len({configuration.name for configuration, _ in found}))
+        _print(backend, found, broken)
         if left_out:
-            console.print(f"[yellow]Left out: {', '.join(name for name, _ in left_out)}: {left_out[0][1]}[/]")
+            console.print(f"[yellow]Left out: {', '.join(left_out)}: {next(iter(left_out.values()))}[/]")
         if ops:
             _print_on_threads(races)
-        _print_ranges(ranges, outside)
-    if broken or races or outside:
+            _print_ranges(ranges, outside)
+    if not ok:
         raise typer.Exit(1)
 
 
-def _print_on_threads(findings: list[Finding]) -> None:
-    for finding in findings:
-        console.print(f"[bold red]{escape(str(finding))}[/]")
-    if findings:
-        return
-    if cpu_kernels.cores() == 1:
-        console.print("[yellow]There is one core: what its kernels do on threads could not be tried.[/]")
-    else:
-        console.print(
-            f"[bold green]No two threads meet[/]: all {len(OPS)} ops at sizes that thread, in every order of their "
-            f"parallel loops, and again and again."
-        )
-
-
-def _first_broken(found: Found) -> Found:
+def _first_broken(found: Found) -> dict[str, Difference]:
     """The first call that is off, per configuration: one is enough to start with."""
-    first: dict[str, tuple[Configuration, Difference]] = {}
-    for configuration, difference in found:
-        held = first.get(configuration.name)
-        if not difference.ok and (held is None or difference.number < held[1].number):
-            first[configuration.name] = (configuration, difference)
-    return list(first.values())
+    broken = sorted((pair for pair in found if not pair[1].ok), key=lambda pair: -pair[1].number)
+    return dict(broken)  # the last of each name, whose number is the smallest
 
 
-def _share(difference: Difference) -> float:
-    share = difference.error / difference.tolerance
-    return share if share == share else float("inf")  # NaN is as wrong as can be
-
-
-def _elements(difference: Difference) -> int:
-    size = 1
-    for axis in difference.call[difference.argument].shape:
-        size *= axis
-    return size
-
-
-def _print(backend: str, found: Found, broken: Found, configurations: int) -> None:
-    for configuration, difference in broken:
-        console.print(f"[bold red]{configuration.name}[/]: {difference}", markup=True)
+def _print(backend: str, found: Found, broken: dict[str, Difference]) -> None:
+    configurations = len({name for name, _ in found})
+    for name, difference in broken.items():
+        console.print(f"[bold red]{name}[/]: {escape(str(difference))}")
     if broken:
         console.print(f"\n[bold red]{len(broken)} of {configurations} configurations break[/]: see the calls above.")
         return
-    table = Table(box=None, header_style="dim")
-    for column in ("of allowed", "error", "call", "result", "configuration"):
-        table.add_column(column, justify="right" if column in ("of allowed", "error") else "left")
-    for configuration, difference in found[:SHOWN]:
-        table.add_row(
-            f"{_share(difference):.0%}",
-            f"{difference.error:.1e}",
-            difference.call.title,
-            difference.argument,
-            configuration.name,
-        )
-    console.print(table)
+    rows = [
+        (f"{each.share:.0%}", f"{each.error:.1e}", each.call.title, each.argument, name) for name, each in found[:SHOWN]
+    ]
+    console.print(table((">of allowed", ">error", "call", "result", "configuration"), rows))
     console.print(
         f"\n[bold green]The {backend} backend agrees with the reference[/]: {len(found):,} results of single calls in "
         f"{configurations} configurations, each within its tolerance."
     )
 
 
+def _print_on_threads(findings: list[Finding]) -> None:
+    for finding in findings:
+        console.print(f"[bold red]{escape(str(finding))}[/]")
+    if not findings and cpu_kernels.cores() == 1:
+        console.print("[yellow]There is one core: what its kernels do on threads could not be tried.[/]")
+    elif not findings:
+        console.print(
+            f"[bold green]No two threads meet[/]: all {len(OPS)} ops at sizes that thread, in every order of their "
+            f"parallel loops, and again and again."
+        )
+
+
 def _print_ranges(ranges: list[RangeError], outside: list[RangeError]) -> None:
     for error in outside:
         console.print(f"[bold red]{error.op}[/]: {escape(str(error))}")
-    if ranges and not outside:
+    if not outside:
         kernels = {(error.op, error.direction): error.values for error in ranges}
         worst = max(ranges, key=lambda error: error.share)
         console.print(

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 from rich.markup import escape
-from rich.table import Table
 
 import tapeless
-from tapeless.cli.common import Json, console, print_json
+from tapeless.cli.common import Json, console, print_json, table
 from tapeless.errors import TapelessError, unknown
 
 WIDEST = 100  # columns; longer lines of prose are hard to follow
@@ -21,10 +20,12 @@ WIDEST = 100  # columns; longer lines of prose are hard to follow
 
 def help_(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Argument(help="A page or a command; without one, what there is.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="A page or a command. Default: list the pages.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """A page of the documentation, in the terminal; without a topic, what pages there are.
+    """Show a page of the documentation in the terminal, or list the pages.
 
     Example: tapeless help training
     """
@@ -40,11 +41,11 @@ def help_(
         with typer.Context(command, info_name=topic, parent=context.parent) as inner:
             console.print(command.get_help(inner), markup=False)
     else:
-        raise unknown("topic", topic, [*(name for name in pages if not name.isdigit()), *commands])
+        raise unknown("topic", topic, [*(name for name in pages if "/" not in name), *commands])
 
 
 def find_pages() -> dict[str, Path]:
-    """What can be asked for: the pages by their names, and the decisions by their numbers."""
+    """What can be asked for: the pages by their names, and each decision as `decisions/NAME`."""
     package = Path(tapeless.__file__).parent
     # In a wheel the pages lie inside the package, in a checkout beside it.
     folder = next((place for place in (package / "docs", package.parents[1] / "docs") if place.is_dir()), None)
@@ -53,8 +54,8 @@ def find_pages() -> dict[str, Path]:
     # The reference of names is made of docstrings, which `help()` of Python shows.
     pages = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "reference"}
     pages["decisions"] = folder / "decisions" / "README.md"
-    pages |= {path.stem.partition("-")[0]: path for path in sorted((folder / "decisions").glob("[0-9]*.md"))}
-    return pages
+    decisions = sorted((folder / "decisions").glob("[a-z]*.md"))
+    return pages | {f"decisions/{path.stem}": path for path in decisions}
 
 
 def title(page: str) -> str:
@@ -68,21 +69,16 @@ def for_terminal(page: str) -> str:
     page = re.sub(r"^!\[[^\]]*\]\([^)]*\)\s*$", "", page, flags=re.MULTILINE)
     page = re.sub(r"\[`?([\w-]+)\.md`?\]\(\1\.md(?:#[\w-]*)?\)", r"`tapeless help \1`", page)
     page = re.sub(r"\[([^\]]+)\]\((?:docs/)?([\w-]+)\.md(?:#[\w-]*)?\)", r"\1 (`tapeless help \2`)", page)
-    page = re.sub(r"\[([^\]]+)\]\((?:decisions/)?(\d{4})-[\w-]+\.md\)", r"\1 (`tapeless help \2`)", page)
+    page = re.sub(r"\[([^\]]+)\]\((?:\.\./)?(decisions/[a-z][\w-]*)\.md\)", r"\1 (`tapeless help \2`)", page)
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", page)
 
 
 def _print_topics(pages: dict[str, Path], json: bool) -> None:
-    found = {name: title(path.read_text("utf-8")) for name, path in pages.items() if not name.isdigit()}
+    found = {name: title(path.read_text("utf-8")) for name, path in pages.items() if "/" not in name}
     if json:
         print_json([{"topic": name, "title": what} for name, what in found.items()])
         return
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, what in found.items():
-        table.add_row(name, escape(what))
-    console.print(table)
+    console.print(table(("<", ""), [(f"[bold]{name}", escape(what)) for name, what in found.items()]))
     console.print("\n[dim]Read one:[/] tapeless help training   [dim]a command's options:[/] tapeless train --help")
 
 

@@ -1,18 +1,18 @@
-"""`tapeless tokenize` of conversations: which words are learned, before anything is."""
+"""`tapeless tokenize` for conversations: which tokens are learned."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tapeless.cli.common import console, harmless, own_command, print_json
-from tapeless.cli.paths import quoted
+from tapeless.cli.common import console, harmless, own_command, print_json, quoted, table
 from tapeless.tasks.chat.prepare import About, chosen_speech, shown_first
 from tapeless.tasks.chat.turns import Turns
 from tapeless.tasks.data.reading import Reading
@@ -63,18 +63,27 @@ def print_chats(folder: Path, about: About, seconds: float, json: bool, messages
     if json:
         print_json({"folder": str(folder), **asdict(about), "seconds": seconds, "messages": messages})
         return
-    table = Table(box=None, header_style="dim")
-    for heading in ("", "conversations", "tokens", "learned"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, side in (("to train on", about.training), ("held out", about.validation)):
-        share = f"{side.learned:,} ({side.learned / side.tokens:.0%})"
-        table.add_row(name, f"{side.conversations:,}", f"{side.tokens:,}", share)
-    console.print(table)
+    rows = [
+        (
+            name,
+            f"{side.conversations:,}",
+            f"{side.tokens:,}",
+            f"{side.learned:,} ({side.learned / side.tokens:.0%})",
+        )
+        for name, side in (("to train on", about.training), ("held out", about.validation))
+    ]
+    shown = table(("", ">conversations", ">tokens", ">learned"), rows)
+    print_prepared(shown, about, "conversations", folder, "--init-from RUN", seconds)
+
+
+def print_prepared(shown: Table, about: Any, what: str, folder: Path, trained: str, seconds: float) -> None:
+    """What was made of the text, what was left out, where it is, and how to train on it."""
+    console.print(shown)
     if about.skipped:
         console.print(f"[dim]{escape(told_left_out(about.skipped, about.examples))}[/]")
     console.print(
         f"\n[bold]{escape(about.tokenizer)}[/], vocabulary {about.vocab:,}, after {seconds:.1f} s. "
-        f"The conversations are in [bold]{escape(str(folder))}[/]."
+        f"The {what} are in [bold]{escape(str(folder))}[/]."
     )
-    command = f"{own_command()} train --init-from RUN --data {quoted(folder)}"
+    command = f"{own_command()} train {trained} --data {quoted(folder)}"
     console.print(f"[dim]next:[/] {escape(command)}", soft_wrap=True)

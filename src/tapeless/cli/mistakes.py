@@ -1,4 +1,4 @@
-"""One sentence for what was typed wrongly: an option or command that there is not, a value that is missing or none."""
+"""One sentence for a wrong command line: an unknown option or command, a missing or wrong value."""
 
 from __future__ import annotations
 

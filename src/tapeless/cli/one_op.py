@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from tapeless.backends.backend import backend_named
 from tapeless.check.one_op import OpReport, check_one, has_kernels
-from tapeless.cli.common import console, print_json
+from tapeless.cli.common import console, print_json, table
 from tapeless.cli.progress import one_by_one
 from tapeless.errors import TapelessError
 
 
-def check_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
-    """On the cpu unless another backend is asked for: the reference is proven in any case."""
+def check_named_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
+    """Check ops on the cpu unless another backend is asked for: the reference is checked in any case."""
     if others:
-        raise TapelessError("an op is proven alone: name ops only, and leave out presets, --fast, --frozen and --bugs.")
+        raise TapelessError("an op is proven alone: name ops only, and leave out presets, --set and --bugs.")
     kind = backend_named("cpu" if backend == "reference" else backend)
     reports = [
         check_one(name, kind if backend != "reference" or has_kernels(name, kind) else None)
@@ -28,22 +27,18 @@ def check_ops(names: list[str], backend: str, json: bool, others: bool) -> None:
         for report in reports:
             head, *lines = str(report).splitlines()
             console.print(f"[bold {'green' if report else 'red'}]{escape(head)}[/]")
-            table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-            for line in lines:
-                what, _, said = line.strip().partition(": ")
-                table.add_row(f"[dim]{what}[/]", escape(said))
-            console.print(table)
+            parts = [line.strip().partition(": ") for line in lines]
+            console.print(table(("<", ""), [(f"  [dim]{what}[/]", escape(said)) for what, _, said in parts]))
     if not all(reports):
         raise typer.Exit(1)
 
 
 def _document(report: OpReport) -> dict[str, object]:
-    worst = max((each.error / each.tolerance for each in report.results), default=None)
     return {
         "op": report.name,
         "ok": report.ok,
         "worst_gradient": max((each.error for each in report.gradients), default=None),
-        "worst_share_of_tolerance": worst,
+        "worst_share_of_tolerance": max((each.share for each in report.results), default=None),
         "worst_share_over_the_range": max((each.share for each in report.ranges), default=None),
         "findings": [str(each) for each in report.findings],
     }

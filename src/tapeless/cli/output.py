@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import Any
 
 BROKEN_PIPE = 128 + 13  # what shells show for a process that a closed pipe ended
 
@@ -16,40 +16,38 @@ class OutputError(Exception):
     """Nothing more can be written to standard output."""
 
 
-class StandardOutput(TextIOWrapper):
-    """Standard output. Where it fails, the rest goes nowhere; a command that has nothing to lose ends there.
+class StandardOutput:
+    """Standard output. If it fails, the rest goes nowhere, and a command that has nothing to lose ends there."""
 
-    Names of files need not be UTF-8: what is no character is shown by its number.
-    """
-
-    given: TextIO  # which would close the buffer when it goes
     failure: OSError | None = None
     patient = False  # a training goes on without being read
 
+    def __init__(self, stream: TextIOWrapper) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
     def write(self, text: str) -> int:
         try:
-            return super().write(text)
+            return self.stream.write(text)
         except OSError as error:
             self._fail(error)
             return len(text)
 
     def flush(self) -> None:
         try:
-            super().flush()
+            self.stream.flush()
         except OSError as error:
             self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         self.failure = self.failure or error
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
+        os.dup2(nowhere, self.stream.fileno())
         os.close(nowhere)
         if not self.patient:
             raise OutputError from None
-
-
-# Others may have taken the stream for theirs while it stood in place, and use it until the process ends.
-_kept: list[StandardOutput] = []
 
 
 def install() -> None:
@@ -59,27 +57,26 @@ def install() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     given: Any = sys.stdout
     if isinstance(given, TextIOWrapper):
-        sys.stdout = StandardOutput(
-            given.buffer, encoding=given.encoding, errors="backslashreplace", line_buffering=given.line_buffering
-        )
-        sys.stdout.given = given
-        _kept.append(sys.stdout)
+        given.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        output: Any = StandardOutput(given)
+        sys.stdout = output
 
 
 def go_on_unread() -> None:
     """From here on there is something to lose: no failure of the output ends what is done."""
-    if isinstance(sys.stdout, StandardOutput):
-        sys.stdout.patient = True
+    output: Any = sys.stdout
+    if isinstance(output, StandardOutput):
+        output.patient = True
 
 
 def closing_status() -> int:
     """Write what is left; 0, or what to exit with where not everything could be written, with a sentence."""
-    output: TextIO = sys.stdout
+    output: Any = sys.stdout
     if not isinstance(output, StandardOutput):
         return 0
     with suppress(OutputError):
         output.flush()
-    sys.stdout = output.given
+    sys.stdout = output.stream
     if output.failure is None:
         return 0
     if output.failure.errno == errno.EPIPE:  # whoever read has read enough

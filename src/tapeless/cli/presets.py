@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
-from tapeless.cli.common import Json, console, print_json
+from tapeless.cli.common import Json, console, print_json, table
 from tapeless.models import transformer
 from tapeless.models.config import Architecture
 from tapeless.models.presets import PRESETS
@@ -13,7 +11,7 @@ SIZES = ("layers", "channels", "heads", "hidden", "vocab", "context")
 
 
 def presets(json: Json = False) -> None:
-    """The presets, with parameter counts.
+    """List the presets, with their sizes and parameter counts.
 
     Example: tapeless presets --json
     """
@@ -26,16 +24,13 @@ def presets(json: Json = False) -> None:
             ]
         )
         return
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("preset", "parameters", *SIZES):
-        table.add_column(column, justify="left" if column == "preset" else "right", overflow="fold")
-    kinds: dict[str, list[str]] = {}
+    rows, kinds = [], dict[str, list[str]]()
     for preset, count in counted:
         config = preset.architecture
-        numbers = (config.layers, config.channels, config.heads, config.width, config.vocab, config.context)
-        table.add_row(f"[bold]{preset.name}", f"{count:,}", *(f"{n:,}" for n in numbers))
+        numbers = (count, config.layers, config.channels, config.heads, config.width, config.vocab, config.context)
+        rows.append((f"[bold]{preset.name}", *(f"{number:,}" for number in numbers)))
         kinds.setdefault(_kind(config), []).append(preset.name)
-    console.print(table)
+    console.print(table(("preset", ">parameters", *(f">{size}" for size in SIZES)), rows))
     console.print()
     for kind, names in kinds.items():
         console.print(f"[bold]{', '.join(names)}[/]: {kind}")

@@ -11,26 +11,27 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tapeless.cli.common import Json, console, count, print_json
+from tapeless.cli.common import Json, console, count, print_json, table
 from tapeless.errors import TapelessError
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.train.survey import DAMAGED, Overview, survey
 
 STYLES = {"finished": "green", "running": "cyan", "damaged": "bold red"}
+FIGURES = (">weights", ">steps", ">loss", ">best", ">accuracy")
 WIDE = 110  # columns from which a run is one line
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.", show_default=True)] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the runs.", show_default=True)] = Path(
         "runs"
     ),
-    by: Annotated[str, typer.Option(help="newest first, or by loss: the best held-out loss first.")] = "newest",
+    by: Annotated[str, typer.Option(help="newest, or loss: the smallest validation loss first.")] = "newest",
     json: Json = False,
 ) -> None:
-    """The runs that are there, with the figures that matter.
+    """List the runs, with the figures that matter.
 
-    Finished, stopped (--resume goes on), running now, or damaged; the loss is that of what was held out, the last and
-    the best, and so is what is right.
+    A run is finished, stopped (--resume goes on), running now, or damaged. Loss and accuracy are those of the
+    validation data, the last and the best.
 
     Example: tapeless runs --by loss
     """
@@ -48,33 +49,25 @@ def runs(
 
 
 def _table(folder: Path, found: list[Overview]) -> Table:
-    wide = console.width >= WIDE
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("run", overflow="fold")
-    for column in ("kind", "model") if wide else ():
-        table.add_column(column, overflow="fold")
-    for column in ("weights", "steps", "loss", "best", "right", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    now = time.time()
+    rows, wide, now = [], console.width >= WIDE, time.time()
     for each in found:
-        name = str(each.folder.relative_to(folder)) if each.folder != folder else str(folder)
-        about = [escape(each.kind), escape(each.preset)]
-        run = f"[bold]{escape(name)}[/]"
-        if not wide and each.preset:
-            run += f"\n[dim]{about[0]}, {about[1]}[/]"
-        table.add_row(
-            run,
-            *(about if wide else ()),
-            "" if each.parameters is None else count(each.parameters),
-            f"{each.step:,}",
-            _loss(each.loss),
-            _loss(each.best),
-            "" if each.accuracy is None else f"{each.accuracy:.1%}",
-            age(now - each.changed),
-            f"[{STYLES.get(each.state, 'yellow')}]{each.state}[/]",
-        )
-    return table
+        name = escape(str(each.folder.relative_to(folder)) if each.folder != folder else str(folder))
+        kind, model = escape(each.kind), escape(each.preset)
+        below = f"\n[dim]{kind}, {model}[/]" if each.preset and not wide else ""
+        about = (kind, model) if wide else ()
+        rows.append((f"[bold]{name}[/]{below}", *about, *figures(each), age(now - each.changed), state(each.state)))
+    return table(("run", *(("kind", "model") if wide else ()), *FIGURES, ">age", "<"), rows)
+
+
+def figures(run: Overview) -> tuple[str, ...]:
+    """What stands under FIGURES."""
+    accuracy = "" if run.accuracy is None else f"{run.accuracy:.1%}"
+    weights = "" if run.parameters is None else count(run.parameters)
+    return weights, f"{run.step:,}", _loss(run.loss), _loss(run.best), accuracy
+
+
+def state(name: str) -> str:
+    return f"[{STYLES.get(name, 'yellow')}]{name}[/]"
 
 
 def _loss(value: float | None) -> str:

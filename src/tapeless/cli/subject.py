@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapeless.cli.paths import named_path
+from tapeless.cli.common import named_path
 from tapeless.errors import TapelessError
+from tapeless.models.config import TRAINED_DECAY, Optimizer
 from tapeless.models.presets import PRESETS, preset
 from tapeless.step import DEFAULT_BACKEND, StepSpec
 
@@ -19,23 +22,24 @@ if TYPE_CHECKING:
     from tapeless.train.run import Run
 
 PresetOrRun = Annotated[
-    str,
-    typer.Argument(metavar="PRESET|RUN", help="A preset (`tapeless presets` lists them), or the folder of a run."),
+    str, typer.Argument(metavar="PRESET|RUN", help="A preset (`tapeless presets` lists them) or the folder of a run.")
 ]
-SubjectBatch = Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step; of a run, its own.")]
-SubjectTime = Annotated[int | None, typer.Option("--time", "-T", help="Positions per sequence; of a run, its own.")]
+SubjectBatch = Annotated[int | None, typer.Option("--batch", "-B", help="Sequences per step. Default: the run's own.")]
+SubjectTime = Annotated[
+    int | None, typer.Option("--time", "-T", help="Positions per sequence. Default: the run's own.")
+]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a command looks at: the step of a preset, or of a run."""
+    """The step of a preset, or of a run."""
 
     name: str
     spec: StepSpec
     run: Run | None = None
 
     def model(self) -> Model:
-        """With the weights of a run's newest checkpoint, or a preset's first ones."""
+        """Return a model with the weights of the run's newest checkpoint, or with the preset's first ones."""
         model = self.spec.model()
         if self.run is not None:
             from tapeless.train.run import read_weights
@@ -54,7 +58,7 @@ def subject(
     backend: str | None = None,
     precision: str | None = None,
 ) -> Subject:
-    """`usual`: a preset's batch and its longest sequence, unless others are given. A run has its own."""
+    """Find what a name means. `usual`: a preset's batch and longest sequence, unless others are given."""
     if not is_run(name):
         chosen = preset(name).override(**changes)
         context = chosen.architecture.context
@@ -62,12 +66,14 @@ def subject(
             chosen,
             batch=usual[0] if batch is None else batch,
             seq_len=min(context, usual[1] or context) if time is None else time,
+            optimizer=Optimizer(chosen.optimizer, decay=TRAINED_DECAY),  # as it is trained
             backend=backend or DEFAULT_BACKEND,
             precision=precision,
         )
         return Subject(name, spec)
     from tapeless.train.run import open_run
 
+    check_no_hub_name(name)
     opened = open_run(named_path(name))
     made = opened.spec()
     chosen = made.preset.override(**changes)
@@ -84,9 +90,17 @@ def subject(
 
 
 def is_run(name: str) -> bool:
-    """A preset's name is the preset, also where a folder is called so: that is ./NAME."""
+    """Whether a name is a path. The name of a preset is the preset, also if a folder has it: that is ./NAME."""
     if name in PRESETS:
         return False
     if not name:
         raise TapelessError("a name is empty: give a preset or the folder of a run.")
     return os.sep in name or os.path.isdir(name)  # noqa: PTH112 (a name may be too long for a path)
+
+
+def check_no_hub_name(name: str) -> None:
+    """Refuse OWNER/NAME of the Hugging Face hub where there is no folder OWNER."""
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not Path(name).parent.exists() and not name.startswith("runs/"):
+        raise TapelessError(
+            f"there is no folder {name}: did you mean hf:{name}? `tapeless import hf:{name}` fetches it."
+        )

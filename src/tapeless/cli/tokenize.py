@@ -9,27 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
-from tapeless.cli.common import (
-    Json,
-    console,
-    own_command,
-    print_json,
-    size,
-)
-from tapeless.cli.masked import print_chats, print_shown
-from tapeless.cli.paths import quoted
-from tapeless.cli.reading import ColumnOption, DropOption, EncodingOption, FieldOption
+from tapeless.cli.common import Json, print_json, size, table, warn
+from tapeless.cli.masked import print_chats, print_prepared, print_shown
+from tapeless.cli.options import ColumnOption, DropOption, EncodingOption, FieldOption
+from tapeless.cli.progress import work_shown
 from tapeless.errors import TapelessError
 from tapeless.tasks.chat.layouts import are_conversations
 from tapeless.tasks.chat.prepare import prepare_chats
 from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, PreparedData, prepare
 from tapeless.tasks.data.reading import PACKED, Reading
 from tapeless.tasks.data.tokenizer import load_tokenizer
-from tapeless.tasks.text import told_left_out
 
 
 def tokenize(
@@ -47,25 +37,25 @@ def tokenize(
         str, typer.Option(help="bytes, bpe (learned from the text), a tokenizer.json, or a run or folder with one.")
     ] = "bytes",
     vocab: Annotated[
-        int | None, typer.Option(help=f"Tokens that bpe learns; {DEFAULT_BPE_VOCAB} by default.", show_default=False)
+        int | None, typer.Option(help=f"Tokens that bpe learns. Default: {DEFAULT_BPE_VOCAB}.", show_default=False)
     ] = None,
-    validation: Annotated[float, typer.Option(help="Share of the text to hold out, in whole documents.")] = 0.1,
+    validation: Annotated[
+        float, typer.Option(help="Fraction of the text that becomes validation data, in whole documents.")
+    ] = 0.1,
     seed: Annotated[
-        int | None,
-        typer.Option(help="Seed of the choice of documents to hold out. Default: 0.", show_default=False),
+        int | None, typer.Option(help="Seed of the choice of validation documents. Default: 0.", show_default=False)
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="New folder; data/NAME-TOKENIZER by default.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="New folder. Default: data/NAME-TOKENIZER.")] = None,
     show: Annotated[
-        bool,
-        typer.Option("--show", help="Of conversations: show the first few, what is learned in green; write nothing."),
+        bool, typer.Option("--show", help="Show the first conversations, learned tokens in green; write nothing.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Turn text into tokens to train on.
+    """Turn text into tokens to train on, once for many runs.
 
     A file is a document, and so is each row of JSON (.jsonl, .json) and of a table (.csv, .tsv); .gz and .zst are
-    unpacked. A document stands on one side of the split whole, with all that have its text; a single one is cut once,
-    at a line end. In a folder, hidden, binary and empty files are left out, and those that are not UTF-8.
+    unpacked. A document is training or validation data as a whole, with all that have the same text; a single document
+    is cut once, at a line end. In a folder, hidden, binary and empty files are left out, and files that are not UTF-8.
 
     Example: tapeless tokenize reviews.csv.gz --column body --drop-duplicates
 
@@ -81,22 +71,7 @@ def tokenize(
         print_shown(source, tokenizer, vocab, reading, json)
         return
     started = time.perf_counter()
-    columns = (
-        TextColumn("{task.description:24}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    quiet = json or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        tasks: dict[str, Any] = {}
-
-        def told(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done, total=total or None)
-
+    with work_shown(json) as progress:
         folder = out or _default_folder(source, tokenizer)
         how: dict[str, Any] = {
             "tokenizer": tokenizer,
@@ -106,14 +81,14 @@ def tokenize(
             "reading": reading,
         }
         if spoken:
-            about = prepare_chats(source, folder, **how, progress=told)
+            about = prepare_chats(source, folder, **how, progress=progress)
         else:
-            prepared = prepare(source, folder, **how, progress=told)
+            prepared = prepare(source, folder, **how, progress=progress)
     seconds = time.perf_counter() - started
     guessed = "" if tokenizer in ("bytes", "bpe") else load_tokenizer(tokenizer).guessed
     messages = [f"{guessed}."] if guessed else []
-    for message in () if json else messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+    if not json:
+        warn(messages)
     if spoken:
         print_chats(folder, about, seconds, json, messages)
         return
@@ -140,20 +115,10 @@ def _summary(prepared: PreparedData) -> dict[str, Any]:
 
 def _print(prepared: PreparedData, seconds: float) -> None:
     meta = prepared.meta
-    table = Table(box=None, header_style="dim")
-    for heading in ("", "documents", "text", "tokens", "tokens per byte", "shards"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    rows = []
     for name, split in (("to train on", meta.training), ("held out", meta.validation)):
         ratio = f"{split.tokens / split.bytes:.3f}"
         counts = (f"{split.documents:,}", size(split.bytes), f"{split.tokens:,}", ratio, f"{len(split.shards)}")
-        table.add_row(name, *counts)
-    console.print(table)
-    if meta.skipped:
-        console.print(f"[dim]{escape(told_left_out(meta.skipped, meta.examples))}[/]")
-    folder = escape(str(prepared.folder))
-    console.print(
-        f"\n[bold]{escape(meta.tokenizer)}[/], vocabulary {meta.vocab:,}, after {seconds:.1f} s. "
-        f"The tokens are in [bold]{folder}[/]."
-    )
-    command = f"{own_command()} train gpt2-4x256 --data {quoted(prepared.folder)}"
-    console.print(f"[dim]next:[/] {escape(command)}", soft_wrap=True)
+        rows.append((name, *counts))
+    shown = table(("", ">documents", ">text", ">tokens", ">tokens per byte", ">shards"), rows)
+    print_prepared(shown, meta, "tokens", prepared.folder, "gpt2-4x256", seconds)

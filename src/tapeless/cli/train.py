@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import signal
 import time as clock
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tapeless.backends.backend import backend_named, gemm_library
-from tapeless.cli.common import (
-    Json,
-    bars,
-    compiling_shown,
-    console,
-    own_command,
-    print_json,
-    take_threads,
-)
+from tapeless.cli.common import Json, bars, console, own_command, print_json, quoted, table, warn
 from tapeless.cli.display import Display
-from tapeless.cli.fields import with_settings
 from tapeless.cli.find_lr import print_found, refuse_beside
+from tapeless.cli.options import take_threads
 from tapeless.cli.output import go_on_unread
-from tapeless.cli.paths import quoted
+from tapeless.cli.progress import Report, work_shown
+from tapeless.cli.settings import with_settings
 from tapeless.errors import TapelessError
 from tapeless.files.disk import retried
 from tapeless.files.plain import read_toml
 from tapeless.labelling.run import EVERY_KIND
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks.task import Ended, Farewell
-from tapeless.tasks.task import Progress as Progressing
 from tapeless.tasks.text import continuation
 from tapeless.train.find_rate import find_rate
 from tapeless.train.loop import Evaluated, Event
@@ -47,28 +36,30 @@ from tapeless.train.session import resume as resume_session
 from tapeless.train.session import start as start_session
 from tapeless.train.settings import naming_its_file, read_request
 
-T = TypeVar("T")
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}  # with the exit status that shells know them by
 MARKS = {"✓": "green", "✗": "red"}
 
 
-@with_settings
+@with_settings()
 def train(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PRESET|FILE.toml]",
-            help="What to train; `tapeless presets` lists the presets. Default: ops-102k.",
+            metavar="PRESET|FILE.toml",
+            help="What to train; `tapeless presets` lists the presets. Default: ops-102k, with --data gpt2-4x256.",
         ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run where its newest checkpoint stands.")] = None,
-    base: Annotated[Path | None, typer.Option("--init-from", help="Start from the weights of this run.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/PRESET-001, -002, … by default.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Continue this run from its newest checkpoint.")
+    ] = None,
+    base: Annotated[
+        Path | None, typer.Option("--init-from", metavar="RUN", help="Start from the weights of this run.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/PRESET-001, -002, …")] = None,
     find_lr: Annotated[
         bool,
         typer.Option(
             "--find-lr",
-            help="Train nothing, but look for a learning rate by short trainings; --out FILE.svg draws the curve.",
+            help="Only look for a learning rate, by short trainings; --out FILE.svg draws the curve.",
         ),
     ] = False,
     json: Json = False,
@@ -78,7 +69,7 @@ def train(
 ) -> None:
     """Train a model, on the operations task (`Max(1,6,2)` → `6`) or on text.
 
-    A run is a folder: its configuration, metrics and checkpoints. Ctrl-C saves and leaves; --resume goes on.
+    A run is a folder with its configuration, metrics and checkpoints. Ctrl-C saves and ends; --resume continues.
 
     Example: tapeless train gpt2-4x256 --data stdlib --steps 500 --set layers=2 --set channels=128
     """
@@ -92,18 +83,14 @@ def train(
         with TemporaryDirectory(prefix="tapeless-") as folder:
             session = _assemble(name, None, base, Path(folder) / "run", json, changes, settings)
             try:
-                with preparing_shown(json) as progress:
+                with work_shown(json) as progress:
                     found = find_rate(session.trainer, progress)
             finally:
                 session.run.release()
         print_found(found, out, json)
         return
     session = _assemble(name, resume, base, out, json, changes, settings)
-    started = clock.perf_counter()
-    status = follow(session, shown=not json)
-    _print_end(session, status, clock.perf_counter() - started, json)
-    if status.code:
-        raise typer.Exit(status.code)
+    run_session(session, "train", json, partial(_document, session))
 
 
 def _assemble(
@@ -123,11 +110,11 @@ def _assemble(
         option = "--init-from" if resume is None else "--resume"
         raise TapelessError(f"{option} brings the model of its run, so {name} would have no effect: leave it out.")
     if resume is not None:
-        with compiling_shown(quiet):
+        with work_shown(quiet):
             session = resume_session(resume, changes, settings, EVERY_KIND)
         told = f"goes on after update {session.trainer.step:,} of {session.trainer.steps:,}"
     else:
-        name = name or "ops-102k"
+        name = name or ("ops-102k" if settings.get("data", "operations") == "operations" else "gpt2-4x256")
         asked = read_request(name)
         started_from = open_run(base) if base else None
         if started_from is not None and name.endswith(".toml"):
@@ -136,7 +123,7 @@ def _assemble(
         folder = out or NumberedFolder(Path("runs"), stem if base is None else f"{base.resolve().name}-tuned")
         with naming_its_file(name, {*changes, *settings}):
             request = asked.override(changes, settings)
-            with preparing_shown(quiet) as progress, compiling_shown(quiet):
+            with work_shown(quiet) as progress:
                 session = start_session(request, folder, base=started_from, progress=progress)
         told = f"{session.trainer.steps:,} updates of {session.request.settings.batch} sequences"
         if session.trainer.settings.accumulate > 1:
@@ -162,50 +149,31 @@ def announce(session: Session, told: str) -> None:
     share = "" if trained == model.parameters else f" ({trained:,} trained)"
     about = f"{model.parameters:,} parameters{share}, {model.backend} backend, {model.precision.described()}"
     console.print(f"[bold]{escape(model.preset.name)}[/]  {about}; {session.trainer.task.summary()}; {told}")
-    for message in session.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+    warn(session.messages)
 
 
-@contextmanager
-def preparing_shown(quiet: bool) -> Iterator[Any]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
-
-        yield report
-
-
-class Status:
-    """How it ended."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.reason = ""
-        self.evaluations: list[Evaluated] = []
-        self.losses: list[float] = []
-
-    def stopping(self) -> str | None:
-        return None if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
-
-    @property
-    def code(self) -> int:
-        return 0 if self.signal is None else SIGNALS[signal.Signals(self.signal)]
+def run_session(
+    session: Session, subcommand: str, json: bool, document: Callable[[Display, float], dict[str, Any]]
+) -> None:
+    """Train to the end, and say how it went: to machines by the document."""
+    started = clock.perf_counter()
+    status = follow(session, shown=not json)
+    seconds = clock.perf_counter() - started
+    if json:
+        print_json(document(status, seconds))
+    elif status.code:
+        console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. Saved. Go on with:")
+        words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
+        console.print(words, soft_wrap=True, markup=False)
+    else:
+        print_farewell(session, status, seconds)
+    if status.code:
+        raise typer.Exit(status.code)
 
 
-def follow(session: Session, shown: bool) -> Status:
-    status, prompt = Status(), session.trainer.settings.sample
-    with Display(session, shown) as display, _signals(status, display):
-        status.losses, status.evaluations = display.losses, display.evaluations
+def follow(session: Session, shown: bool) -> Display:
+    prompt = session.trainer.settings.sample
+    with Display(session, shown) as display:
 
         def sample(event: Event) -> None:
             if isinstance(event, Evaluated) and prompt is not None:
@@ -213,73 +181,45 @@ def follow(session: Session, shown: bool) -> Status:
                 written = continuation(session.model, tokenizer, prompt, 48, seed=session.trainer.step)
                 display.say(f"[cyan]{escape(written)}[/]")
 
-        status.reason = session.train(display.show, sample, stopping=status.stopping).reason
-    return status
+        display.reason = session.train(display.show, sample, stopping=display.stopping).reason
+    return display
 
 
-@contextmanager
-def _signals(status: Status, display: Display) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks for an end after the batch at hand; the second ends at once."""
-
-    def ask(number: int, frame: Any) -> None:
-        status.signal = number
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        with suppress(RuntimeError):  # it came in the middle of a write, into which another cannot be put
-            display.say("[yellow]finishing this batch, then saving; Ctrl-C again leaves at once[/]")
-
-    before = {each: signal.signal(each, ask) for each in SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _print_end(session: Session, status: Status, seconds: float, json: bool) -> None:
-    if json:
-        judged = status.evaluations[-1].measured if status.evaluations else measured(session.run)
-        found = vars(judged) if judged else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
-        last = status.losses[-1] if status.losses else None
-        print_json(
-            {
-                "preset": session.request.preset,
-                "backend": session.model.backend,
-                "precision": session.model.precision.name,
-                "frozen_precision": session.model.preset.frozen_precision,
-                "steps": session.trainer.step,
-                "train_loss": last if found["train_loss"] is None else found["train_loss"],
-                "train_accuracy": found["train_accuracy"],
-                "val_loss": found["loss"],
-                "val_accuracy": found["accuracy"],
-                "val_cross_entropy": found.get("cross_entropy"),
-                "best_val_loss": session.trainer.best,
-                "stopped": status.reason,
-                "messages": session.messages,
-                "seconds": seconds,
-                "run": str(session.run.folder),
-            }
-        )
-        return
-    if status.code:
-        print_stopped(session, status, "train")
-    else:
-        print_farewell(session, status, seconds)
+def _document(session: Session, status: Display, seconds: float) -> dict[str, Any]:
+    judged = status.evaluations[-1].measured if status.evaluations else measured(session.run)
+    found = vars(judged) if judged else dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy"))
+    last = status.losses[-1] if status.losses else None
+    return {
+        "preset": session.request.preset,
+        "backend": session.model.backend,
+        "precision": session.model.precision.name,
+        "frozen_precision": session.model.preset.frozen_precision,
+        "steps": session.trainer.step,
+        "train_loss": last if found["train_loss"] is None else found["train_loss"],
+        "train_accuracy": found["train_accuracy"],
+        "val_loss": found["loss"],
+        "val_accuracy": found["accuracy"],
+        "val_cross_entropy": found.get("cross_entropy"),
+        "best_val_loss": session.trainer.best,
+        "stopped": status.reason,
+        "messages": session.messages,
+        "seconds": seconds,
+        "run": str(session.run.folder),
+    }
 
 
-def print_farewell(session: Session, status: Status, seconds: float) -> None:
+def print_farewell(session: Session, status: Display, seconds: float) -> None:
     """How it went, what the task has to say, and what can be done next."""
     console.print(f"[dim]{escape(status.reason)}[/]")
     if len(status.losses) > 1:
         losses = status.losses
         console.print(f"\n[dim]loss over {len(losses):,} steps, from {losses[0]:.2f} to {losses[-1]:.4f}[/]")
-        console.print(f"[cyan]{bars(losses, min(console.width - 2, 100))}[/]\n")
+        console.print(f"[cyan]{bars(losses)}[/]\n")
     step, task = session.trainer.step, session.trainer.task
     if task.shows_best:
         step, messages = take_best(session)
-        for message in messages:
-            console.print(f"[yellow]{escape(message)}[/]")
-    with preparing_shown(False) as progress:
+        warn(messages)
+    with work_shown(False) as progress:
         ended = _ended(session, step, progress)
         said = retried(lambda: task.farewell(ended))
     _print_said(said)
@@ -299,7 +239,7 @@ def print_farewell(session: Session, status: Status, seconds: float) -> None:
     _print_next([doctor, explore, *said.next])
 
 
-def _ended(session: Session, step: int, progress: Progressing) -> Ended:
+def _ended(session: Session, step: int, progress: Report) -> Ended:
     trainer, folder = session.trainer, session.run.folder
     return Ended(
         session.model,
@@ -318,14 +258,14 @@ def _print_said(said: Farewell) -> None:
     if said.title:
         console.print(f"[dim]{escape(said.title)}[/]")
     if said.rows:
-        padding = (0, 1) if said.headings else (0, 2)
-        table = Table(box=None, show_header=bool(said.headings), header_style="dim", padding=padding)
-        for column in range(len(said.rows[0])):
-            heading = said.headings[column] if said.headings else ""
-            table.add_column(heading, justify="right" if heading and column else "left")
-        for row in said.rows:
-            table.add_row(*(f"[{MARKS[cell[:1]]}]{cell}[/]" if cell[:1] in MARKS else escape(cell) for cell in row))
-        console.print(table)
+        headings = said.headings or ("",) * len(said.rows[0])
+        marked = [
+            heading if not number else f">{heading}" if heading else "" for number, heading in enumerate(headings)
+        ]
+        shown = table(marked, [[_marked(cell) for cell in row] for row in said.rows])
+        if not said.headings:
+            shown.padding, shown.pad_edge = (0, 2), True
+        console.print(shown)
         console.print()
     if said.text:
         console.print(f"[cyan]{escape(said.text)}[/]\n")
@@ -335,10 +275,8 @@ def _print_said(said: Farewell) -> None:
         console.print(f"[yellow]{escape(said.warning)}[/]", soft_wrap=True)
 
 
-def print_stopped(session: Session, status: Status, subcommand: str) -> None:
-    console.print(f"{escape(status.reason)} after update {session.trainer.step:,}. Saved. Go on with:")
-    words = f"{own_command()} {subcommand} --resume {quoted(session.run.folder)}"
-    console.print(words, soft_wrap=True, markup=False)
+def _marked(cell: str) -> str:
+    return f"[{MARKS[cell[:1]]}]{cell}[/]" if cell[:1] in MARKS else escape(cell)
 
 
 def _print_next(lines: list[tuple[str, str]]) -> None:

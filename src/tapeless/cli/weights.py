@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from tapeless.cli.common import Json, console, own_command, print_json
-from tapeless.cli.paths import named_path, quoted
+from tapeless.cli.common import Json, Out, RunFolder, console, named_path, own_command, print_json, quoted, warn
+from tapeless.cli.options import Newest
+from tapeless.cli.subject import check_no_hub_name
 from tapeless.errors import TapelessError
 from tapeless.train.run import NumberedFolder, open_run
 from tapeless.weights.hub import fetch, is_hub_name
@@ -24,16 +25,16 @@ def import_(
         str,
         typer.Argument(
             metavar="FOLDER|hf:OWNER/NAME",
-            help="A folder with config.json and model.safetensors, an adapter of peft, or a model of the hub.",
+            help="A folder with config.json and model.safetensors, a peft adapter, or a model of the hub.",
         ),
     ],
-    base: Annotated[Path | None, typer.Option(help="Of an adapter: the run whose model it adapts.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME-001, -002, … by default.")] = None,
+    base: Annotated[Path | None, typer.Option(metavar="RUN", help="The run whose model an adapter adapts.")] = None,
+    out: Out = None,
     json: Json = False,
 ) -> None:
-    """Take a model into a run, to sample from or to train further: GPT-2, Llama, Mistral, Qwen2 or Qwen3.
+    """Import a model as a run, to generate with or to train further: GPT-2, Llama, Mistral, Qwen2 or Qwen3.
 
-    From the hub only safetensors, JSON and templates are fetched, never a pickle.
+    From the hub, only safetensors, JSON and templates are fetched, never a pickle.
 
     Example: tapeless import models/gpt2 && tapeless train --init-from runs/gpt2-001 --data notes.txt
 
@@ -43,6 +44,7 @@ def import_(
         fetched = fetch(source, quiet=json or not console.is_terminal)
         folder, name, origin = fetched.folder, fetched.name, fetched.origin
     else:
+        check_no_hub_name(source)
         folder = named_path(source)
         name, origin = folder.resolve().name, None
     target = out or NumberedFolder(Path("runs"), name)
@@ -59,79 +61,67 @@ def import_(
         said = {"run": str(made.folder), "parameters": imported.parameters, "tokenizer": tokenizer}
         print_json(said | {"messages": list(imported.messages)})
         return
-    for message in imported.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
-    command, place = escape(own_command()), escape(str(made.folder))
+    warn(imported.messages)
     words = (
         "with its tokenizer"
         if tokenizer
         else "without a tokenizer, as there is no tokenizer.json: it can be trained on tokens, but not write text"
     )
+    place, run = escape(str(made.folder)), escape(quoted(made.folder))
     console.print(f"{imported.parameters:,} parameters in [bold]{place}[/], {words}.", soft_wrap=True)
-    data, run = "YOUR.txt" if tokenizer else "TOKENS.bin", escape(quoted(made.folder))
-    console.print(
-        f"[dim]next:[/] {command} train --init-from {run} --data {data}   [dim]train it further[/]", soft_wrap=True
-    )
-    if tokenizer:
-        console.print(f"      {command} sample {run} --prompt 'Once'   [dim]let it write[/]", soft_wrap=True)
-    if imported.has_chat:
-        console.print(f"      {command} chat {run}   [dim]talk with it[/]", soft_wrap=True)
+    data = "YOUR.txt" if tokenizer else "TOKENS.bin"
+    commands = [(f"train --init-from {run} --data {data}", "train it further")]
+    commands += [(f"sample {run} --prompt 'Once'", "let it write")] if tokenizer else []
+    commands += [(f"chat {run}", "talk with it")] if imported.has_chat else []
+    for number, (rest, what) in enumerate(commands):
+        start = "     " if number else "next:"
+        console.print(f"[dim]{start}[/] {escape(own_command())} {rest}   [dim]{what}[/]", soft_wrap=True)
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run of a GPT.")],
-    folder: Annotated[Path, typer.Argument(help="The folder to make, or with --gguf the file.")],
-    newest: Annotated[bool, typer.Option("--newest", help="The newest checkpoint instead of the best.")] = False,
+    run: RunFolder,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make, or with --gguf the file.")],
+    newest: Newest = False,
     precision: Annotated[str, typer.Option(help=f"Type of the weights: {', '.join(TYPES)}.")] = "float32",
-    merge: Annotated[bool, typer.Option("--merge", help="Of a run with adapters: fold them into the weights.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Add a run's LoRA adapters to the weights.")] = False,
     gguf: Annotated[
-        bool, typer.Option("--gguf", help="One file for llama.cpp and Ollama instead of a folder, adapters folded in.")
+        bool, typer.Option("--gguf", help="Write one file for llama.cpp and Ollama, with adapters merged.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write a run's weights as a folder that `transformers` loads as it is; of a run with adapters (train --lora) the
-    adapters, as `peft` loads them, or with --merge the whole model.
+    """Export a run's weights as a folder that `transformers` loads as it is.
+
+    A run with LoRA adapters (train --lora) is exported as adapters that `peft` loads, or with --merge as a whole model.
 
     Example: tapeless export runs/gpt2-4x256-001 my-gpt
 
     Example: tapeless export runs/llama-4x256-001 mine.gguf --gguf --precision float16
     """
+    opened, checkpoint = open_run(run), "newest" if newest else "best"
+    exported = (
+        export_gguf(opened, folder, checkpoint, precision)
+        if gguf
+        else export_run(opened, folder, checkpoint, precision, merge)
+    )
+    if json:
+        print_json({"file" if gguf else "folder": str(folder), **asdict(exported)})
+        return
+    warn(exported.messages)
+    adapters = exported.loader == "PeftModel"
+    merged = ", with the adapters merged," if exported.merged else ""
+    what = "adapters" if adapters else "weights"
+    without = "" if gguf or adapters or exported.tokenizer else ", without a tokenizer, as the run learned from tokens"
+    told = f"the {what} after step {exported.step:,}{merged} are in [bold]{escape(str(folder))}[/]{without}:"
+    console.print(told, soft_wrap=True)
+    for line in _loading(exported, folder, gguf):
+        console.print(line, soft_wrap=True, markup=False, style="dim")
+
+
+def _loading(exported: Exported, folder: Path, gguf: bool) -> list[str]:
+    """The lines with which another program loads what was exported."""
     if gguf:
-        _print_file(folder, export_gguf(open_run(run), folder, "newest" if newest else "best", precision), json)
-        return
-    exported = export_run(open_run(run), folder, "newest" if newest else "best", precision, merge)
-    if json:
-        print_json({"folder": str(folder), **asdict(exported)})
-        return
-    for message in exported.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
+        return [f"{exported.loader} -m {quoted(folder)}"]
     if exported.loader == "PeftModel":
-        console.print(
-            f"the adapters after update {exported.step:,} are in [bold]{escape(str(folder))}[/]:", soft_wrap=True
-        )
-        console.print(
-            f"peft.PeftModel.from_pretrained(base, {str(folder)!r})", soft_wrap=True, markup=False, style="dim"
-        )
-        return
-    beside = "" if exported.tokenizer else ", without a tokenizer, as the run learned from bare tokens"
-    console.print(f"{_told(exported)} are in [bold]{escape(str(folder))}[/]{beside}:", soft_wrap=True)
+        return [f"peft.PeftModel.from_pretrained(base, {str(folder)!r})"]
     kinds = (exported.loader, "AutoTokenizer") if exported.tokenizer else (exported.loader,)
-    for kind in kinds:
-        console.print(
-            f"transformers.{kind}.from_pretrained({str(folder)!r})", soft_wrap=True, markup=False, style="dim"
-        )
-
-
-def _print_file(path: Path, exported: Exported, json: bool) -> None:
-    if json:
-        print_json({"file": str(path), **asdict(exported)})
-        return
-    for message in exported.messages:
-        console.print(f"[yellow]{escape(message)}[/]")
-    console.print(f"{_told(exported)} are in [bold]{escape(str(path))}[/]:", soft_wrap=True)
-    console.print(f"{exported.loader} -m {quoted(path)}", soft_wrap=True, markup=False, style="dim")
-
-
-def _told(exported: Exported) -> str:
-    folded = ", with the adapters folded in," if exported.merged else ""
-    return f"the weights after update {exported.step:,}{folded}"
+    return [f"transformers.{kind}.from_pretrained({str(folder)!r})" for kind in kinds]

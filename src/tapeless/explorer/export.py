@@ -86,7 +86,7 @@ async def answers(app: App) -> dict[str, Any]:
     lesson = await ask("/api/learn/lesson")
     for at in range(len(lesson.get("steps", ()))):
         await ask(f"/api/learn/lesson?at={at}")
-    for each in ("exercises", "landscape"):
+    for each in ("texts", "exercises", "landscape"):
         await ask(f"/api/learn/{each}")
     return found
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from tapeless.check.complex_step import relative_error
 from tapeless.check.planted import PLANTED
+from tapeless.explorer.keys import fallen, path_keys
 from tapeless.explorer.pupil import Pupil
 from tapeless.model import Model
 from tapeless.models.presets import preset
@@ -35,9 +36,7 @@ def landscape(folder: str) -> dict[str, Any]:
     """The mean loss over a plane through the path of a run's weights: along it from the first snapshot to the last, and
     across it in the direction in which the path bends the most."""
     pupil = Pupil.of(Path(folder))
-    names = [*pupil.model.params]
-    kept = pupil.kept.weights.values()
-    rows = np.stack([np.concatenate([each[name].ravel() for name in names]) for each in kept]).astype(np.float64)
+    rows = _rows(pupil)
     start, along = rows[0], rows[-1] - rows[0]
     length = float(np.linalg.norm(along)) or 1.0
     along = along / length
@@ -49,30 +48,52 @@ def landscape(folder: str) -> dict[str, Any]:
     path = np.stack([(rows - start) @ along, (rows - start) @ across], axis=1)
     low, high = path.min(axis=0) - MARGIN * length, path.max(axis=0) + MARGIN * length
     xs, ys = np.linspace(low[0], high[0], ALONG), np.linspace(low[1], high[1], ACROSS)
-    model = Model(
-        pupil.model.preset, batch=EXAMPLES, time=LENGTH, backend="reference", precision="float32", optimizer=None
-    )
-    held = split(pupil.seed)[1]
-    batch = Expressions(held.tokens[:EXAMPLES], held.answers[:EXAMPLES])
-    losses = [[_loss(model, pupil, start + x * along + y * across, batch) for x in xs] for y in ys]
+    loss = _loss_of(pupil)
+    on_path = [loss(row) for row in rows]
+    losses = [[loss(start + x * along + y * across) for x in xs] for y in ys]
     return {
         "x": xs.tolist(),
         "y": ys.tolist(),
         "losses": losses,
         "path": path.tolist(),
         "steps": pupil.steps,
-        "on_path": [_loss(model, pupil, row, batch) for row in rows],
+        "on_path": on_path,
+        "fallen": fallen(pupil.steps, on_path),
+        "keys": path_keys(pupil.steps, on_path),
         "examples": EXAMPLES,
         "parameters": pupil.model.parameters,
     }
 
 
-def _loss(model: Model, pupil: Pupil, weights: Array, batch: Expressions) -> float:
-    at = 0
-    for name, each in pupil.model.params.items():
-        model.write(name, weights[at : at + each.size].reshape(each.shape))
-        at += each.size
-    return float(min(model.loss(batch.tokens, targets_for(model.config, batch.answers)), 1e30))
+def path_losses(pupil: Pupil) -> list[float]:
+    """At every snapshot."""
+    loss = _loss_of(pupil)
+    return [loss(row) for row in _rows(pupil)]
+
+
+def _rows(pupil: Pupil) -> Array:
+    """All weights of every snapshot, one after the other."""
+    kept = pupil.kept.weights.values()
+    rows: Array = np.stack([np.concatenate([each[name].ravel() for name in pupil.model.params]) for each in kept])
+    return rows.astype(np.float64)
+
+
+def _loss_of(pupil: Pupil) -> Callable[[Array], float]:
+    """The mean loss over validation examples, of weights that stand one after the other."""
+    model = Model(
+        pupil.model.preset, batch=EXAMPLES, time=LENGTH, backend="reference", precision="float32", optimizer=None
+    )
+    held = split(pupil.seed)[1]
+    tokens, targets = held.tokens[:EXAMPLES], targets_for(model.config, held.answers[:EXAMPLES])
+
+    def loss(weights: Array) -> float:
+        at = 0
+        for name, each in pupil.model.params.items():
+            model.write(name, weights[at : at + each.size].reshape(each.shape))
+            at += each.size
+        return float(min(model.loss(tokens, targets), 1e30))
+
+    return loss
 
 
 def pathologies() -> dict[str, Any]:
@@ -135,6 +156,7 @@ def planted(number: str) -> dict[str, Any]:
     calls = [
         {
             **{name: value for name, value in after.items() if name != "values"},
+            "usual": before["size"],
             "error": _error(before["values"], after["values"]),
         }
         for before, after in zip(right, wrong, strict=True)

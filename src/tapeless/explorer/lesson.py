@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from tapeless.check.complex_step import STEP
+from tapeless.explorer.keys import lesson_keys
 from tapeless.explorer.pupil import Pupil, one_expression
 from tapeless.model import Model
 from tapeless.ops import OPS
 from tapeless.ops.contract import Array
+from tapeless.program.call import Call
 from tapeless.program.listing import describe
 from tapeless.tasks.operations import WORDS, spell, targets_for
 
@@ -32,7 +34,7 @@ def lesson(pupil: Pupil, at: int, asked: str) -> dict[str, Any]:
     targets = targets_for(model.config, expression.answers)
     walked = _walk(model, tokens, targets, answer)
     gradients = {name: array.copy() for name, array in model.grads.items()}
-    return {
+    found = {
         "run": pupil.name,
         "steps": pupil.steps,
         "at": at,
@@ -41,11 +43,14 @@ def lesson(pupil: Pupil, at: int, asked: str) -> dict[str, Any]:
         "words": WORDS,
         "target": answer,
         "parameters": model.parameters,
+        "channels": model.config.channels,
         **walked,
         "sizes": {name: _size(array) for name, array in gradients.items()},
         "update": _update(model, gradients["head.weight"], answer, pupil.lr),
         "check": _checked(pupil, at, tokens, targets, gradients["head.weight"], answer),
+        "placement": model.config.placement,
     }
+    return {**found, "keys": lesson_keys(found)}
 
 
 def _walk(model: Model, tokens: Array, targets: Array, answer: int) -> dict[str, Any]:
@@ -58,6 +63,10 @@ def _walk(model: Model, tokens: Array, targets: Array, answer: int) -> dict[str,
             found |= _beginning(values, answer)
         elif call.op == "embedding":
             found["repeated"] = _repeated(values, tokens)
+        elif call.op == "attention" and _is_plain(call, values):
+            found["attention"] = {"call": number, "section": call.section, **_attended(values)}
+        elif call.op == "layernorm" and "norm" not in found:
+            found["norm"] = {"call": number, "section": call.section, **_normed(values)}
         described = describe(model.program, number)
         handed = {each["argument"]: values[each["argument"]] for each in described["results"]}
         onward = [array for name, array in handed.items() if name in ("dx", "dq", "dk", "dv")]
@@ -91,6 +100,64 @@ def _beginning(values: dict[str, Array], answer: int) -> dict[str, Any]:
             "terms": (slope * weight[:, 0])[: len(WORDS)].tolist(),
             "dx": values["dx"][-1][:SHOWN].tolist(),
         },
+    }
+
+
+def _is_plain(call: Call, values: dict[str, Array]) -> bool:
+    """A query for every token, a head of keys for every head of queries, and every pair seen: the textbook's."""
+    scalars = dict(call.scalars)
+    return values["q"].shape == values["k"].shape and not (scalars["causal"] or scalars["window"])
+
+
+def _attended(values: dict[str, Array]) -> dict[str, Any]:
+    """One head of an attention on its way back, with all that its gradients are made of: the head whose scores get the
+    most, and in it the query and the key that do."""
+    heads = values["lse"].shape[1]
+    q, k, v, dy, dq, dk, dv = (
+        np.stack(np.split(values[name][0], heads, axis=1)) for name in ("q", "k", "v", "dy", "dq", "dk", "dv")
+    )
+    scale = 1 / np.sqrt(q.shape[2])
+    scores = q @ k.swapaxes(1, 2) * scale
+    p = np.exp(scores - values["lse"][0][:, :, None])
+    dp = dy @ v.swapaxes(1, 2)
+    means = (p * dp).sum(axis=2)
+    ds = p * (dp - means[:, :, None])
+    head, query, key = np.unravel_index(int(np.abs(ds).argmax()), ds.shape)
+    return {
+        "head": int(head),
+        "query": int(query),
+        "key": int(key),
+        "scale": scale,
+        "width": q.shape[2],
+        "p": p[head].tolist(),
+        "dp": dp[head].tolist(),
+        "ds": ds[head].tolist(),
+        "mean": means[head].tolist(),
+        "dy": dy[head][:, 0].tolist(),
+        "k": k[head][:, 0].tolist(),
+        "q": q[head][:, 0].tolist(),
+        "dq": dq[head][query, 0],
+        "dk": dk[head][key, 0],
+        "dv": dv[head][key, 0],
+        "sizes": {name: _size(values[name]) for name in ("dy", "dq", "dk", "dv")},
+    }
+
+
+def _normed(values: dict[str, Array]) -> dict[str, Any]:
+    """The last row of a LayerNorm on its way back, and the two terms that correct it."""
+    x, dy = values["x"][-1], values["dy"][-1]
+    rstd = float(values["rstd"][-1])
+    hat = (x - values["mean"][-1]) * rstd
+    g = dy * values["weight"]
+    return {
+        "x": hat[:SHOWN].tolist(),
+        "g": g[:SHOWN].tolist(),
+        "rstd": rstd,
+        "mean": float(g.mean()),
+        "along": float((g * hat).mean()),
+        "dx": values["dx"][-1][:SHOWN].tolist(),
+        "sum": float(values["dx"][-1].sum()),
+        "channels": len(x),
     }
 
 

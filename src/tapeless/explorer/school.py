@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib import resources
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,6 +16,27 @@ from tapeless.explorer.source import signature
 from tapeless.train.history.snapshots import FOLDER as SNAPSHOTS
 
 MOST_MOMENTS = 1000  # and planted bugs
+OWN_TEXTS = "TAPELESS_LESSONS"  # the environment variable that names a folder of changed or translated lessons
+LARGEST_TEXT = 200_000  # bytes
+
+
+def texts() -> dict[str, dict[str, str]]:
+    """The lessons' texts by language and chapter: files `LANGUAGE/CHAPTER.md`, ours and then those of a folder that the
+    environment names. A chapter that a language does not have is shown in English."""
+    ours = Path(str(resources.files("tapeless.explorer").joinpath("lessons")))
+    own = [Path(os.environ[OWN_TEXTS])] if os.environ.get(OWN_TEXTS) else []
+    found: dict[str, dict[str, str]] = {}
+    for folder in (ours, *own):
+        if not folder.is_dir():
+            raise TapelessError(
+                f"{OWN_TEXTS} names {folder}, which is no folder: give one that holds LANGUAGE/CHAPTER.md."
+            )
+        for path in sorted(folder.glob("*/*.md")):
+            content = path.read_bytes()
+            if len(content) > LARGEST_TEXT:
+                raise TapelessError(f"{path} is {len(content):,} bytes, too long for a lesson.")
+            found.setdefault(path.parent.name, {})[path.stem] = content.decode("utf-8", "replace")
+    return found
 
 
 class School:
@@ -25,6 +48,9 @@ class School:
     def lesson(self, at: int, asked: str) -> dict[str, Any]:
         with self._lock:
             return lesson(self._chosen()[1], at, asked)
+
+    def texts(self) -> dict[str, Any]:
+        return texts()
 
     def exercises(self) -> dict[str, Any]:
         return exercises()

@@ -268,6 +268,7 @@ def make_app(folders: list[Path], token: str, port: int, most: int | None = None
         ),
         Route("/api/learn/lesson", computing(lesson)),
         Route("/api/learn/planted", apart(planted)),
+        Route("/api/learn/texts", taught(school.texts)),
         Route("/api/learn/exercises", taught(school.exercises)),
         Route("/api/learn/landscape", apart(taught(school.landscape))),
         Route("/api/learn/pathologies", apart(taught(school.pathologies))),

@@ -34,6 +34,7 @@ from tapeless.train.history.record import (
     Header,
     Record,
     flow,
+    handed_on,
     min_max,
     read_record,
     together,
@@ -83,8 +84,10 @@ class RunSource:
             run = open_run(self.folder)
             request, preset = run.request(), run.preset()
             settings = request.settings
+            operations = settings.data == "operations"
             found |= {
                 "preset": request.preset,
+                "task": "labels" if preset.architecture.features else "operations" if operations else "text",
                 "trains": held(self.folder),
                 "architecture": preset.values(),
                 "batch": settings.batch,
@@ -193,10 +196,11 @@ def thinned(record: Record, most: int | None) -> Record:
 
 def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dict[str, Any]:
     """The listing that a record belongs to, and where in its rows is what. `whole`: steps whose tensors are kept."""
-    header, whole = record.header, set(whole)
+    header, whole, steps = record.header, set(whole), record.steps.astype(int).tolist()
     return {
         "generation": generation,
         "rows": len(record.rows),
+        "steps": steps,
         "listing": header.listing,
         "calls": header.calls,
         "results": header.results,
@@ -204,8 +208,9 @@ def described(record: Record, generation: int, whole: Iterable[int] = ()) -> dic
         "sources": header.sources,
         "flow": flow(header),
         "weights": weight_gradients(header),
+        "onward": handed_on(header),
         "sections": sections(header),
-        "whole": [[step, row] for row, step in enumerate(record.steps.astype(int).tolist()) if step in whole],
+        "whole": [[step, row] for row, step in enumerate(steps) if step in whole],
     }
 
 
@@ -229,9 +234,9 @@ def heat(record: Record, what: str, bins: int, first: int = 0, last: int | None 
         lines = dict.fromkeys(grouped, 0)
         columns = np.array([together(header, rows, indices) for indices in grouped.values()]).T
     elif what == "calls":
-        chosen = _backward(header)
-        lines = dict.fromkeys((f"{index}" for index in chosen), 0)
-        columns = rows[:, [header.column(index, "size") for index in chosen]]
+        onward = handed_on(header)
+        lines = dict.fromkeys(map(str, onward), 0)
+        columns = np.array([together(header, rows, indices) for indices in onward.values()]).T
     else:
         raise TapelessError(f"there is no heatmap of {what[:40]!r}: ask for flow, weights or calls.")
     names = list(lines)
@@ -240,15 +245,6 @@ def heat(record: Record, what: str, bins: int, first: int = 0, last: int | None 
     starts = starts + start
     table = np.concatenate([steps[starts][:, None], starts[:, None], low, high], axis=1)
     return names, table
-
-
-def _backward(header: Header) -> list[int]:
-    """The first gradient that each backward call writes."""
-    found: dict[int, int] = {}
-    for index, (number, _) in enumerate(header.results):
-        if header.calls[number]["phase"] == "backward":
-            found.setdefault(number, index)
-    return list(found.values())
 
 
 class _Metrics:
@@ -335,9 +331,8 @@ class _Metrics:
     def _rows(self, first: int) -> Array:
         """(lines, CURVES), from a line on."""
         course = self.course
-        ratios = course.ratios.middle(len(course))[first:]
-        loss, lr, norm, speed = course.columns(first).T
-        return np.stack([course.steps[first:], loss, lr, norm, ratios, speed], axis=1)
+        loss, lr, norm, speed, moved = course.columns(first).T
+        return np.stack([course.steps[first:], loss, lr, norm, moved, speed], axis=1)
 
 
 def _thinned(lines: list[Line]) -> list[Line]:

@@ -16,12 +16,12 @@ from tapeless.check.lockstep import compare
 from tapeless.errors import TapelessError
 from tapeless.explorer.numbers import finite, told
 from tapeless.explorer.tracing import MOST_FLOPS, Traced
-from tapeless.model import Model
+from tapeless.model import GRADIENTS, Model
 from tapeless.program.call import Call
-from tapeless.tracing.stream import PHASES
 from tapeless.train.history.record import header_of
 
 TIMES = 5
+PHASES = ("zero", *GRADIENTS)
 
 
 def of_calls(traced: Traced, what: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from math import prod
+from math import isfinite, log10, prod
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tapeless.shown import size, visible
 from tapeless.tasks.data.tokenizer import FILE as TOKENIZER
 from tapeless.tracing.probe import Probe, Push
 from tapeless.tracing.shares import Contributions
-from tapeless.tracing.update import Update
+from tapeless.tracing.update import Arithmetic, Update
 from tapeless.train import metrics
 from tapeless.train.run import CHECKPOINTS, CONFIGURATION, Run, open_run
 from tapeless.train.upcoming import Standing, kept_steps, last_update, standing_at
@@ -32,6 +32,7 @@ MOST_FLOPS = 30_000_000_000  # of a step that is computed in complex numbers whi
 MOST_TERMS = 400  # of a sum that are sent one by one
 MOST_WORDS = 6  # that are pushed up, and as many down
 PICTURE = (160, 320)  # lines and columns of a weight's picture; larger ones are drawn together
+ALL_DIGITS = 17  # that float64 has
 SAME_LOSS = 1e-3  # a loss that was trained with and one that is computed again, relative
 
 
@@ -221,9 +222,25 @@ class Traced:
             "shares": [[float(f"{value:.6g}") for value in row] for row in shares],
             "optimizer": arithmetic.optimizer,
             "computed": arithmetic.computed,
+            **self._moved(arithmetic),
             "lines": [asdict(line) for line in arithmetic.lines],
             **self._pushed(name, place, sequence),
         }
+
+    def _moved(self, made: Arithmetic) -> dict[str, Any]:
+        """How far this batch moved the weight, how far earlier steps, whose gradients the optimizer remembers, and how
+        far weight decay. `earlier`: what these steps add to this batch's gradient, in its units."""
+        optimizer, value = self.model.optimizer, {line.name: line.value for line in made.lines}
+        if optimizer is None or not value:
+            return {"moved": None, "earlier": None}
+        weight = 1 - optimizer.beta1 if made.optimizer.startswith("adam") else 1.0
+        own = weight * value["g"]
+        remembered = value.get("m′", own)
+        decay = -value.get("decay", 0.0)
+        moved = made.computed - made.before - decay
+        batch = moved * own / remembered if remembered else 0.0
+        earlier = (remembered - own) / (weight * self.update.scale) if "m′" in value and self.update.scale else None
+        return {"moved": {"batch": batch, "earlier": moved - batch, "decay": decay}, "earlier": earlier}
 
     def _terms(self, found: list[Contributions]) -> tuple[list[dict[str, Any]], Array]:
         """All shares, the largest first, and the same by token."""
@@ -288,7 +305,8 @@ class Traced:
             too_long = f"a step of {flops:,} FLOP takes too long in complex numbers while you wait"
             return {"error": f"{too_long}: `tapeless check` proves the same calls at a smaller size."}
         found = self.probe.digits(name, place)
-        return {key: f"{value:.16e}" for key, value in asdict(found).items()}
+        agree = {name: agreeing(getattr(found, name), found.complex_step) for name in ("backward", "engine")}
+        return {**{key: f"{value:.16e}" for key, value in asdict(found).items()}, "agree": agree}
 
     def picture(self, weight: int, what: str) -> tuple[dict[str, Any], Array]:
         """A weight's updates or gradients as lines and columns; of what is drawn together, the largest."""
@@ -305,6 +323,14 @@ class Traced:
             "elements": prod(values.shape),
         }
         return head, drawn
+
+
+def agreeing(found: float, true: float) -> int:
+    """To how many digits two numbers agree, by their relative difference: 0.99996 and 1.00001 to four, though none of
+    their digits is the same."""
+    if found == true:
+        return ALL_DIGITS
+    return min(ALL_DIGITS, max(0, int(-log10(abs(found - true) / abs(true))))) if true and isfinite(found) else 0
 
 
 def drawn_together(values: Array, lines: int, columns: int) -> tuple[Array, tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,12 +18,34 @@ MAGIC = 8  # bytes that tell them apart
 # can do, is made to fill a memory or a disk.
 UNSUSPICIOUS = 1 << 26  # bytes; repeats in something small may shrink well
 LARGEST_GROWTH = 100
+AT_ONCE = 1 << 17  # bytes of text
 # A zstd frame turns four bytes into 128 KiB at most, so that so many become 32 MiB.
 ZSTD_AT_ONCE = 1 << 10
 
 
 class ForeignError(TapelessError):
     """Compressed in a way that is not read here."""
+
+
+class Pieces(RawIOBase):
+    """What an iterator gives, as a stream."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._ready = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._ready = memoryview(piece)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
 
 
 def unpacked(path: Path, packed: BinaryIO) -> BinaryIO:
@@ -32,78 +55,57 @@ def unpacked(path: Path, packed: BinaryIO) -> BinaryIO:
     for magic, name in OTHERS.items():
         if begin.startswith(magic):
             raise ForeignError(f"{path} is compressed with {name}: unpack it, or compress it with gzip.")
-    if begin.startswith(GZIP):
-        return BufferedReader(_Bounded(path, packed, gzip.GzipFile(fileobj=packed), "gzip"))
-    if begin.startswith(ZSTD):
-        return BufferedReader(_Bounded(path, packed, _Frames(path, packed), "zstd"))
+    for magic, kind, unpack in ((GZIP, "gzip", _gzip), (ZSTD, "zstd", _zstd)):
+        if begin.startswith(magic):
+            return BufferedReader(Pieces(_bounded(path, packed, kind, unpack(path, packed))))
     return packed
 
 
-class _Bounded(RawIOBase):
+def _bounded(path: Path, packed: BinaryIO, kind: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Damage and growth without measure become one sentence."""
-
-    def __init__(self, path: Path, packed: BinaryIO, unpacking: Any, kind: str) -> None:
-        self._path, self._packed, self._unpacking, self._kind = path, packed, unpacking, kind
-        self._made = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            count: int = self._unpacking.readinto(buffer)
-        except (EOFError, zlib.error, gzip.BadGzipFile, DamagedError):
-            raise TapelessError(
-                f"{self._path} is damaged: its {self._kind} data is cut short or altered; fetch or make it again."
-            ) from None
-        self._made += count
-        if self._made > max(UNSUSPICIOUS, LARGEST_GROWTH * self._packed.tell()):
-            raise TapelessError(
-                f"{self._path} unpacks to more than {LARGEST_GROWTH} times its size, which hardly any text does: "
-                f"if it is right all the same, unpack it first."
-            )
-        return count
+    made = 0
+    try:
+        for piece in pieces:
+            made += len(piece)
+            if made > max(UNSUSPICIOUS, LARGEST_GROWTH * packed.tell()):
+                raise TapelessError(
+                    f"{path} unpacks to more than {LARGEST_GROWTH} times its size, which hardly any text does: "
+                    f"if it is right all the same, unpack it first."
+                )
+            yield piece
+    except (EOFError, zlib.error, gzip.BadGzipFile, DamagedError):
+        raise TapelessError(
+            f"{path} is damaged: its {kind} data is cut short or altered; fetch or make it again."
+        ) from None
 
 
 class DamagedError(Exception):
     """What is compressed does not unpack."""
 
 
-class _Frames:
-    """The frames of a zstd file, one after the other. The package's own reader takes half a frame for a whole one."""
+def _gzip(path: Path, packed: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=packed) as file:
+        while block := file.read(AT_ONCE):
+            yield block
 
-    def __init__(self, path: Path, packed: BinaryIO) -> None:
+
+def _zstd(path: Path, packed: BinaryIO) -> Iterator[bytes]:
+    """The frames of a file, one after the other. The package's own reader takes half a frame for a whole one."""
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise TapelessError(
+            f"{path} is compressed with zstd, and that needs a package: pip install 'tapeless[zstd]'."
+        ) from None
+    frame: Any = None
+    rest = b""
+    while block := rest or packed.read(ZSTD_AT_ONCE):
+        frame, rest = frame or zstandard.ZstdDecompressor().decompressobj(), b""
         try:
-            import zstandard
-        except ModuleNotFoundError:
-            raise TapelessError(
-                f"{path} is compressed with zstd, and that needs a package: pip install 'tapeless[zstd]'."
-            ) from None
-        self._packed, self._package = packed, zstandard
-        self._frame: Any = None
-        self._ready, self._rest = memoryview(b""), b""
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            block = self._rest or self._packed.read(ZSTD_AT_ONCE)
-            self._rest = b""
-            if not block:
-                if self._frame is not None:
-                    raise DamagedError
-                return 0
-            self._ready = memoryview(self._unpack(block))
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _unpack(self, block: bytes) -> bytes:
-        if self._frame is None:
-            self._frame = self._package.ZstdDecompressor().decompressobj()
-        try:
-            made: bytes = self._frame.decompress(block)
-        except self._package.ZstdError:
+            yield frame.decompress(block)
+        except zstandard.ZstdError:
             raise DamagedError from None
-        if self._frame.eof:
-            self._rest, self._frame = self._frame.unused_data, None
-        return made
+        if frame.eof:
+            frame, rest = None, frame.unused_data
+    if frame is not None:
+        raise DamagedError

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import EINVAL
 from pathlib import Path
@@ -70,7 +70,7 @@ def write_all(descriptor: int, rest: memoryview) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make what was created in, renamed into or removed from a folder survive a power cut."""
+    """Make what was created in, renamed into or removed from a folder survive a power cut; of a file, its content."""
     descriptor = perform(os.open, folder, os.O_RDONLY)
     try:
         perform(os.fsync, descriptor)
@@ -116,6 +116,24 @@ def write_whole(path: Path, content: bytes) -> None:
         replace_file(path, content)
     except OSError as error:
         raise UnwritableError(f"cannot write {path}: {error.strerror}; the file is as it was.") from None
+
+
+@contextmanager
+def made_whole(target: Path, *, folder: bool = True) -> Iterator[Path]:
+    """A place to write to, a folder or the name for a file, that becomes `target` when all is written: it is whole or
+    not there."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    remove_folder(beside)  # what a killed process of the same number may have left
+    try:
+        make_folder(beside if folder else target.absolute().parent)
+        yield beside
+        fsync_folder(beside)
+        rename(beside, target)
+    except OSError as error:
+        raise TapelessError(f"cannot write {target}: {error.strerror}.") from None
+    finally:
+        if os.path.lexists(beside):
+            remove_folder(beside)
 
 
 def make_folder(folder: Path) -> None:

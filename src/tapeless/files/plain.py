@@ -116,3 +116,24 @@ def _usable(value: Any, any_size: bool = False) -> Any:
                 raise ValueError(f"{name[:40]!r} holds a whole number that does not fit 64 bits")
         level, depth = below, depth + 1
     return value
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Whether a value is what a file should say. A shape is a type; a map of names to shapes, or of `...` to the shape
+    of all; a list with the shape of each; several of which one fits; or a function that tells."""
+    if isinstance(shape, type):
+        return type(value) is shape
+    if isinstance(shape, tuple):
+        return type(value) in shape or any(fits(value, each) for each in shape if not isinstance(each, type))
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(each, shape[0]) for each in value)
+    if not isinstance(shape, dict):
+        return bool(shape(value))
+    if not isinstance(value, dict):
+        return False
+    if ... in shape:
+        inner = shape[...]
+        if isinstance(inner, tuple) and {*map(type, value.values())}.issubset(inner):  # as of most lines of metrics
+            return True
+        return all(fits(each, inner) for each in value.values())
+    return all(fits(value.get(name, ...), inner) for name, inner in shape.items())

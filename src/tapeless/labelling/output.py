@@ -14,14 +14,14 @@ import numpy as np
 
 from tapeless.errors import TapelessError, brief
 from tapeless.files.disk import rename, write_file
-from tapeless.labelling.genome.baseline import Baseline
-from tapeless.labelling.genome.dna import STRANDS, StrandSignal, check_bases
+from tapeless.labelling.genome.dna import STRANDS, check_bases
 from tapeless.labelling.genome.fasta import read_lengths, read_records
-from tapeless.labelling.genome.output import Segmentation, output_paths, writing
-from tapeless.labelling.scores import feature_kind, probabilities, read_cut
+from tapeless.labelling.genome.found import Finder, allowed_bases, find, read_regions, write_found
+from tapeless.labelling.genome.output import output_paths, writing
+from tapeless.labelling.scores import probabilities, strand_probabilities
 from tapeless.labelling.signal.checks import checked_signal
 from tapeless.labelling.signal.npy import open_array
-from tapeless.labelling.source import Scaled, Source, read_source, read_statistics
+from tapeless.labelling.source import Scaled, Source, read_source
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.tasks.task import Progress
@@ -39,13 +39,15 @@ class Labelling:
     fasta: Path | None
     signal: Path | None
     out: Path
-    cut: Segmentation
+    finder: Finder | None  # of a genome
+    exclude: Path | None = None
+    masked: bool = False
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Of a genome three files; of a signal one."""
-        if self.fasta is not None:
-            return output_paths(self.out)
+        """Of genes six files, of another feature three, of a signal one."""
+        if self.finder is not None:
+            return output_paths(self.out, self.finder.feature)
         return (self.out if self.out.suffix == ".npy" else self.out.with_name(self.out.name + ".npy"),)
 
     def model(self) -> tuple[Model, list[str]]:
@@ -58,33 +60,70 @@ class Labelling:
 
     def write(self, model: Model, progress: Progress) -> dict[str, Any]:
         """Label it; what was labelled and found, in figures."""
-        if self.fasta is None:
+        if self.finder is None or self.fasta is None:
             assert self.signal is not None
             values = open_signal(self.source, self.signal)
             label_signal(model, self.source, values, self.paths[0], progress)
             return {"samples": len(values), "classes": model.config.vocab}
-        statistics, lengths = read_statistics(self.run.folder), read_lengths(self.fasta)
-        found = label_genome(model, self.source, statistics, self.fasta, lengths, self.out, self.cut, progress)
-        feature = feature_kind(self.source, statistics).feature
-        return {"bases": sum(lengths.values()), "feature": feature, "stretches": found, "threshold": self.cut.threshold}
+        lengths = read_lengths(self.fasta)
+        regions = {} if self.exclude is None else read_regions(self.exclude, lengths)
+        told = {"bases": sum(lengths.values()), "feature": self.finder.feature}
+        return told | {"stretches": self._genome(model, self.finder, lengths, regions, progress)}
+
+    def _genome(
+        self, model: Model, finder: Finder, lengths: dict[str, int], regions: Mapping[str, Array], progress: Progress
+    ) -> int:
+        """Write OUT.gff3 and the others; how many genes, or stretches, were found. `lengths`: what the file held when
+        it was checked."""
+        assert self.fasta is not None
+        done, total = 0, sum(lengths.values())
+        with writing(self.out, lengths, finder.feature, self.source.code) as writer:
+            for record in read_records(self.fasta):
+                letters = record.bases
+                if lengths.get(record.name) != len(letters):
+                    raise TapelessError(f"{self.fasta} changed while it was read: try again.")
+
+                def network(first: int, last: int, letters: Array = letters, before: int = done) -> Array:
+                    def report(bases: int) -> None:
+                        progress(LABELLING, min(total, before + first + bases // len(STRANDS)), total)
+
+                    return strand_probabilities(model, letters[first:last], self.source.features, report)
+
+                allowed = allowed_bases(letters, regions.get(record.name), self.masked)
+                write_found(writer, record.name, letters, find(finder, letters, network, allowed))
+                done += len(letters)
+                progress(LABELLING, done, total)
+        return writer.written
 
 
 def open_labelling(
-    folder: Path, *, fasta: Path | None, signal: Path | None, out: Path, threshold: float | None, force: bool
+    folder: Path,
+    *,
+    fasta: Path | None,
+    signal: Path | None,
+    out: Path,
+    threshold: float | None,
+    force: bool,
+    exclude: Path | None = None,
+    masked: bool = False,
 ) -> Labelling:
     """Refused here, before a model is made, where it cannot be labelled, or not written."""
     opened, source = open_run(folder), read_source(folder)
     if (fasta is None) == (signal is None):
         raise TapelessError("give what to label: either --fasta or --signal.")
-    if (fasta is not None) != (source.fasta is not None):
+    if (fasta is not None) != bool(source.fasta):
         wanted = "--fasta" if source.fasta else "--signal"
         raise TapelessError(f"this run learned from a {'genome' if source.fasta else 'signal'}: give {wanted}.")
-    if signal is not None and threshold is not None:
-        raise TapelessError("--threshold is for genomes, and of a signal all probabilities are written: leave it out.")
-    cut = read_cut(folder) if fasta is not None else Segmentation()
-    if threshold is not None:
-        cut = replace(cut, threshold=threshold)
-    labelling = Labelling(opened, source, fasta, signal, out, cut)
+    of_genomes = {"--threshold": threshold is not None, "--exclude": exclude is not None, "--soft-masked": masked}
+    for name, used in of_genomes.items():
+        if signal is not None and used:
+            raise TapelessError(f"{name} is for genomes, and of a signal all probabilities are written: leave it out.")
+    if threshold is not None and not 0 < threshold <= 1:
+        raise TapelessError(f"--threshold must be above 0 and at most 1, not {threshold!r}.")
+    finder = Finder.read(folder) if fasta is not None else None
+    if finder is not None and threshold is not None:
+        finder = replace(finder, threshold=threshold)
+    labelling = Labelling(opened, source, fasta, signal, out, finder, exclude, masked)
     for path in labelling.paths:
         if not path.parent.is_dir():
             raise TapelessError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
@@ -95,55 +134,17 @@ def open_labelling(
     return labelling
 
 
-def label_genome(
-    model: Model,
-    source: Source,
-    statistics: Baseline | None,
-    fasta: Path,
-    lengths: Mapping[str, int],
-    out: Path,
-    cut: Segmentation,
-    progress: Progress,
-) -> int:
-    """Write OUT.gff3 and the two OUT.*.bedgraph; how many stretches were found. `lengths`: what the file held when it
-    was checked."""
-    total = len(STRANDS) * sum(lengths.values())
-    with writing(out, lengths, cut, feature_kind(source, statistics)) as writer:
-        done = 0
-        for record in read_records(fasta):
-            if lengths.get(record.name) != len(record.bases):
-                raise TapelessError(f"{fasta} changed while it was read: try again.")
-            strands = []
-            for strand in STRANDS:
-                strands.append(_yes(model, StrandSignal(record.bases, strand), source, progress, done, total))
-                done += len(record.bases)
-            writer.add(record.name, record.bases, *strands)
-    return writer.stretches
-
-
-def _yes(
-    model: Model, signal: StrandSignal, source: Source, progress: Progress, before: int, total: int
-) -> Iterator[Array]:
-    """The probability of class 1."""
-    coming = probabilities(model, signal, source.features, lambda here: progress(LABELLING, before + here, total))
-    return (piece[:, 1] for piece in coming)
-
-
 def label_given(model: Model, source: Source, given: Any) -> Array:
     """In memory. Of a signal the probabilities (samples, classes); of DNA, given as text, those of class 1, on either
     strand: (2, bases), both in the + strand's order."""
-    if source.fasta is None:
+    if not source.fasta:
         values = Scaled(checked_signal(given), source.amplitude)
         return np.concatenate([*probabilities(model, values, source.features)])
     if not isinstance(given, str):
         raise TapelessError(f"this run labels DNA, given as text such as 'ACGT', not {brief(given)}.")
     bases = np.frombuffer(given.encode("latin-1", "replace"), np.uint8)
     check_bases(bases, "the sequence")
-    plus, minus = (
-        np.concatenate([piece[:, 1] for piece in probabilities(model, StrandSignal(bases, strand), source.features)])
-        for strand in STRANDS
-    )
-    return np.stack([plus, minus[::-1]])
+    return strand_probabilities(model, bases, source.features)
 
 
 def open_signal(source: Source, path: Path) -> Scaled:

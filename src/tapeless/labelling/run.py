@@ -14,7 +14,6 @@ from tapeless.labelling.genome.synthetic import Synthetic
 from tapeless.labelling.report import farewell
 from tapeless.labelling.scores import LabelReport, score
 from tapeless.labelling.signal.task import Labelled, class_weights
-from tapeless.labelling.signal.wavelet import SCALES
 from tapeless.labelling.source import (
     SOURCE,
     Opened,
@@ -22,8 +21,6 @@ from tapeless.labelling.source import (
     make_source,
     open_source,
     read_source,
-    read_statistics,
-    write_statistics,
 )
 from tapeless.model import Model
 from tapeless.models.config import Preset
@@ -61,7 +58,7 @@ class LabellingTask(Labelled):
 
 
 def _open(asked: Asked) -> tuple[LabellingTask, Preset]:
-    opened = open_source(read_source(asked.folder), asked.validation, read_statistics(asked.folder))
+    opened = open_source(read_source(asked.folder), asked.validation)
     return LabellingTask(opened, asked.preset, asked.time, asked.seed, asked.class_weights), asked.preset
 
 
@@ -100,8 +97,6 @@ def start(made: Run, source: Source, settings: Settings, model: Mapping[str, Any
         known = asked.preset.override(vocab=classes)
         task = LabellingTask(opened, known, asked.time, asked.seed, class_weights(every, classes))
         opened.source.write(made.folder)
-        if opened.statistics is not None:
-            write_statistics(made.folder, opened.statistics)
         notes.extend(opened.data.notes)
         return task, known
 
@@ -119,13 +114,5 @@ def resume(folder: Path, model: Mapping[str, Any], settings: Mapping[str, Any]) 
 def start_demo(made: Run, bases: int, settings: Settings) -> Session:
     """A genome that is made up in the run's folder, and the exons of all but its last chromosome to be learned."""
     genome = Synthetic(settings.seed).write(made.folder / "genome", DEMO_CHROMOSOMES, bases // DEMO_CHROMOSOMES)
-    source = make_source(
-        fasta=genome.fasta,
-        gff=genome.gff,
-        feature=None,
-        held_out=DEMO_HELD_OUT,
-        signal=None,
-        labels=None,
-        scales=SCALES,
-    )
+    source = make_source(fasta=[genome.fasta], gff=[genome.gff], held_out=DEMO_HELD_OUT)
     return start(made, source, settings, {})

@@ -1,111 +1,122 @@
 """How well a labelling run labels what was held out, and of a genome, whether it does better than simple rules.
 
-A model that was trained with class weights says yes too often. Its probabilities are divided by the weights and made
-to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the highest
-F1 on a part of the training data, and so are, of a genome, the least length of a stretch and the gaps that are closed.
+A model of a signal that was trained with class weights says yes too often. Its probabilities are divided by the weights
+and made to sum to 1 again, which is what Bayes' rule asks for; of two classes, the threshold is then the one with the
+highest F1 on a part of the training data. A genome has a part that the network was not trained on: there its
+probabilities are calibrated, the threshold is chosen, and a decoder of genes learns what they are worth.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
-from tapeless.files.plain import parse_json, read_plain
-from tapeless.labelling.genome import baseline, open_frames
-from tapeless.labelling.genome.baseline import Baseline
-from tapeless.labelling.genome.gff import Key
+from tapeless.labelling.genome import scores as rules
+from tapeless.labelling.genome.decoder import LONGEST_PART, Annotated, GeneDecoder, learn
+from tapeless.labelling.genome.dna import STRANDS, StrandSignal, digits_of
+from tapeless.labelling.genome.found import Finder, Found, calibrated, find, write_found
+from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.output import FeatureKind, Segmentation, find_stretches, writing
-from tapeless.labelling.genome.scores import Matched, StretchScores, base_score, half_in_common, stretch_scores
-from tapeless.labelling.genome.scores import total as total_score
+from tapeless.labelling.genome.output import CODING, writing
+from tapeless.labelling.genome.scores import RULES, Agreement, Truth
 from tapeless.labelling.signal.features import Features
 from tapeless.labelling.signal.predict import predict
-from tapeless.labelling.signal.scores import Score, Scores, picture
+from tapeless.labelling.signal.scores import Score, Scores, picture, reliability_picture
 from tapeless.labelling.signal.store import Recording
-from tapeless.labelling.source import LARGEST, Opened, Source, by_name
+from tapeless.labelling.source import LabelledSequence, Opened
 from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.tasks.task import Progress
 
 SCORES = "scores.json"
 VERSION = 1
-CHOSEN_ON = 200_000  # positions of the training data, that the threshold and the cut are chosen on
-SHORTEST, GAPS = (30, 60, 100, 150, 200, 300), (10, 30, 100)  # tried, in bases
-NEARLY = 0.02  # how far below the best F1 a cut is still as good: some dozens of stretches tell no finer
+CHOSEN_ON = 200_000  # positions of the training data, that the threshold is chosen on
 HALF = 0.5
-CODON_STATISTICS, OPEN_FRAMES = "codon statistics", "open frames"
 
 
 @dataclass(frozen=True)
 class LabelReport:
-    """How well the held-out part was labelled: each class per position and, of a genome, stretch by stretch."""
+    """How well the held-out part was labelled: each class per position; of a genome bases, stretches and genes."""
 
-    threshold: float | None  # None where there are more classes than two
+    threshold: float | None  # None where there are more classes than two, and where a decoder finds genes
     classes: tuple[Score, ...]
-    average_precision: float | None
-    feature: str | None = None  # of a genome, what the stretches are
-    cut: Segmentation | None = None  # and how they were made
-    stretches: dict[str, StretchScores] | None = None
-    baselines: dict[str, Matched] | None = None  # of a genome, per base, of what needs no network
-    shortest_open_frame: int | None = None  # in bases, of the rule by that name
+    average_precision: float
+    reliability: list[tuple[float, float, int]]  # by bin: the probability told, the share that is true, positions
+    feature: str | None = None  # of a genome, what is found
+    agreement: Agreement | None = None
+    baselines: dict[str, Agreement] = field(default_factory=dict)  # what needs no network, or no decoder
+    least: dict[str, float] = field(default_factory=dict)  # the value that such a rule takes genes from
+    gained: float | None = None  # by the network, of the log-likelihood of genes that it has not seen
+    uses_network: bool = True
 
     @property
     def better_than_baselines(self) -> bool | None:
-        """By F1 per base; None where there is nothing to compare with."""
-        return None if self.baselines is None else not self.no_better_than()
+        """By F1 per base and by that of exact stretches; None where there is nothing to compare with."""
+        return not self.no_better_than() if self.baselines else None
 
     def no_better_than(self) -> list[str]:
-        """The baselines that reach the model's F1 per base, the best one first."""
-        own = self.classes[1].f1 or 0.0
-        reached = [(-each.f1, name) for name, each in (self.baselines or {}).items() if each.f1 >= own]
+        """The baselines that reach the model's F1 in one or the other, the best one first."""
+        if self.agreement is None:
+            return []
+        own = self.agreement
+        reached = [
+            (-each.exact.f1 - each.bases.f1, name)
+            for name, each in self.baselines.items()
+            if each.bases.f1 >= own.bases.f1 or each.exact.f1 >= own.exact.f1
+        ]
         return [name for _, name in sorted(reached)]
 
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        return {
             "version": VERSION,
             "threshold": self.threshold,
             "classes": [asdict(each) for each in self.classes],
             "average_precision": self.average_precision,
+            "reliability": self.reliability,
             "feature": self.feature,
-            "shortest": self.cut and self.cut.shortest,
-            "gap": self.cut and self.cut.gap,
-            "stretches": None,
-            "baselines": None,
-            "shortest_open_frame": self.shortest_open_frame,
+            **({} if self.agreement is None else self.agreement.document()),
+            "baselines": {
+                name: {**each.document(), "least": self.least[name]} for name, each in self.baselines.items()
+            },
             "better_than_baselines": self.better_than_baselines,
+            "uses_network": self.uses_network,
+            "gained_by_network": self.gained,
         }
-        if self.baselines is not None:
-            found["baselines"] = {name: _ratios(each) for name, each in self.baselines.items()}
-        if self.stretches is not None:
-            found["stretches"] = {
-                strand: {kind: _ratios(getattr(each, kind)) for kind in ("exact", "half")}
-                for strand, each in self.stretches.items()
-            }
-        return found
-
-
-def _ratios(score: Matched) -> dict[str, Any]:
-    return {"precision": score.precision, "recall": score.recall, "f1": score.f1, **asdict(score)}
 
 
 def probabilities(
-    model: Model, signal: Any, features: Features, progress: Callable[[int], None] | None = None
+    model: Model,
+    signal: Any,
+    features: Features,
+    progress: Callable[[int], None] | None = None,
+    step: int | None = None,
 ) -> Iterator[Array]:
     """Of each class at every position, piece by piece, corrected for the weights that the model was trained with."""
     weights = np.asarray(model.class_weights or (1.0,))
-    for start, values in predict(model, signal, features=features, batch=model.batch):
+    for start, values in predict(model, signal, features=features, batch=model.batch, step=step):
         shares = values / weights
         yield shares / shares.sum(axis=1, keepdims=True)
         if progress is not None:
             progress(start + len(values))
+
+
+def strand_probabilities(
+    model: Model, letters: Array, features: Features, progress: Callable[[int], None] | None = None
+) -> Array:
+    """(2, bases) of class 1 on both strands, in the + strand's order. `progress` hears of bases of both, together."""
+    found = np.empty((2, len(letters)), np.float32)
+    for number, strand in enumerate(STRANDS):
+        before = number * len(letters)
+        told = None if progress is None else lambda here, before=before: progress(before + here)
+        pieces = probabilities(model, StrandSignal(letters, strand), features, told, max(1, 3 * model.time // 4))
+        found[number] = np.concatenate([piece[:, 1] for piece in pieces])[:: 1 - 2 * number]
+    return found
 
 
 @dataclass(frozen=True)
@@ -140,131 +151,175 @@ def choose_threshold(answered: Sequence[Answered]) -> float:
     return threshold if 0 < threshold < 1 else HALF
 
 
-def choose_cut(threshold: float, answered: Sequence[Answered]) -> Segmentation:
-    """By the F1 of stretches with half in common: of all that are nearly the best, the one that drops most and then
-    fills least. A model is surer of what it was trained on, and says more short wrong things elsewhere."""
-    f1 = {}
-    for shortest, gap in product(SHORTEST, GAPS):
-        cut = Segmentation(threshold, shortest, gap)
-        f1[cut] = total_score(
-            half_in_common(runs(each.labels == 1), _known(each.labels, _found(each.probabilities[:, 1], cut)))
-            for each in answered
-        ).f1
-    best = max(f1.values())
-    if not best:
-        return Segmentation(threshold)
-    return max((cut for cut in f1 if f1[cut] >= best - NEARLY), key=lambda cut: (cut.shortest, -cut.gap))
-
-
-def _found(values: Array, cut: Segmentation) -> Array:
-    """The stretches in one strand's probabilities, as intervals."""
-    return np.array([(each.start, each.end) for each in find_stretches([values], cut)], np.int64).reshape(-1, 2)
-
-
 def score(folder: Path, model: Model, opened: Opened, progress: Progress | None = None) -> LabelReport:
-    """Label what was held out, write the scores and the precision–recall picture and, of whole sequences, what was
-    found on them into the run's folder."""
-    data, features = opened.data, opened.source.features
-    answered = beginnings(model, data.training, features) if data.classes == 2 else []
-    threshold = choose_threshold(answered) if answered else None
-    cut = choose_cut(threshold, answered) if data.parts and threshold is not None else None
-    scores = Scores(data.classes)
-    total = sum(len(each.signal) for each in data.validation)
-    done = 0
-    kept: list[Array] = []  # of two classes, the second one's probability
-    for each in data.validation:
-
-        def report(here: int, before: int = done) -> None:
-            if progress is not None:
-                progress("labelling what was held out", before + here, total)
-
-        values = np.concatenate(list(probabilities(model, each.signal, features, report)), dtype=np.float32)
-        scores.add(each.labels, values)
-        kept.append(values[:, 1])
-        done += len(each.signal)
-    classes = scores.per_class() if threshold is None else _at_threshold(data.validation, kept, threshold)
-    stretches = None if cut is None else _stretches(folder, opened, kept, cut)
-    numbers = [number for number in range(1, data.classes) if scores.of(number).positions]
-    for number in numbers:
-        name = "precision-recall.svg" if data.classes == 2 else f"precision-recall-{number}.svg"
-        write_whole(folder / name, picture(scores.curve(number)).encode())
-    areas = [scores.curve(number).area for number in numbers]
-    found = LabelReport(threshold, classes, float(np.mean(areas)), data.feature, cut, stretches, *_baselines(opened))
+    """Label what was held out, write the scores and pictures and, of whole sequences, what was found on them into the
+    run's folder; of a genome also how to find more of it."""
+    found = (_score_genome if opened.data.parts else _score_signal)(folder, model, opened, progress)
     write_whole(folder / SCORES, json.dumps(found.document(), indent=2).encode() + b"\n")
     return found
 
 
-def _baselines(opened: Opened) -> tuple[dict[str, Matched], int] | tuple[None, None]:
-    """Learned from what the model was trained on, and scored on what was held out; and the shortest open frame."""
-    if not opened.data.parts:
-        return None, None
-    held_out = by_name(opened.data.parts)
-    found = {}
-    if opened.statistics is not None:
-        found[CODON_STATISTICS] = baseline.score(opened.statistics, *held_out)
-    shortest = open_frames.fit(*by_name(opened.data.training_parts))
-    found[OPEN_FRAMES] = open_frames.score(shortest, *held_out)
-    return found, shortest
+def _score_signal(folder: Path, model: Model, opened: Opened, progress: Progress | None) -> LabelReport:
+    data, features = opened.data, opened.source.features
+    threshold = choose_threshold(beginnings(model, data.training, features)) if data.classes == 2 else None
+    scores = Scores(data.classes)
+    total, done = sum(len(each.signal) for each in data.validation), 0
+    for each in data.validation:
+        report = _told(progress, done, total)
+        values = np.concatenate(list(probabilities(model, each.signal, features, report)), dtype=np.float32)
+        scores.add(each.labels, values)
+        done += len(each.signal)
+    classes = scores.per_class() if threshold is None else scores.at(threshold)
+    return LabelReport(threshold, classes, _pictures(folder, scores), scores.reliability())
 
 
-def _at_threshold(validation: Sequence[Recording], kept: Sequence[Array], threshold: float) -> tuple[Score, ...]:
-    found = []
-    for number in (0, 1):
-        pairs = []
-        for each, values in zip(validation, kept, strict=True):
-            known = np.asarray(each.labels) >= 0
-            said = (values >= threshold) == (number == 1)
-            pairs.append((np.asarray(each.labels)[known] == number, said[known]))
-        here = base_score(np.concatenate([true for true, _ in pairs]), np.concatenate([said for _, said in pairs]))
-        none = not here.predicted and not here.true
-        precision = here.precision if here.predicted else None
-        recall = here.recall if here.true else None
-        found.append(Score(precision, recall, None if none else here.f1, here.true))
-    return tuple(found)
+def _told(progress: Progress | None, before: int, total: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    return lambda here: progress("labelling what was held out", before + here, total)
 
 
-def _stretches(folder: Path, opened: Opened, kept: list[Array], cut: Segmentation) -> dict[str, StretchScores]:
-    """`kept`: of each part the + strand and the − strand, in their own directions."""
-    truth: dict[Key, Array] = {}
-    predicted: dict[Key, Array] = {}
-    parts = opened.data.parts
-    strands = list(zip(kept[::2], kept[1::2], strict=True))
-    for part, (plus, minus) in zip(parts, strands, strict=True):
-        for strand, values in (("+", plus), ("-", minus[::-1])):
-            truth[part.name, strand] = runs(part.labels[strand] == 1)
-            predicted[part.name, strand] = _known(part.labels[strand], _found(values, cut))
+def _pictures(folder: Path, scores: Scores) -> float:
+    """Of each class that there is; and the mean average precision."""
+    numbers = [number for number in range(1, scores.classes) if scores.of(number).positions]
+    for number in numbers:
+        name = "precision-recall.svg" if scores.classes == 2 else f"precision-recall-{number}.svg"
+        write_whole(folder / name, picture(scores.curve(number)).encode())
+    write_whole(folder / "reliability.svg", reliability_picture(scores.reliability()).encode())
+    return float(np.mean([scores.curve(number).area for number in numbers]))
+
+
+def _score_genome(folder: Path, model: Model, opened: Opened, progress: Progress | None) -> LabelReport:
+    data, features = opened.data, opened.source.features
+    assert data.feature is not None
+    every = [*data.calibration, *data.parts]
+    total, said, done = sum(len(part.bases) for part in every) * len(STRANDS), [], 0
+    for part in every:
+        said.append(strand_probabilities(model, part.bases, features, _told(progress, done, total)))
+        done += said[-1].size
+    unseen, held_out = said[: len(data.calibration)], said[len(data.calibration) :]
+    finder = _finder(opened, unseen)
+    finder.write(folder)
+    found = [
+        list(find(finder, part.bases, _given(values), cuts=part.cuts))
+        for part, values in zip(data.parts, held_out, strict=True)
+    ]
+    scores, agreed = Scores(2), Agreement()
+    for part, pieces in zip(data.parts, found, strict=True):
+        told = np.concatenate([each.probabilities for each in pieces], axis=1)
+        for strand, row in zip(STRANDS, told, strict=True):
+            scores.add(part.labels[strand], np.stack([1 - row, row], axis=1))
+        agreed += _agreement(truth_of(part, data.feature), pieces)
     if opened.source.held_out:
-        lengths = {part.name: len(part.bases) for part in parts}
-        with writing(folder / "held-out", lengths, cut, feature_kind(opened.source, opened.statistics)) as writer:
-            for part, (plus, minus) in zip(parts, strands, strict=True):
-                writer.add(part.name, part.bases, [plus], [minus])
-    return stretch_scores(truth, predicted)
+        _write(folder, opened, finder, found)
+    baselines, least = ({}, {}) if finder.decoder is None else _baselines(opened, finder, unseen, held_out)
+    return LabelReport(
+        finder.threshold if finder.decoder is None else None,
+        (),
+        _pictures(folder, scores),
+        scores.reliability(),
+        data.feature,
+        agreed,
+        baselines,
+        least,
+        None if finder.decoder is None else finder.decoder.gained,
+        finder.decoder is None or finder.decoder.uses_network,
+    )
 
 
-def _known(labels: Array, stretches: Array) -> Array:
-    """Without those that are unknown for the greater part: nobody can say whether they are right."""
-    unknown = np.concatenate(([0], np.cumsum(labels < 0)))
-    lengths = stretches[:, 1] - stretches[:, 0]
-    kept: Array = stretches[2 * (unknown[stretches[:, 1]] - unknown[stretches[:, 0]]) <= lengths]
-    return kept
+def _given(values: Array) -> Callable[[int, int], Array]:
+    return lambda first, last: values[:, first:last]
 
 
-def feature_kind(source: Source, statistics: Baseline | None) -> FeatureKind:
-    """What the stretches are called that a run finds; runs that did not keep it called them exons."""
-    return FeatureKind(source.feature or "exon", None if statistics is None else statistics.odds)
+def _finder(opened: Opened, unseen: Sequence[Array]) -> Finder:
+    """`unseen`: probabilities of the parts that the network was not trained on."""
+    data = opened.data
+    assert data.feature is not None
+    known = [part.labels[strand] for part in data.calibration for strand in STRANDS]
+    numbers = calibrated(np.concatenate(known), np.concatenate([row for each in unseen for row in each]))
+    if data.feature != CODING:
+        rows = [numbers(row) for each in unseen for row in each]
+        answered = [Answered(labels, np.stack([1 - row, row], axis=1)) for labels, row in zip(known, rows, strict=True)]
+        return Finder(data.feature, numbers, choose_threshold(answered))
+    finder = Finder(data.feature, numbers, 0.0)
+    network = [
+        _annotated(piece, (plus[first : first + len(piece.bases)], minus[first : first + len(piece.bases)]))
+        for part, row in zip(data.calibration, unseen, strict=True)
+        for plus, minus in [finder.odds(row)]
+        for first, piece in _pieces(part)
+    ]
+    saw_all = sum(len(part.bases) for part in data.calibration) == sum(len(part.bases) for part in data.training_parts)
+    decoder = learn(
+        [_annotated(piece) for part in data.training_parts for _, piece in _pieces(part)],
+        opened.source.code,
+        [] if saw_all else network,
+    )
+    return Finder(data.feature, numbers, 0.0, decoder)
 
 
-def read_cut(folder: Path) -> Segmentation:
-    """The one that training chose; a threshold of a half where it was stopped before that."""
-    path = folder / SCORES
-    try:
-        content = parse_json(read_plain(path, LARGEST))
-        threshold = content["threshold"]
-        chosen = {name: content[name] for name in ("shortest", "gap") if content[name] is not None}
-        return Segmentation(HALF if threshold is None else float(threshold), **chosen)
-    except FileNotFoundError:
-        return Segmentation(HALF)
-    except OSError as error:
-        raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError, TapelessError):
-        raise TapelessError(f"{path} is damaged: put it back as it was, or train again.") from None
+def _pieces(part: LabelledSequence) -> Iterator[tuple[int, LabelledSequence]]:
+    """Of a long sequence one after the other, with where it begins."""
+    for first in range(0, len(part.bases), LONGEST_PART):
+        yield first, part.part(first, min(first + LONGEST_PART, len(part.bases)))
+
+
+def _annotated(part: LabelledSequence, network: tuple[Array, Array] | None = None) -> Annotated:
+    return Annotated(digits_of(part.bases), part.genes, (part.labels["+"], part.labels["-"]), network, part.cuts)
+
+
+def truth_of(part: LabelledSequence, feature: str) -> Truth:
+    if feature == CODING:
+        stretches = [
+            {exon for gene in part.genes if gene.strand == strand for exon in gene.exons} for strand in STRANDS
+        ]
+    else:
+        stretches = [{(start, end) for start, end in runs(part.labels[strand] == 1).tolist()} for strand in STRANDS]
+    genes = frozenset(gene.ends for gene in part.genes if feature == CODING)
+    return Truth((part.labels["+"], part.labels["-"]), (frozenset(stretches[0]), frozenset(stretches[1])), genes)
+
+
+def _agreement(truth: Truth, pieces: Sequence[Found]) -> Agreement:
+    if pieces[0].stretches is not None:
+        plus, minus = ([(start, end) for start, end in each.tolist()] for each in pieces[0].stretches)
+        return rules.agreement(truth, (plus, minus))
+    return rules.of_genes(truth, [gene for each in pieces for gene in each.genes])
+
+
+def _write(folder: Path, opened: Opened, finder: Finder, found: Sequence[list[Found]]) -> None:
+    lengths = {part.name: len(part.bases) for part in opened.data.parts}
+    with writing(folder / "held-out", lengths, finder.feature, opened.source.code) as writer:
+        for part, pieces in zip(opened.data.parts, found, strict=True):
+            write_found(writer, part.name, part.bases, iter(pieces))
+
+
+def _baselines(
+    opened: Opened, finder: Finder, unseen: Sequence[Array], held_out: Sequence[Array]
+) -> tuple[dict[str, Agreement], dict[str, float]]:
+    """Learned from what was trained on, that of the network from what it has not seen, and scored on what was held
+    out."""
+    data, decoder = opened.data, finder.decoder
+    assert decoder is not None
+    sides = [
+        _ruled(decoder, data.training_parts, None),
+        *(
+            _ruled(decoder, parts, [finder.odds(each) for each in values])
+            for parts, values in ((data.calibration, unseen), (data.parts, held_out))
+        ),
+    ]
+    found, least = {}, {}
+    for name, feature in RULES.items():
+        least[name] = rules.least_value(sides[feature == "network"][name])
+        found[name] = rules.ruled(sides[2][name], least[name])
+    return found, least
+
+
+def _ruled(
+    decoder: GeneDecoder, parts: Sequence[LabelledSequence], odds: Sequence[tuple[Array, Array]] | None
+) -> dict[str, list[tuple[Truth, list[tuple[float, Gene]]]]]:
+    """By rule what it finds on these parts, with the value of each."""
+    found: dict[str, list[tuple[Truth, list[tuple[float, Gene]]]]] = {name: [] for name in RULES}
+    for number, part in enumerate(parts):
+        lattice = decoder.lattice(digits_of(part.bases), None if odds is None else odds[number], part.cuts)
+        for name, feature in RULES.items():
+            found[name].append((truth_of(part, CODING), rules.greedy(lattice, feature)))
+    return found

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from tapeless.lowering.rules import Fusion
 from tapeless.program.call import Call, View
-from tapeless.program.lowered import Over
+from tapeless.program.lowered import Over, covers
 
 Find = Callable[[Sequence[Call], int], "CallGroup | None"]
 NORMS, ACTIVATIONS = ("layernorm", "rmsnorm"), ("gelu", "swiglu")
@@ -116,7 +116,8 @@ def _rotated(calls: Sequence[Call], number: int) -> CallGroup | None:
     if [call.title for call in pair] not in (["rope.forward"] * 2, ["rope.backward"] * 2):
         return None
     sizes = [{key: value for key, value in call.dims.items() if key != "C"} for call in pair]
-    return CallGroup(number, pair) if sizes[0] == sizes[1] and pair[0]["cos"] == pair[1]["cos"] else None
+    same = sizes[0] == sizes[1] and all(pair[0][name] == pair[1][name] for name in ("cos", "sin"))
+    return CallGroup(number, pair) if same else None
 
 
 def _adapted(calls: Sequence[Call], number: int) -> CallGroup | None:
@@ -128,8 +129,9 @@ def _adapted(calls: Sequence[Call], number: int) -> CallGroup | None:
     while at < len(calls) and calls[at].title == "adapt.forward" and calls[at]["low"].buffer == low:
         at += 1
     y, parts = linear["y"], [call["y"] for call in calls[number + 2 : at]]
-    reached = sum(part.stop - part.start for part in parts if part.buffer == y.buffer)
-    return CallGroup(number, tuple(calls[number:at])) if reached == y.stop - y.start else None
+    inside = all(part.buffer == y.buffer for part in parts)
+    once = inside and sum(part.stop - part.start for part in parts) == y.stop - y.start and covers(parts, y)
+    return CallGroup(number, tuple(calls[number:at])) if once else None
 
 
 def _back(calls: Sequence[Call], number: int) -> CallGroup | None:

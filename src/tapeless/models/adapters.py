@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import accumulate, pairwise
 
-from tapeless.errors import TapelessError, unknown
+from tapeless.errors import TapelessError
 from tapeless.models.config import Architecture, Preset
 from tapeless.ops.contract import Array
 
@@ -84,7 +84,8 @@ def adapters_of(preset: Preset) -> Adapters | None:
     if preset.lora_targets:
         for wanted in preset.lora_targets:
             if not any(_means(wanted, name) for name in names):
-                raise unknown("target of LoRA", wanted, [each.name.rpartition(".")[2] for _, each in projections])
+                known = ", ".join(each.name.rpartition(".")[2] for _, each in projections)
+                raise TapelessError(f"unknown target of LoRA {wanted!r}: this model has {known}.")
         targets = frozenset(name for name in names if any(_means(wanted, name) for wanted in preset.lora_targets))
     for inputs, each in projections:
         if any(name.endswith(f".{each.name}") for name in targets) and rank > min(inputs, each.stop - each.start):

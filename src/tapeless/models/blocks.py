@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapeless.models.adapters import Adapters
-from tapeless.models.config import Architecture, Layout
-from tapeless.models.initialise import Scheme
+from tapeless.models.parts import Scope
 from tapeless.models.parts.attention import (
     Attention,
     attention_backward,
@@ -18,7 +16,7 @@ from tapeless.models.parts.attention import (
     declare_attention,
     keys_and_values_forward,
 )
-from tapeless.models.parts.dropout import Draws, Dropout, declare_dropout, dropout_backward, dropout_forward
+from tapeless.models.parts.dropout import Dropout, declare_dropout, dropout_backward, dropout_forward
 from tapeless.models.parts.feed_forward import (
     FeedForward,
     declare_feed_forward,
@@ -27,7 +25,6 @@ from tapeless.models.parts.feed_forward import (
     up_forward,
 )
 from tapeless.models.parts.norm import Norm, declare_norm, norm_backward, norm_forward
-from tapeless.models.parts.rotary import Rotary
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, add, write
 
@@ -64,52 +61,33 @@ class Block:
         return self.sum2 if self.pre_norm else self.norm2.y
 
 
-def declare_block(
-    p: Builder,
-    name: str,
-    c: Architecture,
-    layout: Layout,
-    scheme: Scheme,
-    batch: int,
-    time: int,
-    last: bool,
-    position: Buffer | None,
-    draws: Draws | None,
-    rotary: Rotary | None,
-    adapters: Adapters | None,
-) -> Block:
-    """`last`: only the last position goes on, so queries, feed-forward and norms have one row per sequence. `draws`:
-    what its branches are dropped by, if they are."""
+def declare_block(s: Scope, name: str, last: bool) -> Block:
+    """Declare a block. `last`: only the last position goes on, so queries, feed-forward and norms have one row each."""
+    layout, channels, pre_norm = s.preset.layout, s.c.channels, s.c.placement == "pre"
+    one = 1 if last else s.time
 
-    def stream(part: str, positions: int) -> Buffer:
-        return p.workspace(f"{name}.{part}", batch, positions, c.channels, role="stream")
+    def stream(part: str, time: int) -> Buffer:
+        return s.activations(f"{name}.{part}", time, channels, role="stream")
 
     def normed(part: str) -> Buffer:
-        return p.workspace(f"{name}.{part}", batch, 1, c.channels)
+        return s.activations(f"{name}.{part}", 1, channels)
 
-    def norm(part: str, positions: int) -> Norm:
-        return declare_norm(p, c.norm_kind, f"{name}.{part}", batch, positions, c.channels, c.norm_eps)
-
-    one = 1 if last else time
-    # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
-    norm1_time = one if c.placement == "post" else time
     return Block(
-        pre_norm=c.placement == "pre",
+        pre_norm=pre_norm,
         recompute=layout.recompute,
         keep_norms=layout.keep_norms,
-        norm1=norm("norm1", norm1_time),
-        attn=declare_attention(
-            p, f"{name}.attn", c, scheme, batch, time, last, position, rotary, layout.recompute, adapters
-        ),
-        norm2=norm("norm2", one),
-        mlp=declare_feed_forward(p, f"{name}.mlp", c, scheme, batch, one, adapters),
+        # A pre-norm block norms what all positions' keys and values are made of, a post-norm block what goes on.
+        norm1=declare_norm(s, f"{name}.norm1", s.time if pre_norm else one),
+        attn=declare_attention(s, f"{name}.attn", last),
+        norm2=declare_norm(s, f"{name}.norm2", one),
+        mlp=declare_feed_forward(s, f"{name}.mlp", one),
         sum1=stream("sum1", one),
         sum2=stream("sum2", one),
         dsum1=stream("dsum1", one),
         dsum2=stream("dsum2", one),
-        drop1=declare_dropout(p, draws, f"{name}.attn.proj", batch, one, c.channels),
-        drop2=declare_dropout(p, draws, f"{name}.mlp.down", batch, one, c.channels),
-        last=LastPosition(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", time))
+        drop1=declare_dropout(s, f"{name}.attn.proj", one),
+        drop2=declare_dropout(s, f"{name}.mlp.down", one),
+        last=LastPosition(stream("last", 1), normed("norm1.last"), normed("norm1.dlast"), stream("dx", s.time))
         if last
         else None,
     )

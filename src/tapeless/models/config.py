@@ -14,6 +14,7 @@ from tapeless.errors import TapelessError, unknown
 from tapeless.ops.contract import Scalar
 
 LARGEST_SIZE = (1 << 63) - 1  # what a run's configuration can hold, too
+TRAINED_DECAY = 0.1  # the weight decay of a training on text or operations, where none is named
 CHOICES = {
     "placement": ("pre", "post"),
     "activation": ("gelu", "relu", "tanh", "swiglu"),
@@ -96,24 +97,11 @@ class Architecture:
 
     def validate(self) -> None:
         """Refuse what cannot be, in a sentence."""
-        _check_choices(self)
-        for name in ("layers", "channels", "heads", "vocab", "context", "rope_old_context"):
-            check_size(name, getattr(self, name))
-        for name in ("hidden", "kv_heads", "head_width"):
-            if getattr(self, name) is not None:
-                check_size(name, getattr(self, name))
+        _check_fields(self)
         if self.layers > MOST_LAYERS:
             raise TapelessError(
                 f"layers={self.layers} makes a list of calls that takes too long to prove: use at most {MOST_LAYERS}."
             )
-        for name in ("causal", "tied", "attention_bias", "projection_bias", "mlp_bias", "query_key_norm"):
-            _check_flag(name, getattr(self, name))
-        if not isinstance(self.features, int) or isinstance(self.features, bool) or self.features < 0:
-            raise TapelessError(f"features must be 0 (tokens) or a whole number above, not {self.features!r}.")
-        if self.features:
-            check_size("features", self.features)
-        if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
-            raise TapelessError(f"norm_eps must be a number between 0 and 1, not {self.norm_eps!r}.")
         self._check_heads()
         self._check_rope()
         if self.features and (self.tied or self.loss == "squared_error"):
@@ -132,16 +120,10 @@ class Architecture:
             raise TapelessError(
                 f"heads={self.heads} cannot share kv_heads={self.kv_heads}: choose a number that divides the heads."
             )
-        if not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 0:
-            raise TapelessError(f"window must be 0 (all before it) or a whole number above, not {self.window!r}.")
         if self.window and not self.causal:
             raise TapelessError(f"window={self.window} is of the past, and causal=False sees the future: take one.")
 
     def _check_rope(self) -> None:
-        for name in ("rope_base", "rope_factor", "rope_low", "rope_high"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise TapelessError(f"{name} must be a finite number above 0, not {value!r}.")
         if not self.rope_base > 1:
             raise TapelessError(f"rope_base must be above 1, not {self.rope_base!r}: rates fall from 1 to its inverse.")
         if not self.rope_low < self.rope_high:
@@ -163,10 +145,7 @@ class Layout:
 
     def validate(self) -> None:
         """Refuse what cannot be, in a sentence."""
-        for flag in ("recompute", "keep_norms", "lean"):
-            _check_flag(flag, getattr(self, flag))
-        if self.chunk is not None:
-            check_size("chunk", self.chunk)
+        _check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -183,9 +162,7 @@ class Preset:
     frozen: tuple[str, ...] = ()  # weights that are not trained, by patterns over their names: "blocks.[0-2].*"
     frozen_precision: str | None = None  # the type of the matrices among them; None: the one that the precision says
     train: tuple[str, ...] = ()  # those that alone are: "norms", "head", "blocks.11", or patterns; none named means all
-    lora: int | None = (
-        None  # the rank of adapters, which are trained in the place of what they adapt; None: it has none
-    )
+    lora: int | None = None  # the rank of LoRA adapters, which are trained in the place of what they adapt
     lora_alpha: float | None = None  # they are scaled by alpha / rank; by default by 2
     lora_targets: tuple[str, ...] = ()  # projections that have one: "q", "attn.proj", "blocks.3"; none named means all
 
@@ -221,33 +198,20 @@ class Preset:
         """Refuse what cannot be, in a sentence."""
         self.architecture.validate()
         self.layout.validate()
-        _check_choices(self)
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise TapelessError(
-                f"dropout must be the share that is left out, at least 0 and below 1, such as 0.1, "
-                f"not {self.dropout!r}."
-            )
-        for name, what in LISTS.items():
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(each, str) and each for each in value):
-                raise TapelessError(f"{name} must be a tuple or list of {what}, not {value!r}.")
-        self._check_lora()
-
-    def _check_lora(self) -> None:
-        if self.lora is not None:
-            check_size("lora", self.lora)
+        _check_fields(self)
         for name in ("lora_alpha", "lora_targets"):
             if self.lora is None and getattr(self, name):
                 raise TapelessError(
                     f"{name}={getattr(self, name)!r} is of adapters, and lora says no rank: give one, such as lora=16."
                 )
-        alpha = self.lora_alpha
-        wrong = isinstance(alpha, bool) or not isinstance(alpha, int | float | None)
-        if wrong or (alpha is not None and not 0 < alpha < float("inf")):
-            raise TapelessError(f"lora_alpha must be a finite number above 0, not {alpha!r}.")
 
 
-# Fields that name several things, with an example for who gave something else.
+BELOW_1 = {
+    "dropout": "the share that is left out, at least 0 and below 1, such as 0.1",
+    "norm_eps": "a number between 0 and 1",
+}
+ZERO = {"features": "tokens", "window": "all before it"}  # what 0 means
+# Fields that name several things, with an example.
 LISTS = {
     "frozen": "patterns over the names of weights, such as ('blocks.0.*',)",
     "train": "names of weights or parts of the model, such as ('norms', 'blocks.0', 'head')",
@@ -284,16 +248,38 @@ def check_fields(names: Mapping[str, Any]) -> None:
             raise unknown("field", name, OVERRIDABLE)
 
 
-def _check_choices(part: Any) -> None:
+def _check_fields(part: Any) -> None:
+    """Each field by itself: one of its choices, or what its type and its name ask for."""
     for each in fields(part):
-        value = getattr(part, each.name)
-        if each.name in CHOICES and value not in CHOICES[each.name] and (value is not None or each.default is not None):
-            raise unknown(each.name, value, CHOICES[each.name])
+        name, kind, value = each.name, str(each.type), getattr(part, each.name)
+        if value is None and each.default is None:
+            continue
+        if name in CHOICES:
+            if value not in CHOICES[name]:
+                raise unknown(name, value, CHOICES[name])
+        elif name in LISTS:
+            if not isinstance(value, tuple) or not all(isinstance(one, str) and one for one in value):
+                raise TapelessError(f"{name} must be a tuple or list of {LISTS[name]}, not {value!r}.")
+        elif kind == "bool":
+            if not isinstance(value, bool):
+                raise TapelessError(f"{name} must be true or false, not {value!r}.")
+        elif kind.startswith("int"):
+            _check_whole(name, value)
+        elif kind.startswith("float"):
+            _check_number(name, value)
 
 
-def _check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TapelessError(f"{name} must be true or false, not {value!r}.")
+def _check_whole(name: str, value: Any) -> None:
+    if name in ZERO and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise TapelessError(f"{name} must be 0 ({ZERO[name]}) or a whole number above, not {value!r}.")
+    if name not in ZERO or value:
+        check_size(name, value)
+
+
+def _check_number(name: str, value: Any) -> None:
+    number, top = not isinstance(value, bool) and isinstance(value, int | float), 1 if name in BELOW_1 else float("inf")
+    if not number or not (0 < value < top or (name == "dropout" and value == 0)):
+        raise TapelessError(f"{name} must be {BELOW_1.get(name, 'a finite number above 0')}, not {value!r}.")
 
 
 def checked_class_weights(config: Architecture, weights: Any) -> tuple[float, ...] | None:
@@ -343,14 +329,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.name not in CHOICES["optimizer"]:
             raise unknown("optimizer", self.name, CHOICES["optimizer"])
-        shares = {"momentum": self.inertia, "beta1": self.beta1, "beta2": self.beta2}
-        sizes = {"eps": self.eps, "decay": self.decay}
-        for name, value in (shares | sizes).items():
+        below_1 = {"momentum": self.inertia, "beta1": self.beta1, "beta2": self.beta2}
+        for name, value in (below_1 | {"eps": self.eps, "decay": self.decay}).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TapelessError(f"{name} must be a number, not {value!r}.")
-        for name, value in shares.items():
-            if not 0 <= value < 1:
+            if name in below_1 and not 0 <= value < 1:
                 raise TapelessError(f"{name} must be at least 0 and below 1, not {value!r}.")
-        for name, value in sizes.items():
             if not 0 <= value < float("inf"):
                 raise TapelessError(f"{name} must be 0 or a finite number above, not {value!r}.")

@@ -11,11 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tapeless.errors import ProgramError
-from tapeless.models.adapters import adapters_of
 from tapeless.models.blocks import Block, declare_block, stack_backward, stack_forward
 from tapeless.models.config import Architecture, Optimizer, Preset
-from tapeless.models.initialise import scheme_of
 from tapeless.models.learning import check_trained, is_trained
+from tapeless.models.parts import Scope
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.models.parts.dropout import (
     Draws,
@@ -75,47 +74,41 @@ def declare(
 ) -> Net:
     """Weights in the order in which they lie in memory, each with its gradient, then the activations, part by part.
     Only a program that is `learning` drops anything."""
-    c, layout = preset.architecture, preset.layout
+    c = preset.architecture
     draws = declare_draws(p, preset.dropout if learning else 0.0)
-    dropout = declare_dropout(p, draws, "x", batch, time, c.channels, role="stream")
-    scheme, adapters = scheme_of(c, preset.initialisation), adapters_of(preset)
-    position = p.buffer("input", "position", (1,), "index", meaning="cached length") if cached else None
+    s = Scope(p, preset, batch, time, draws=draws)
+    dropout = declare_dropout(s, "x", time, role="stream")
+    s.position = p.buffer("input", "position", (1,), "index", meaning="cached length") if cached else None
     with p.section("embedding"):
-        tokens = (
-            None
-            if c.features
-            else p.weight("tokens.weight", c.vocab, c.channels, initial=scheme.tokens, meaning="vocabulary")
-        )
-        project = declare_affine(p, "input", c.features, c.channels, scheme.matrix, matrices=()) if c.features else None
-        dtokens = p.gradient(tokens) if tokens else None
+        tokens, project, dtokens = None, None, None
+        if c.features:
+            project = declare_affine(s, "input", c.features, c.channels, s.scheme.matrix, matrices=())
+        else:
+            first = s.scheme.tokens
+            tokens = p.weight("tokens.weight", c.vocab, c.channels, initial=first, meaning="vocabulary")
+            dtokens = p.gradient(tokens)
         positions: Buffer | None = None
-        dpositions, rotary, table = None, None, "position embeddings"
+        dpositions, table = None, "position embeddings"
         if c.positions == "learned":
-            positions = p.weight("positions.weight", c.context, c.channels, initial=scheme.positions, meaning=table)
+            first = s.scheme.positions
+            positions = p.weight("positions.weight", c.context, c.channels, initial=first, meaning=table)
             dpositions = p.gradient(positions)
         elif c.positions == "sinusoidal":
             positions = p.buffer("constant", "positions.table", (c.context, c.channels), "stream", meaning=table)
         else:
-            rotary = declare_rotary(p, c, batch, time, cached=cached)
+            s.rotary = declare_rotary(s)
     last = c.readout == "last"  # then the last block keeps the last position alone: the loss sees no other
     final = 1 if last else time
     blocks = []
     for n in range(c.layers):
         with p.section(f"blocks.{n}"):
-            ends = last and n == c.layers - 1
-            blocks.append(
-                declare_block(p, f"blocks.{n}", c, layout, scheme, batch, time, ends, position, draws, rotary, adapters)
-            )
+            blocks.append(declare_block(s, f"blocks.{n}", last and n == c.layers - 1))
     with p.section("head"):
-        norm = (
-            declare_norm(p, c.norm_kind, "norm", batch, final, c.channels, c.norm_eps, scheme.final_norm)
-            if c.placement == "pre"
-            else None
-        )
+        norm = declare_norm(s, "norm", final, s.scheme.final_norm) if c.placement == "pre" else None
         head = (
             tokens
             if tokens and c.tied
-            else p.weight("head.weight", c.vocab, c.channels, initial=scheme.matrix, meaning="vocabulary")
+            else p.weight("head.weight", c.vocab, c.channels, initial=s.scheme.matrix, meaning="vocabulary")
         )
     return Net(
         config=c,
@@ -127,17 +120,17 @@ def declare(
         project=project,
         positions=positions,
         dpositions=dpositions,
-        position=position,
-        rotary=rotary,
-        x=p.workspace("x", batch, time, c.channels, role="stream"),
+        position=s.position,
+        rotary=s.rotary,
+        x=s.activations("x", time, c.channels, role="stream"),
         draws=draws,
         dropout=dropout,
         blocks=tuple(blocks),
         norm=norm,
         head=head,
         dhead=p.gradient(head),
-        dstream=p.workspace("dstream", batch, final, c.channels, role="stream"),
-        logits=p.workspace("logits", min(layout.chunk or _usual_chunk(c), batch * final), c.vocab),
+        dstream=s.activations("dstream", final, c.channels, role="stream"),
+        logits=p.workspace("logits", min(preset.layout.chunk or _usual_chunk(c), batch * final), c.vocab),
         targets=p.buffer("input", "targets", (batch,) if last else (batch, time), "index", meaning="targets"),
         count=p.buffer("input", "count", (1,), "scalar", meaning="loss denominator"),
         class_weights=p.buffer("constant", "class_weights", (c.vocab,), "statistic", meaning="class weights")
@@ -201,38 +194,26 @@ def head_backward(p: Builder, n: Net, x: Buffer, state: Buffer) -> Buffer:
 
 def loss_forward(p: Builder, n: Net, state: Buffer) -> None:
     with p.section("head"):
-        if n.config.loss == "cross_entropy":
-            p.classifier.forward(
-                loss=write(n.loss),
-                logits=write(n.logits),
-                x=state,
-                weight=n.head,
-                targets=n.targets,
-                count=n.count,
-                class_weights=n.class_weights,
-            )
-        else:
-            p.squared_error.forward(loss=write(n.loss), x=state, table=n.tokens, targets=n.targets, count=n.count)
+        p.op(_LOSSES[n.config.loss]).forward(loss=write(n.loss), **_judged(n, state))
 
 
 def loss_backward(p: Builder, n: Net, state: Buffer, dstate: Buffer) -> None:
     if n.config.loss == "cross_entropy":
         dx = write(dstate) if p.active(state) else None
-        p.classifier.backward(
-            loss=write(n.loss),
-            dx=dx,
-            dweight=add(n.dhead),
-            logits=write(n.logits),
-            x=state,
-            weight=n.head,
-            targets=n.targets,
-            count=n.count,
-            class_weights=n.class_weights,
-        )
+        p.classifier.backward(loss=write(n.loss), dx=dx, dweight=add(n.dhead), **_judged(n, state))
     else:
-        p.squared_error.backward(
-            loss=write(n.loss), dx=write(dstate), x=state, table=n.tokens, targets=n.targets, count=n.count
-        )
+        p.squared_error.backward(loss=write(n.loss), dx=write(dstate), **_judged(n, state))
+
+
+_LOSSES = {"cross_entropy": "classifier", "squared_error": "squared_error"}
+
+
+def _judged(n: Net, state: Buffer) -> dict[str, Any]:
+    """What a loss reads, forward and backward; the logits are scratch of both."""
+    read: dict[str, Any] = {"x": state, "targets": n.targets, "count": n.count}
+    if n.config.loss == "squared_error":
+        return read | {"table": n.tokens}
+    return read | {"logits": write(n.logits), "weight": n.head, "class_weights": n.class_weights}
 
 
 def training(

@@ -10,8 +10,7 @@ it is given and returns nothing. `add` holds the names of the outputs that the c
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import prod, sqrt
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -182,38 +181,6 @@ def product_flops(dims: Dims, letters: str, times: int = 1) -> int:
 def given(writes: Collection[str], *names: str) -> int:
     """How many of these gradients a call really asks for."""
     return sum(name in writes for name in names)
-
-
-# What every update has besides weights and moments: its number, how far it went, what it reads.
-UPDATE_SHAPES = {"step": "1", "moved": "L", "norms": "L", "gradients": "N", "scale": "1", "finite": "1", "lr": "1"}
-UPDATE_ROLES = dict.fromkeys(("step", "finite"), "index") | dict.fromkeys(("moved", "norms", "scale", "lr"), "scalar")
-UPDATE_READS = ("gradients", "scale", "finite", "lr")
-UPDATE_MEANINGS = {
-    "step": "optimizer steps",
-    "moved": "lengths of the step",
-    "norms": "norms of weights",
-    "scale": "gradient scale",
-    "finite": "finite flag",
-    "lr": "learning rate",
-    "m": "first moment",
-    "v": "second moment",
-    **{name: name for name in ("momentum", "beta1", "beta2", "eps", "decay")},
-}
-
-
-def norms_by_section(values: Array, sections: tuple[int, ...]) -> list[float]:
-    """The norm of each section of a region, in float64; `sections` says where each begins."""
-    size = np.abs(values).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is for others to tell of
-        return [sqrt(part @ part) for part in np.split(size, sections[1:])]
-
-
-def refuse_sections(dims: Dims, scalars: Scalars) -> str | None:
-    starts = scalars["sections"]
-    rising = all(a < b for a, b in pairwise((*starts, dims["N"])))
-    if starts[:1] == (0,) and rising and len(starts) == dims["L"]:
-        return None
-    return f"sections must begin at 0, rise, and be {dims['L']} in {dims['N']} elements, not {starts}"
 
 
 def away_from_zero(rng: np.random.Generator, *shape: int) -> Array:

@@ -4,16 +4,14 @@ and the sums of the pieces are added in order, so that no number depends on thre
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from numba import float64
 
 from tapeless.kernels import pieces
 from tapeless.kernels.cpu import inlined, plus
-from tapeless.kernels.native import Scratch
+from tapeless.ops.update_scratch import BLOCK
 
-BLOCK = 65536  # elements of a piece, at most
 # Squares that an update adds up in float32 before the sum goes on in float64: converting each would cost more than all
 # the rest of the update. What is not within 10±18 is lost in them.
 RUN = 1024
@@ -23,15 +21,6 @@ def cut(size, sections, *edges):
     """(start, stop) of each piece in order, cut at `edges` too, and the first piece of each section and of the end."""
     found = pieces.cut(size, BLOCK, (*sections, *edges))
     return found, np.searchsorted(found[:, 0], (*sections, size))
-
-
-def count_pieces(call: Any, *edges: int) -> int:
-    return pieces.count([(0, call.dims["N"])], BLOCK, (*dict(call.scalars)["sections"], *edges))
-
-
-def piece_sums(call: Any, *edges: int) -> list[Scratch]:
-    """The scratch of an update: how far each piece was moved, and how large it was."""
-    return [Scratch((2, count_pieces(call, *edges)), "float64")]
 
 
 def stepped(weights, master):

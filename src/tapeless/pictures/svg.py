@@ -72,28 +72,10 @@ class Panel:
         x, y = self.place(*point)
         return text(x + 8, y + 4, words, "start", colour)
 
-    def label_above(self, point: tuple[float, float], words: str) -> str:
-        x, y = self.place(*point)
-        return text(x - 4, y - 8, words, "end")
-
 
 def _share(value: float, span: Span, logarithmic: bool) -> float:
     first, last = span
     return log(value / first) / log(last / first) if logarithmic else (value - first) / (last - first)
-
-
-def growth(title: str, left: float, points: Points, names: Sequence[str], across: str) -> list[str]:
-    """How a cost grows from its first point on, on logarithmic axes, beside what is in proportion (dashed)."""
-    first_x, first_y = points[0]
-    ratios = [(x, y / first_y) for x, y in points]
-    last = points[-1][0]
-    heights = [last / first_x, *(ratio for _, ratio in ratios)]
-    span = (min(heights), max(heights))
-    panel = Panel(title, left + 45, 50, 310, 190, (first_x, last), span, log_x=True, log_y=True)
-    parts = panel.named_frame([(x, name) for (x, _), name in zip(points, names, strict=True)], [], across)
-    parts += panel.line([(first_x, 1.0), (last, last / first_x)], QUIET, dash="4 4", dots=False)
-    parts += panel.line(ratios, OURS)
-    return parts + [panel.label_above(point, f"{point[1]:.3g}×") for point in ratios[1:]]
 
 
 def legend(left: float, top: float, names: Sequence[tuple[str, str]], apart: float = 0.0) -> list[str]:

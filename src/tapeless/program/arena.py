@@ -266,7 +266,9 @@ def _gathered(
         for index, (outer, whole_call) in enumerate(zip(program.spans, program.calls, strict=True))
         for span, call in {outer: whole_call, **_by_part(outer, whole_call)}.items()
     ]
-    sizes = [max(size for _, at, _, size in asked if at == index) for index in range(len(program.calls))]
+    sizes = [0] * len(program.calls)
+    for _, index, _, needed in asked:
+        sizes[index] = max(sizes[index], needed)
     blocks = [_scratch_block(program, index, size) for index, size in enumerate(sizes) if size]
     fixed = [placements[member.name] for member in gradients.members] if gradients else []
     behind = (each for each in gaps(beside.placements if beside else placements) if each.first_call)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
@@ -18,8 +16,9 @@ from tapeless.tasks.chat.prepare import ChatData, holds_conversations, open_chat
 from tapeless.tasks.chat.template import Message, chat_beside
 from tapeless.tasks.chat.turns import Speech
 from tapeless.tasks.data.tokenizer import load_tokenizer
+from tapeless.tasks.scoring import measure
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
-from tapeless.tasks.text import TEMPERATURE, TextReader, check_learns_text, told_left_out
+from tapeless.tasks.text import TEMPERATURE, TextReader, check_learns_text, told_left_out, with_vocabulary
 from tapeless.tasks.writing import Sampling, Writing
 
 ANSWER = 96  # tokens that it says in the end, at most
@@ -37,12 +36,7 @@ class Conversations(Task):
 
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out rows every time; a mean over the assistant's tokens."""
-        total, counted = 0.0, 0
-        for inputs, targets in every_row(self.validation, model.batch, batches):
-            here = int(np.count_nonzero(targets >= 0))
-            total += model.loss(inputs, targets) * here
-            counted += here
-        return Measured(total / counted)
+        return measure(model, every_row(self.validation, model.batch, batches))
 
     def summary(self) -> str:
         about, rows = self.data.about, self.training
@@ -59,6 +53,10 @@ class Conversations(Task):
 
     def identity(self) -> dict[str, Any]:
         return {"data": self.data.about.training.sha256 + self.data.about.validation.sha256}
+
+    def keep(self, folder: Path) -> None:
+        super().keep(folder)
+        self.data.chat.save(folder)
 
     def farewell(self, ended: Ended) -> Farewell:
         speech = Speech(self.data.chat, self.data.tokenizer)
@@ -115,34 +113,15 @@ def speech_of(run: Path, tokenizer: str | Path | None) -> Speech:
 def open_conversations(asked: Asked) -> tuple[Conversations, Preset]:
     """Tokens of conversations as they are, or a file of conversations made into them in the run's folder."""
     check_learns_text(asked.preset)
-    made, preset = asked.folder / "data", asked.preset
+    made = asked.folder / "data"
     if not made.exists() and holds_conversations(Path(asked.data)):
         data = open_chats(Path(asked.data))
         _check_same_tokens(asked, data)
     else:
         if not made.exists():
-            learned = asked.inherited is None and asked.tokenizer == "bpe"
-            prepare_chats(
-                asked.data,
-                made,
-                tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None,
-                validation=asked.validation,
-                seed=asked.seed,
-                reading=asked.reading,
-                progress=asked.progress,
-            )
+            prepare_chats(asked.data, made, **asked.preparing())
         data = open_chats(made)
-    vocab = data.tokenizer.vocab
-    if asked.vocab is None:
-        preset = preset.override(vocab=vocab)
-    if vocab > preset.architecture.vocab:
-        raise TapelessError(
-            f"the conversations have a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave vocab out, or give at least {vocab}."
-        )
-    data.tokenizer.save(asked.folder)
-    data.chat.save(asked.folder)
+    preset = with_vocabulary(asked, data.tokenizer.vocab, data.tokenizer)
     return Conversations(data, preset, asked.time, asked.seed), preset
 
 

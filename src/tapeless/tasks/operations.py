@@ -11,7 +11,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.generate import check_sampling, checked_scores, choose
 from tapeless.model import Model
-from tapeless.models.config import Architecture
+from tapeless.models.config import TRAINED_DECAY, Architecture
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.shuffle import order, random_bits
 from tapeless.tasks.epochs import Epochs
@@ -229,7 +229,7 @@ KIND = TaskKind(
     takes=lambda data, folder: data == "operations",
     open=lambda asked: (Operations(asked.preset.architecture, asked.seed), asked.preset),
     # With AdamW 20 of 20 seeds end at 99.9 % or more: benchmarks/seeds.py.
-    defaults={"batch": 32, "epochs": 10.0, "lr": 2e-3, "schedule": "linear", "decay": 0.1},
+    defaults={"batch": 32, "epochs": 10.0, "lr": 2e-3, "schedule": "linear", "decay": TRAINED_DECAY},
     length=LENGTH,
     presets=("ops-102k",),
     reader=lambda run, tokenizer: ExpressionReader(),

@@ -3,9 +3,10 @@ window shows; and what an assistant says in conversations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import exp, inf, log
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tapeless.tasks.chat.packing import PackedRows, every_row
 from tapeless.tasks.data.batches import IGNORED
 from tapeless.tasks.data.tokens import Tokens
 from tapeless.tasks.operations import score_totals
+from tapeless.tasks.task import Measured
 
 AT_ONCE = 1 << 24  # scores that exist together
 MOST_ROWS = 16
@@ -98,6 +100,19 @@ def score_rows(model: Model, rows: PackedRows, told: Callable[[int], None] = lam
         done = min(done + together, len(rows))
         told(done)
     return _scored(count, totals, rows.time, rows.time)
+
+
+def measure(model: Model, batches: Iterable[tuple[Any, Array]]) -> Measured:
+    """A mean over all targets of some batches. A loss that is a distance says little by itself, so then also how often
+    the nearest embedding is the right one."""
+    totals, count = np.zeros(3), 0
+    distance = model.config.loss == "squared_error"
+    for inputs, targets in batches:
+        here = int(np.count_nonzero(targets >= 0))
+        count += here
+        totals += _worth(model, inputs, targets) if distance else model.loss(inputs, targets) * here
+    loss, accuracy, cross_entropy = (float(total) / count for total in totals)
+    return Measured(loss, accuracy, cross_entropy=cross_entropy) if distance else Measured(loss)
 
 
 def _together(model: Model, rows: int, window: int) -> int:

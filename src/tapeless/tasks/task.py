@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,6 +87,11 @@ class Task(ABC):
         """What the data must still be where a run goes on, besides what a position in them says."""
         return {}
 
+    def keep(self, folder: Path) -> None:
+        """Write into a new run's folder what its model is spoken with."""
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
     def farewell(self, ended: Ended) -> Farewell:
         return Farewell()
 
@@ -127,6 +132,26 @@ class Asked:
     class_weights: tuple[float, ...] | None = None  # that the run has been trained with
     reading: Reading | None = None  # how text is taken out of files
     progress: Progress | None = None
+
+    read: set[str] = field(default_factory=set, compare=False, repr=False)  # the fields that the task has looked at
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name != "read":
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return found
+
+    def preparing(self) -> dict[str, Any]:
+        """How a text or conversations become tokens, as keywords."""
+        learned = self.inherited is None and self.tokenizer == "bpe"
+        return {
+            "tokenizer": str(self.inherited or self.tokenizer),
+            "vocab": self.vocab if learned else None,
+            "validation": self.validation,
+            "seed": self.seed,
+            "reading": self.reading,
+            "progress": self.progress,
+        }
 
 
 class Reader(Protocol):

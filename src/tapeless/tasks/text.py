@@ -12,15 +12,14 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.generate import generate
 from tapeless.model import Model
-from tapeless.models.config import Preset
+from tapeless.models.config import TRAINED_DECAY, Preset
 from tapeless.models.presets import PRESETS
 from tapeless.ops.contract import Array
 from tapeless.tasks.data.batches import Batches, evaluation_batches
 from tapeless.tasks.data.prepare import prepare
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
-from tapeless.tasks.operations import score_totals
-from tapeless.tasks.scoring import score_text
+from tapeless.tasks.scoring import measure, score_text
 from tapeless.tasks.task import Asked, Ended, Farewell, Measured, Task, TaskKind
 from tapeless.tasks.writing import Sampling, Writing
 
@@ -41,14 +40,7 @@ class Text(Task):
     def evaluate(self, model: Model, batches: int) -> Measured:
         """The same held-out windows every time, so that two evaluations can be compared."""
         held_out = evaluation_batches(self.data.validation, model.batch, self.time, batches)
-        if model.config.loss == "squared_error":
-            return _by_distance(model, held_out)
-        total, counted = 0.0, 0
-        for inputs, targets in held_out:
-            here = int(np.count_nonzero(targets >= 0))
-            total += model.loss(inputs, targets) * here
-            counted += here
-        return Measured(total / counted)
+        return measure(model, held_out)
 
     def summary(self) -> str:
         told = f"{len(self.data.training):,} tokens to train, {len(self.data.validation):,} held out"
@@ -156,36 +148,30 @@ def continuation(model: Model, tokenizer: Tokenizer | None, prompt: str, count: 
 
 
 def open_text(asked: Asked) -> tuple[Text, Preset]:
-    """Tokens as they are, or a text made into tokens in the run's folder; the model's vocabulary is theirs, unless
-    another was asked for."""
+    """Tokens as they are, or a text made into tokens in the run's folder."""
     check_learns_text(asked.preset)
-    made, source, preset = asked.folder / "data", Path(asked.data), asked.preset
+    made, source = asked.folder / "data", Path(asked.data)
     if not made.exists() and holds_tokens(source):
         data = open_data(source, validation=asked.validation)
     else:
         if not made.exists():
-            learned = asked.inherited is None and asked.tokenizer == "bpe"
-            prepare(
-                asked.data,
-                made,
-                tokenizer=str(asked.inherited or asked.tokenizer),
-                vocab=asked.vocab if learned else None,
-                validation=asked.validation,
-                seed=asked.seed,
-                reading=asked.reading,
-                progress=asked.progress,
-            )
+            prepare(asked.data, made, **asked.preparing())
         data = open_data(made)
-    if asked.vocab is None and data.tokenizer is not None:
-        preset = preset.override(vocab=data.vocab)
-    if data.vocab > preset.architecture.vocab:
-        raise TapelessError(
-            f"the data has a vocabulary of {data.vocab:,} and the model one of {preset.architecture.vocab:,}: "
-            f"leave vocab out, or give at least {data.vocab}."
-        )
-    if data.tokenizer is not None:
-        data.tokenizer.save(asked.folder)
+    preset = with_vocabulary(asked, data.vocab, data.tokenizer)
     return Text(data, asked.time, asked.seed), preset
+
+
+def with_vocabulary(asked: Asked, vocab: int, tokenizer: Tokenizer | None) -> Preset:
+    """The model with as many tokens as its tokenizer has, unless another number was asked for."""
+    preset = asked.preset
+    if asked.vocab is None and tokenizer is not None:
+        preset = preset.override(vocab=vocab)
+    if vocab > preset.architecture.vocab:
+        raise TapelessError(
+            f"the data has a vocabulary of {vocab:,} and the model one of {preset.architecture.vocab:,}: "
+            f"leave vocab out, or give at least {vocab}."
+        )
+    return preset
 
 
 def check_learns_text(preset: Preset) -> None:
@@ -215,21 +201,7 @@ KIND = TaskKind(
         "schedule": "cosine",
         "clip": 1.0,
         "beta2": 0.99,
-        "decay": 0.1,
+        "decay": TRAINED_DECAY,
     },
     reader=text_reader,
 )
-
-
-def _by_distance(model: Model, batches: Iterable[tuple[Array, Array]]) -> Measured:
-    """A distance says little by itself, so also how often the nearest embedding is the right one. The scores of one
-    batch exist at a time, and they are worked on sequence by sequence."""
-    totals, counted = np.zeros(3), 0
-    for inputs, targets in batches:
-        for scores, wanted in zip(model.logits(inputs), targets, strict=True):
-            known = wanted >= 0
-            if known.any():
-                totals += score_totals(model.config, scores[known], wanted[known])
-                counted += int(known.sum())
-    loss, accuracy, cross_entropy = (float(mean) for mean in totals / counted)
-    return Measured(loss, accuracy, cross_entropy=cross_entropy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,27 +46,33 @@ class Probe:
 
     def __init__(self, update: Update) -> None:
         self.update = update
-        self._exact: Model | None = None
-        self._complex: Model | None = None
-        self._gradients: dict[str, Array] | None = None
+
+    @cached_property
+    def _exact(self) -> Model:
+        return self._twin("float64")
+
+    @cached_property
+    def _complex(self) -> Model:
+        return self._twin("complex128")
+
+    @cached_property
+    def _gradients(self) -> dict[str, Array]:
+        self._losses(self._exact)
+        return {name: np.array(array) for name, array in self._exact.grads.items()}
 
     def digits(self, name: str, index: Sequence[int]) -> Digits:
         """The gradient of one element, as the engine has it, in float64, and by complex step."""
         place = checked_element(self.update.model, name, index)
-        if self._gradients is None:
-            exact = self._twin("float64")
-            self._losses(exact)
-            self._gradients = {each: np.array(array) for each, array in exact.grads.items()}
-        with _moved(self._twin("complex128"), name, place) as probe:
+        backward = float(self._gradients[name][place])
+        with _moved(self._complex, name, place) as probe:
             derivative = complex(self._losses(probe)).imag / STEP
-        engine = float(self.update.gradients[name][place])
-        return Digits(engine, float(self._gradients[name][place]), derivative)
+        return Digits(float(self.update.gradients[name][place]), backward, derivative)
 
     def push(self, name: str, index: Sequence[int], sequence: Any) -> Push:
         """Of one sequence (T): at the position whose words the change of this weight moves the most."""
         place, tokens = checked_element(self.update.model, name, index), np.asarray(sequence)[None]
-        exact = self._twin("float64")
-        with _moved(self._twin("complex128"), name, place) as probe:
+        exact = self._exact
+        with _moved(self._complex, name, place) as probe:
             slopes = _rows(probe.logits(tokens)).imag / STEP
         before = _log_softmax(_rows(exact.logits(tokens)))
         likely = np.exp(before)
@@ -85,20 +92,9 @@ class Probe:
     def exact(self) -> Model:
         """Another twin in float64, for somebody who writes to what it holds: the one that is asked for digits must keep
         constants that no float32 has rounded."""
-        return self._made("float64")
+        return self._twin("float64")
 
     def _twin(self, precision: str) -> Model:
-        kept = self._exact if precision == "float64" else self._complex
-        if kept is not None:
-            return kept
-        made = self._made(precision)
-        if precision == "float64":
-            self._exact = made
-        else:
-            self._complex = made
-        return made
-
-    def _made(self, precision: str) -> Model:
         model = self.update.model
         made = Model(
             model.preset,

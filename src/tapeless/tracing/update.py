@@ -115,9 +115,9 @@ class Update:
         shape = self.before[name].shape
         at = start + (int(np.ravel_multi_index(place, shape)) if shape else 0)
         before, after = float(self.before[name][place]), float(self.after[name][place])
-        rule, optimizer = RULES.get(call.op), self.model.optimizer
+        optimizer = self.model.optimizer
         assert optimizer is not None
-        if rule is None:
+        if call.op not in RULES:
             return Arithmetic(optimizer.name, before, after, ())
         numbers = {
             each: float(self.state[call[each].buffer.name].reshape(-1)[at]) for each in ("m", "v") if call.has(each)
@@ -127,7 +127,9 @@ class Update:
         scalars["decay"] = scalars.get("decay", 0.0) if decays else 0.0
         gradient = float(self.gradients[name][place])
         given = {"w": before, "gradient": gradient, "scale": self.scale, "lr": self.lr, "t": self.number, **numbers}
-        return Arithmetic(optimizer.name, before, after, tuple(rule({**scalars, **given})))
+        rests = {f"rest{n}": 1 - scalars.get(f"beta{n}", 0.0) for n in (1, 2)}
+        rule = RULES["adam" if call.op == "adamw" and not scalars["decay"] else call.op]
+        return Arithmetic(optimizer.name, before, after, _lines(rule, {**scalars, **rests, **given}))
 
     def _update_of(self, name: str) -> tuple[Call, int]:
         """The call that steps a weight, and where in its region the weight begins."""
@@ -148,61 +150,51 @@ def shown(value: float) -> str:
     return f"({text})" if value < 0 else text
 
 
-class _Lines:
-    """Writes a line and keeps its value for the next."""
+Rule = tuple[str, str, str, Callable[[Mapping[str, float]], float]]  # name, formula, the same with numbers, value
+BRIEF = ("beta1", "beta2", "rest1", "rest2", "eps", "decay", "t")  # numbers that are shown as they were given
 
-    def __init__(self, given: Mapping[str, float]) -> None:
-        self.values = dict(given)
-        self.found: list[Line] = []
-
-    def add(self, name: str, formula: str, numbers: str, value: float) -> None:
-        self.values[name.rstrip("′")] = value
-        self.found.append(Line(name, formula, numbers, value))
-
-
-def _clipped(given: Mapping[str, float]) -> _Lines:
-    lines, scale, gradient = _Lines(given), given["scale"], given["gradient"]
-    lines.add("g", "scale·gradient", f"{shown(scale)}·{shown(gradient)}", scale * gradient)
-    return lines
-
-
-def _sgd(given: Mapping[str, float]) -> list[Line]:
-    lines = _clipped(given)
-    w, lr, g = given["w"], given["lr"], lines.values["g"]
-    lines.add("w′", "w − lr·g", f"{shown(w)} − {shown(lr)}·{shown(g)}", w - lr * g)
-    return lines.found
-
-
-def _momentum(given: Mapping[str, float]) -> list[Line]:
-    lines = _clipped(given)
-    w, lr, m, momentum, g = given["w"], given["lr"], given["m"], given["momentum"], lines.values["g"]
-    lines.add("m′", "momentum·m + g", f"{shown(momentum)}·{shown(m)} + {shown(g)}", momentum * m + g)
-    m = lines.values["m"]
-    lines.add("w′", "w − lr·m′", f"{shown(w)} − {shown(lr)}·{shown(m)}", w - lr * m)
-    return lines.found
-
-
-def _adamw(given: Mapping[str, float]) -> list[Line]:
-    lines = _clipped(given)
-    beta1, beta2, eps, decay, lr, t = (given[name] for name in ("beta1", "beta2", "eps", "decay", "lr", "t"))
-    m, v, w, g = given["m"], given["v"], given["w"], lines.values["g"]
-    mean, square = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-    lines.add("m′", "β₁·m + (1 − β₁)·g", f"{beta1:g}·{shown(m)} + {1 - beta1:g}·{shown(g)}", mean)
-    lines.add("v′", "β₂·v + (1 − β₂)·g²", f"{beta2:g}·{shown(v)} + {1 - beta2:g}·{shown(g)}²", square)
-    for name, moment, beta, sign in (("m̂", mean, beta1, "₁"), ("v̂", square, beta2, "₂")):
-        first = name[0]
-        corrected = moment / (1 - beta**t)
-        lines.add(name, f"{first}′ / (1 − β{sign}ᵗ)", f"{shown(moment)} / (1 − {beta:g}^{int(t)})", corrected)
-    mean, square = lines.values["m̂"], lines.values["v̂"]
-    step = lr * mean / (sqrt(square) + eps)
-    lines.add("step", "lr·m̂ / (√v̂ + eps)", f"{shown(lr)}·{shown(mean)} / (√{shown(square)} + {eps:g})", step)
-    shrunk = lr * decay * w
-    if decay:
-        lines.add("decay", "lr·decay·w", f"{shown(lr)}·{decay:g}·{shown(w)}", shrunk)
-        lines.add("w′", "w − decay − step", f"{shown(w)} − {shown(shrunk)} − {shown(step)}", w - shrunk - step)
-    else:
-        lines.add("w′", "w − step", f"{shown(w)} − {shown(step)}", w - step)
-    return lines.found
+CLIPPED: Rule = ("g", "scale·gradient", "{scale}·{gradient}", lambda v: v["scale"] * v["gradient"])
+ADAM: tuple[Rule, ...] = (
+    CLIPPED,
+    ("m′", "β₁·m + (1 − β₁)·g", "{beta1}·{m} + {rest1}·{g}", lambda v: v["beta1"] * v["m"] + v["rest1"] * v["g"]),
+    (
+        "v′",
+        "β₂·v + (1 − β₂)·g²",
+        "{beta2}·{v} + {rest2}·{g}²",
+        lambda v: v["beta2"] * v["v"] + v["rest2"] * v["g"] * v["g"],
+    ),
+    ("m̂", "m′ / (1 − β₁ᵗ)", "{m} / (1 − {beta1}^{t})", lambda v: v["m"] / (1 - v["beta1"] ** v["t"])),
+    ("v̂", "v′ / (1 − β₂ᵗ)", "{v} / (1 − {beta2}^{t})", lambda v: v["v"] / (1 - v["beta2"] ** v["t"])),
+    (
+        "step",
+        "lr·m̂ / (√v̂ + eps)",
+        "{lr}·{m̂} / (√{v̂} + {eps})",
+        lambda v: v["lr"] * v["m̂"] / (sqrt(v["v̂"]) + v["eps"]),
+    ),
+)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "sgd": (CLIPPED, ("w′", "w − lr·g", "{w} − {lr}·{g}", lambda v: v["w"] - v["lr"] * v["g"])),
+    "momentum": (
+        CLIPPED,
+        ("m′", "momentum·m + g", "{momentum}·{m} + {g}", lambda v: v["momentum"] * v["m"] + v["g"]),
+        ("w′", "w − lr·m′", "{w} − {lr}·{m}", lambda v: v["w"] - v["lr"] * v["m"]),
+    ),
+    "adam": (*ADAM, ("w′", "w − step", "{w} − {step}", lambda v: v["w"] - v["step"])),
+    "adamw": (
+        *ADAM,
+        ("shrunk", "lr·decay·w", "{lr}·{decay}·{w}", lambda v: v["lr"] * v["decay"] * v["w"]),
+        ("w′", "w − decay − step", "{w} − {shrunk} − {step}", lambda v: v["w"] - v["shrunk"] - v["step"]),
+    ),
+}
 
 
-RULES: dict[str, Callable[[Mapping[str, float]], list[Line]]] = {"sgd": _sgd, "momentum": _momentum, "adamw": _adamw}
+def _lines(rule: tuple[Rule, ...], given: Mapping[str, Any]) -> tuple[Line, ...]:
+    """Write each line with its numbers, and keep its value for the next."""
+    values = {name: value for name, value in given.items() if isinstance(value, int | float)}
+    found = []
+    for name, formula, numbers, value in rule:
+        texts = {each: f"{number:g}" if each in BRIEF else shown(number) for each, number in values.items()}
+        values[name.rstrip("′")] = value(values)
+        label = "decay" if name == "shrunk" else name
+        found.append(Line(label, formula, numbers.format_map(texts), values[name.rstrip("′")]))
+    return tuple(found)

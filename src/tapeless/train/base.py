@@ -17,6 +17,7 @@ from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
 from tapeless.program.call import Weight
 from tapeless.program.precision import numpy_type
+from tapeless.train.believed import is_digest
 from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.guard import first_nonfinite
 
@@ -49,6 +50,8 @@ def read_base(found: Checkpoint) -> dict[str, Array]:
     wanted = found.state.get("base")
     if wanted is None:
         return {}
+    if not is_digest(wanted):
+        raise TapelessError(f"the state in {found.path} is damaged: it names no base; take another checkpoint.")
     path = found.path.parent.parent / FILE
     try:
         with open_plain(path) as file:

@@ -5,11 +5,14 @@ Both come with no more than the word of a file. A checksum says that it is what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from math import isfinite
+from types import NoneType
 from typing import Any
 
 from tapeless.errors import TapelessError
+from tapeless.files.plain import fits
 
 
 def _count(value: Any) -> bool:
@@ -20,69 +23,46 @@ def _finite(value: Any) -> bool:
     return _count(value) or (type(value) is float and isfinite(value))
 
 
-def is_number(value: Any) -> bool:
-    """JSON knows no NaN, so null stands for it; that a number is finite is for the reader to ask."""
-    return value is None or type(value) in (int, float)
+def is_digest(value: Any) -> bool:
+    """Whether it is a SHA-256, and so can be printed."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
-def _numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(is_number, value.values()))
-
-
-def _finite_numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_finite, value.values()))
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _spikes(value: Any) -> bool:
-    """Of the losses that were seen last, and of what they are held against."""
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("recent"), list)
-        and all(map(_finite, value["recent"]))
-        and "start" in value
-        and (value["start"] is None or _finite(value["start"]))
-        and _count(value.get("calm"))
-    )
-
-
-STATE: dict[str, Callable[[Any], bool]] = {
+NUMBER = (NoneType, int, float)  # JSON knows no NaN, so null stands for it; that it is finite is for the reader to ask
+STATE = {
     "step": _count,
     "added": _count,
     "loss": _finite,
-    "data": lambda value: isinstance(value, dict),
-    "best": lambda value: value is None or _finite(value),
+    "data": dict,
+    "best": (NoneType, _finite),
     "without_better": _count,
     "updates": _count,
     "draws": _count,
-    "first_spread": lambda value: value is None or _finite(value),
-    "base": lambda value: value is None or _text(value),
-    "spikes": _spikes,
-    "norms": lambda value: isinstance(value, list) and all(map(_finite_numbers, value)),
+    "first_spread": (NoneType, _finite),
+    "base": (NoneType, is_digest),
+    "spikes": {"recent": [_finite], "start": (NoneType, _finite), "calm": _count},
+    "norms": [{...: _finite}],
 }
-LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
+LINES: dict[str, dict[str, Any]] = {
     "step": {
-        **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), is_number),
-        **dict.fromkeys(("gradient_norms", "update_ratios", "phases"), _numbers),
+        **dict.fromkeys(("loss", "lr", "gradient_norm", "tokens_per_second"), NUMBER),
+        **{name: {...: NUMBER} for name in ("gradient_norms", "update_ratios", "phases")},
     },
     "evaluation": {
-        **dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy", "cross_entropy"), is_number),
-        **dict.fromkeys(("epoch", "spread"), is_number),
-        "dead_units": _numbers,
-        "best": lambda value: isinstance(value, bool),
+        **dict.fromkeys(("loss", "accuracy", "train_loss", "train_accuracy", "cross_entropy"), NUMBER),
+        **dict.fromkeys(("epoch", "spread"), NUMBER),
+        "dead_units": {...: NUMBER},
+        "best": bool,
     },
-    "spike": {"message": _text},
-    "stop": {"reason": _text},
+    "spike": {"message": str},
+    "stop": {"reason": str},
 }
 
 
 def check_state(state: Mapping[str, Any], accumulate: int, where: str) -> None:
     """Refuse a state that no training of so many batches an update can have been in."""
-    for name, fits in STATE.items():
-        if name not in state or not fits(state[name]):
+    for name, shape in STATE.items():
+        if not fits(state.get(name, ...), shape):
             found = repr(state[name])[:40] if name in state else "missing"
             raise TapelessError(f"the state in {where} is damaged: {name} is {found}; take another checkpoint.")
     if state["added"] >= accumulate:
@@ -95,7 +75,7 @@ def check_state(state: Mapping[str, Any], accumulate: int, where: str) -> None:
 def is_line(line: Any) -> bool:
     """Whether it is a line of metrics: of what it says, each field is what such a field is. A kind that is not known
     here may say anything."""
-    if not isinstance(line, dict) or not _text(line.get("kind")) or not _count(line.get("step")):
+    if not fits(line, {"kind": str, "step": _count}):
         return False
-    fields = LINES.get(line["kind"], {})
-    return all(fits(line[name]) for name, fits in fields.items() if name in line)
+    known = LINES.get(line["kind"], {})
+    return all(fits(line[name], shape) for name, shape in known.items() if name in line)

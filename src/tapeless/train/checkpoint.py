@@ -11,24 +11,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EACCES, EDQUOT, EIO, ENOSPC, EPERM, EROFS
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError, unknown
 from tapeless.files import disk
 from tapeless.files.plain import read_plain
-from tapeless.files.safetensors import StoredTensors, check_storable, read_safetensors, write_safetensors
+from tapeless.files.safetensors import StoredTensors, read_safetensors, write_safetensors
 from tapeless.ops.contract import Array
 from tapeless.train.manifest import STATE, UnusableError, checked, write_manifest
 
 BEST, TENSORS = "best.json", ".safetensors"
 NAME = re.compile(r"step-(\d{8,})(\.new)?", re.ASCII)
-STEM = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 PARTIAL = ".partial-"
 LARGEST_RECORD = 1 << 20
 REMEDIES = {
@@ -92,8 +90,7 @@ def save(
 
     Where it fails, a TapelessError says which checkpoint is the newest whole one.
     """
-    _check(step, tensors, keep)
-    content = _state_content(state)
+    content = json.dumps(dict(state), indent=2, allow_nan=False).encode() + b"\n"
     try:
         disk.make_folder(folder)
         _remove_stale(folder)
@@ -111,11 +108,6 @@ def tidy(folder: Path, step: int, keep: int) -> None:
         _remove_stale(folder)
         _finish_replacements(folder)
         _prune(folder, step, keep)
-
-
-def verify(path: Path) -> None:
-    """Refuse a checkpoint that is not whole, naming the file and what is wrong with it."""
-    load(path)
 
 
 def load(path: Path) -> Checkpoint:
@@ -182,38 +174,6 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 # What is saved.
-
-
-def _check(step: int, tensors: Mapping[str, Mapping[str, Array]], keep: int) -> None:
-    for name, value, least in (("step", step, 0), ("keep", keep, 1)):
-        if type(value) is not int or value < least:
-            raise TapelessError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-    for stem, arrays in tensors.items():
-        if not STEM.fullmatch(stem):
-            raise TapelessError(f"{stem!r} cannot name a file of a checkpoint: use letters, digits, - and _.")
-        check_storable(arrays)
-
-
-def _state_content(state: Mapping[str, Any]) -> bytes:
-    for fault in _not_plain(dict(state), "state"):
-        raise TapelessError(f"{fault}: it would not come back from JSON as it was.")
-    return json.dumps(dict(state), indent=2).encode() + b"\n"
-
-
-def _not_plain(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if type(key) is not str:
-                yield f"{where} has the key {key!r}, which is no text"
-            yield from _not_plain(inner, f"{where}[{key!r}]")
-    elif type(value) is list:
-        for place, inner in enumerate(value):
-            yield from _not_plain(inner, f"{where}[{place}]")
-    elif isinstance(value, float):
-        if not isfinite(value):
-            yield f"{where} is {float(value)}"
-    elif value is not None and type(value) not in (bool, int, str):
-        yield f"{where} is of type {type(value).__name__}"
 
 
 def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Array]], state: bytes, is_best: bool) -> Path:

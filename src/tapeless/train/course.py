@@ -1,13 +1,14 @@
 """A run's lines of metrics as columns: what is asked of many lines, at a few bytes for each.
 
-Lines are taken one by one as they come, so that whoever follows a run reads each of them once.
+Lines are taken one by one as they come, so that a page that follows a run reads each of them once.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite, nan
+from statistics import median as middle
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,33 @@ import numpy as np
 from tapeless.ops.contract import Array
 
 Line = Mapping[str, Any]
-FIELDS = ("loss", "lr", "gradient_norm", "tokens_per_second")
-NAN = float("nan")
+READ = ("loss", "lr", "gradient_norm", "tokens_per_second")
+FIELDS = (*READ, "moved")  # the last: the median over the layers of how far an update moved them
 LAST = (1 << 63) - 1  # of all steps that can be counted
-MOST_LAYOUTS = 1000  # different sets of layers; a model has one
+BLOCK = "blocks."
 
 
 class Course:
     """`steps` and the columns of FIELDS are in the order of the lines; NaN stands for what is not there or no number.
-    Lines that are few are kept whole."""
+    Of the other kinds of lines there are few, and they are kept whole."""
 
     def __init__(self) -> None:
         self._steps = array("q")
         self._values = array("d")
         self._silent: list[int] = []  # lines of updates that say nothing of a loss
-        self.norms, self.ratios = Layers(), Layers()
+        self._blocks: tuple[str, ...] = ()  # whose gradient norms are kept, and of which lines
+        self._norms, self._normed = array("d"), array("q")
         self.start: Line = {}
         self.evaluations: list[Line] = []
         self.stops: list[Line] = []
         self.spikes: list[int] = []
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Course:
+        course = cls()
+        for line in lines:
+            course.add(line)
+        return course
 
     def __len__(self) -> int:
         """Lines of updates."""
@@ -54,17 +63,19 @@ class Course:
 
     def _add_step(self, line: Line) -> None:
         at = len(self._steps)
-        get = line.get
-        try:
-            self._values.extend([get("loss"), get("lr"), get("gradient_norm"), get("tokens_per_second")])  # type: ignore[list-item]
-        except (TypeError, OverflowError):
-            del self._values[at * len(FIELDS) :]
-            self._values.extend([_or_nan(line, name) for name in FIELDS])
         if "loss" not in line:
             self._silent.append(at)
+        moved = numbers(line, "update_ratios").values()
         self._steps.append(min(line["step"], LAST))
-        self.norms.add(at, get("gradient_norms"))
-        self.ratios.add(at, get("update_ratios"))
+        self._values.extend([_or_nan(line, name) for name in READ])
+        self._values.append(middle(moved) if moved else nan)
+        norms = line.get("gradient_norms")
+        blocks = [name for name in norms if name.startswith(BLOCK)] if isinstance(norms, Mapping) else []
+        if norms and blocks:
+            if self._blocks != tuple(blocks):  # another model's: only the last one's are of use
+                self._blocks, self._norms, self._normed = tuple(blocks), array("d"), array("q")
+            self._norms.extend([_or_nan(norms, name) for name in blocks])
+            self._normed.append(at)
 
     @property
     def steps(self) -> Array:
@@ -80,75 +91,19 @@ class Course:
         found[self._silent] = False
         return found
 
-
-class _Layout:
-    def __init__(self) -> None:
-        self.lines = array("q")
-        self.values = array("d")
-        self.middles = array("d")
-
-
-class Layers:
-    """A number for each layer, line by line. Lines with the same layers stand together."""
-
-    def __init__(self) -> None:
-        self._layouts: dict[tuple[str, ...], _Layout] = {}
-        self._names: tuple[str, ...] = ()
-        self._last = _Layout()
-
-    def add(self, line: int, values: Any) -> None:
-        if not isinstance(values, dict) or not values:
-            return
-        names = tuple(values)
-        if names != self._names:
-            if names not in self._layouts and len(self._layouts) >= MOST_LAYOUTS:
-                return
-            self._last, self._names = self._layouts.setdefault(names, _Layout()), names
-        last = self._last
-        try:
-            last.values.extend(values.values())
-        except (TypeError, OverflowError):
-            del last.values[len(last.lines) * len(names) :]
-            last.values.extend([_or_nan(values, name) for name in names])
-        last.lines.append(line)
-
-    def middle(self, count: int) -> Array:
-        """The median over the layers, of each of `count` lines; NaN where there is none. Each is computed once."""
-        found = np.full(count, NAN)
-        for names, layout in self._layouts.items():
-            done = len(layout.middles)
-            new = np.array(layout.values[done * len(names) :], np.float64).reshape(-1, len(names))
-            layout.middles.frombytes(_medians(new).tobytes())
-            found[np.array(layout.lines, np.int64)] = layout.middles
-        return found
-
-    def shares(self, chosen: Array, beginning: str) -> dict[str, float]:
-        """Of each layer whose name begins so, the median over the chosen lines of its share of the largest one's."""
-        every: dict[str, list[Array]] = {}
-        for names, layout in self._layouts.items():
-            picked = [at for at, name in enumerate(names) if name.startswith(beginning)]
-            rows = chosen[np.array(layout.lines, np.int64)]
-            values = np.array(layout.values, np.float64).reshape(-1, len(names))[rows][:, picked]
-            if not values.size:
-                continue
-            known = np.isfinite(values)
-            largest = np.where(known, values, -np.inf).max(axis=1, keepdims=True)
-            shares = np.zeros_like(values)
-            with np.errstate(over="ignore"):
-                np.divide(values, largest, out=shares, where=known & (largest != 0))
-            for column, at in enumerate(picked):
-                every.setdefault(names[at], []).append(shares[known[:, column], column])
-        joined = {name: np.concatenate(parts) for name, parts in every.items()}
-        return {name: median(values) for name, values in joined.items() if len(values)}
-
-
-def _medians(rows: Array) -> Array:
-    known = np.isfinite(rows)
-    if not len(rows) or not known.all():
-        return np.array([median(row[here]) if here.any() else NAN for row, here in zip(rows, known, strict=True)])
-    with np.errstate(over="ignore"):
-        found: Array = np.median(rows, axis=1)
-    return found
+    def profile(self, chosen: Array) -> dict[str, float]:
+        """Of each block, the median over the chosen lines of its gradient norm as a fraction of the largest block's."""
+        rows = chosen[np.array(self._normed, np.int64)]
+        values = np.array(self._norms, np.float64).reshape(-1, len(self._blocks) or 1)[rows]
+        if not values.size:
+            return {}
+        known = np.isfinite(values)
+        largest = np.where(known, values, -np.inf).max(axis=1, keepdims=True)
+        fractions = np.zeros_like(values)
+        with np.errstate(over="ignore"):
+            np.divide(values, largest, out=fractions, where=known & (largest != 0))
+        columns = zip(self._blocks, fractions.T, known.T, strict=True)
+        return {name: median(column[here]) for name, column, here in columns if here.any()}
 
 
 def median(values: Array | Sequence[float]) -> float:
@@ -168,6 +123,14 @@ def number(line: Line, name: str) -> float | None:
     return found if isfinite(found) else None
 
 
+def numbers(line: Line, name: str) -> dict[str, float]:
+    """Those of a map of numbers that are finite."""
+    values = line.get(name)
+    if not isinstance(values, Mapping):
+        return {}
+    return {key: found for key in values if (found := number(values, key)) is not None}
+
+
 def _or_nan(line: Line, name: str) -> float:
     found = number(line, name)
-    return NAN if found is None else found
+    return nan if found is None else found

@@ -13,6 +13,8 @@ import numpy as np
 
 from tapeless.errors import NonFiniteError, TapelessError
 from tapeless.files.plain import read_json
+from tapeless.model import Model
+from tapeless.models.config import Architecture
 from tapeless.ops.contract import Array
 from tapeless.step import DEFAULT_BACKEND
 from tapeless.tasks import conversations, text
@@ -20,17 +22,17 @@ from tapeless.tasks.chat.packing import PackedRows, told_cut
 from tapeless.tasks.chat.prepare import Side, holds_conversations, open_chats, whole_chats
 from tapeless.tasks.conversations import speech_of
 from tapeless.tasks.data import meta as metadata
-from tapeless.tasks.data.corpus import find_documents, pieces
-from tapeless.tasks.data.documents import DocumentReader
+from tapeless.tasks.data.corpus import find_documents
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.reading import READING_HELP, Reading
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, lost_in
 from tapeless.tasks.data.tokens import TokenData, Tokens, holds_tokens, open_data
 from tapeless.tasks.kinds import KINDS, kind_of
-from tapeless.tasks.scoring import score_rows, score_text
+from tapeless.tasks.scoring import Scored, score_rows, score_text
 from tapeless.tasks.task import Progress, TaskKind
 from tapeless.tasks.text import told_left_out
 from tapeless.train.base import all_weights
+from tapeless.train.checkpoint import Checkpoint
 from tapeless.train.run import Run
 from tapeless.train.session import open_task
 
@@ -69,6 +71,22 @@ class _Passage:
     messages: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be judged, and how."""
+
+    run: Run
+    data: str | None
+    reading: Reading
+    checkpoint: str
+    how: dict[str, Any]  # the model's backend and precision
+    stride: int | None
+    progress: Progress
+
+    def model(self, **shape: Any) -> tuple[Model, Checkpoint, list[str]]:
+        return self.run.model(self.checkpoint, **self.how, **shape)
+
+
 def evaluate(
     opened: Run,
     data: str | None = None,
@@ -84,10 +102,11 @@ def evaluate(
     """On all that the run held out, or on `data`: a file or folder of text, conversations, or tokens of either.
     `checkpoint`: best, newest or the number of its step. `reading` says how text is taken out of files. Refused where
     what comes out is no number."""
+    how = {"backend": backend, "precision": precision}
+    progress = progress or (lambda what, done, total: None)
+    asked = _Asked(opened, data, reading or Reading(), checkpoint, how, stride, progress)
     with np.errstate(all="ignore"):  # what NumPy would warn of is told below
-        found = _evaluated(
-            opened, data, reading or Reading(), checkpoint, backend, precision, stride, progress or _silent, kinds
-        )
+        found = _evaluated(asked, kind_of(opened.request().settings.data, opened.folder, kinds))
     if isfinite(found.loss):
         return found
     weights = all_weights(opened.checkpoint(checkpoint)[0])
@@ -101,45 +120,25 @@ def evaluate(
     )
 
 
-def _evaluated(
-    opened: Run,
-    data: str | None,
-    reading: Reading,
-    checkpoint: str,
-    backend: str,
-    precision: str | None,
-    stride: int | None,
-    progress: Progress,
-    kinds: Sequence[TaskKind],
-) -> Evaluation:
-    if reading != Reading() and (data is None or holds_tokens(Path(data)) or holds_conversations(Path(data))):
-        name = next(name for name in READING_HELP if getattr(reading, name))
+def _evaluated(asked: _Asked, kind: TaskKind) -> Evaluation:
+    opened, data = asked.run, asked.data
+    if asked.reading != Reading() and (data is None or holds_tokens(Path(data)) or holds_conversations(Path(data))):
+        name = next(name for name in READING_HELP if getattr(asked.reading, name))
         raise TapelessError(
             f"{name.replace('_', '-')} says how text is read, and {data or 'what was held out'} is tokens already: "
             f"leave it out."
         )
-    settings = opened.request().settings
-    kind = kind_of(settings.data, opened.folder, kinds)
-    knows_text = kind in (text.KIND, conversations.KIND)
-    if knows_text:
+    if kind in (text.KIND, conversations.KIND):
         _check_foretells(opened)
-    if knows_text and (kind if data is None else kind_of(data)) is conversations.KIND:
-        return _of_conversations(opened, data, reading, checkpoint, backend, precision, stride, progress)
-    if knows_text:
-        return _of_text(opened, data, reading, checkpoint, backend, precision, stride, progress)
-    if data is not None:
-        raise TapelessError(
-            f"{opened.folder} did not learn from text, so {data} says nothing of it: leave --data out for what it held "
-            f"out itself."
-        )
-    if stride is not None:
-        raise TapelessError(
-            f"{opened.folder} did not learn from text, so there is no window to move: leave --stride out."
-        )
+        spoken = (kind if data is None else kind_of(data)) is conversations.KIND
+        return _of_conversations(asked) if spoken else _of_text(asked)
+    for name, given in (("data", data), ("stride", asked.stride)):
+        if given is not None:
+            raise TapelessError(
+                f"{opened.folder} did not learn from text, so --{name} {given} says nothing of it: leave it out."
+            )
     made = opened.spec()
-    model, found, messages = opened.model(
-        checkpoint, backend=backend, precision=precision, batch=made.batch, time=made.seq_len
-    )
+    model, found, messages = asked.model(batch=made.batch, time=made.seq_len)
     measured = open_task(opened, kind).evaluate(model, ALL)
     return Evaluation(
         HELD_OUT,
@@ -157,94 +156,74 @@ def _check_foretells(opened: Run) -> None:
         raise TapelessError(f"{opened.folder} does not foretell the next token, so there is no text to judge it by.")
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-def _of_text(
-    opened: Run,
-    data: str | None,
-    reading: Reading,
-    checkpoint: str,
-    backend: str,
-    precision: str | None,
-    stride: int | None,
-    progress: Progress,
-) -> Evaluation:
+def _of_text(asked: _Asked) -> Evaluation:
+    opened = asked.run
     config, spec = opened.preset().architecture, opened.tokenizer_spec()
     tokenizer = None if spec is None else load_tokenizer(spec)
-    found, _ = opened.checkpoint(checkpoint)  # before a long text is read for nothing
-    passage = _held_out(opened, found.state) if data is None else _given(opened, data, reading, tokenizer, progress)
+    found, _ = opened.checkpoint(asked.checkpoint)  # before a long text is read for nothing
+    passage = _held_out(opened, found.state) if asked.data is None else _given(asked, asked.data, tokenizer)
     _check_known(opened, passage.tokens, config.vocab)
-    model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
+    model, found, messages = asked.model(time=1)
     count = len(passage.tokens)
     scored = score_text(
         model,
         passage.tokens,
         opened.window(),
-        stride=stride,
+        stride=asked.stride,
         start=passage.start,
-        told=lambda done: progress("scoring", done, count),
+        told=lambda done: asked.progress("scoring", done, count),
     )
     size = passage.bytes
     return Evaluation(
         passage.data,
         found.step,
-        scored.loss,
-        scored.targets,
-        None,
-        scored.accuracy,
-        scored.cross_entropy if config.loss != "cross_entropy" else None,
-        scored.perplexity,
-        None if not size else scored.bits_per_byte(size),
-        size,
-        scored.window,
-        scored.stride,
-        scored.least_context,
-        [*messages, *passage.messages],
+        **_figures(scored, config),
+        bits_per_byte=scored.bits_per_byte(size) if size else None,
+        bytes=size,
+        window=scored.window,
+        stride=scored.stride,
+        least_context=scored.least_context,
+        messages=[*messages, *passage.messages],
     )
 
 
-def _of_conversations(
-    opened: Run,
-    data: str | None,
-    reading: Reading,
-    checkpoint: str,
-    backend: str,
-    precision: str | None,
-    stride: int | None,
-    progress: Progress,
-) -> Evaluation:
+def _figures(scored: Scored, config: Architecture) -> dict[str, Any]:
+    return {
+        "loss": scored.loss,
+        "targets": scored.targets,
+        "accuracy": scored.accuracy,
+        "cross_entropy": scored.cross_entropy if config.loss != "cross_entropy" else None,
+        "perplexity": scored.perplexity,
+    }
+
+
+def _of_conversations(asked: _Asked) -> Evaluation:
     """What the assistant says in them is scored, the rest is read."""
-    given = data or f"what {opened.folder} held out"
-    if stride is not None:
+    opened, data = asked.run, asked.data
+    if asked.stride is not None:
+        given = data or f"what {opened.folder} held out"
         raise TapelessError(f"{given} is conversations, each read by itself: leave --stride out.")
-    if reading.field or reading.column:
+    if asked.reading.field or asked.reading.column:
         raise TapelessError(f"{data} holds conversations, so no field or column of it is text: leave that out.")
-    preset = opened.preset()
-    found, _ = opened.checkpoint(checkpoint)  # before a long file is read for nothing
+    config = opened.preset().architecture
+    opened.checkpoint(asked.checkpoint)  # before a long file is read for nothing
     told: list[str] = []
     if data is None:
         task = open_task(opened, conversations.KIND)
         assert isinstance(task, conversations.Conversations)
         rows, name = task.validation, HELD_OUT
     else:
-        side, name, told = _spoken(opened, data, reading, progress)
-        rows = PackedRows(side, opened.window(), preset.architecture.packable)
+        side, name, told = _spoken(opened, data, asked.reading, asked.progress)
+        rows = PackedRows(side, opened.window(), config.packable)
     if cut := told_cut(rows):
         told.append(f"{cut}: it reads no more.")
-    model, found, messages = opened.model(checkpoint, backend=backend, precision=precision, time=1)
-    scored = score_rows(model, rows, told=lambda done: progress("scoring", done, len(rows)))
-    squared = preset.architecture.loss != "cross_entropy"
+    model, found, messages = asked.model(time=1)
+    scored = score_rows(model, rows, told=lambda done: asked.progress("scoring", done, len(rows)))
     return Evaluation(
         name,
         found.step,
-        scored.loss,
-        scored.targets,
-        sum(map(len, rows.rows)),
-        scored.accuracy,
-        scored.cross_entropy if squared else None,
-        scored.perplexity,
+        **_figures(scored, config),
+        conversations=sum(map(len, rows.rows)),
         window=rows.time,
         messages=[*messages, *told],
     )
@@ -265,7 +244,7 @@ def _spoken(opened: Run, data: str, reading: Reading, progress: Progress) -> tup
         return theirs.validation, f"{HELD_OUT} in {data}", []
     whole = whole_chats(data, speech, reading, progress)
     left_out = told_left_out(whole.skipped, whole.examples)
-    return whole.side, data, [f"{left_out}."] if left_out else []
+    return whole.side(), data, [f"{left_out}."] if left_out else []
 
 
 def _held_out(opened: Run, state: Any) -> _Passage:
@@ -286,12 +265,12 @@ def _held_out(opened: Run, state: Any) -> _Passage:
     return _Passage(HELD_OUT, data.validation, _bytes_held_out(folder), _end(data.tokenizer))
 
 
-def _given(opened: Run, data: str, reading: Reading, tokenizer: Tokenizer | None, progress: Progress) -> _Passage:
-    path = Path(data)
+def _given(asked: _Asked, data: str, tokenizer: Tokenizer | None) -> _Passage:
+    opened, path = asked.run, Path(data)
     if not holds_tokens(path):
         if tokenizer is None:
             raise TapelessError(f"{opened.folder} has no tokenizer to read text with: give tokens with --data.")
-        return _encoded(data, reading, tokenizer, progress)
+        return _encoded(data, asked.reading, tokenizer, asked.progress)
     path = user_path(path)
     found = open_data(path)
     if not path.is_dir():  # a single file is judged whole
@@ -321,15 +300,13 @@ def _encoded(data: str, reading: Reading, tokenizer: Tokenizer, progress: Progre
     corpus, done = find_documents(data, reading, progress=progress), 0
     parts: list[Array] = []
     lost = ""
-    with closing(corpus), DocumentReader() as reader:
-        for document in corpus.documents:
-            for piece in pieces(document, reader):
-                (ids,) = tokenizer.encode_pieces([piece])
-                parts.append(ids.astype(np.uint32))
-                lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
-                done += len(piece)
-                progress("tokenising", done, corpus.size)
-            parts.append(np.array([tokenizer.end], np.uint32))
+    with closing(corpus):
+        for piece, ends in corpus.documents.every_piece(range(len(corpus.documents))):
+            (ids,) = tokenizer.encode_pieces([piece])
+            parts += [ids.astype(np.uint32)] + [np.array([tokenizer.end], np.uint32)] * ends
+            lost = lost or lost_in(piece.decode("utf-8"), ids, tokenizer)
+            done += len(piece)
+            progress("tokenising", done, corpus.size)
     left_out = told_left_out(corpus.skipped, corpus.examples)
     told = [f"{left_out}."] if left_out else []
     if lost:

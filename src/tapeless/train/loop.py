@@ -281,6 +281,7 @@ class Trainer:
         self.step += 1
         self.made = made
         if self.recording:
+            self.recording.watch(self.step, update.loss, made.norm)
             self.recording.snapshots.take(self.step, last=self.step == self.steps)
         return Step(self.step, update.loss, update.lr, made.norm)
 
@@ -307,6 +308,11 @@ class Trainer:
         self.added, self._launched = 0, None
         self._next.shares.clear()
         self.batches.restore(update.data)
+        if self.recording and update.made and len(update.batches) == 1:
+            self.model.draws = update.draws
+            how: dict[str, Any] = {"lr": update.lr, "clip": self.settings.clip or None, "count": update.count}
+            with np.errstate(all="ignore"):
+                self.recording.broke(self.step + 1, update.lr, lambda: self.model.walk_step(*update.batches[0], **how))
         self.model.allow_updates()
         reasons = (self._explained(update, number) for number in numbers)
         reason = next(filter(None, reasons), "No batch of the update shows it by itself: their sum is too large.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tapeless.files.disk import Written, sealed, unsealed, write_file
-from tapeless.files.plain import open_plain, read_plain
+from tapeless.files.plain import fits, open_plain, read_plain
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -68,13 +68,9 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(manifest: dict[str, Any]) -> bool:
-    files = manifest.get("files")
     return (
-        type(manifest.get("step")) is int
+        fits(manifest, {"step": int, "files": {...: {"size": int, "sha256": str}}})
         and manifest["step"] >= 0
-        and isinstance(files, dict)
-        and STATE in files
-        and all(FILE.fullmatch(name) for name in files)  # no path that leads out of the folder
-        and all(isinstance(listed, dict) and set(listed) == {"size", "sha256"} for listed in files.values())
-        and all(type(listed["size"]) is int for listed in files.values())
+        and STATE in manifest["files"]
+        and all(FILE.fullmatch(name) for name in manifest["files"])  # no path that leads out of the folder
     )

@@ -6,10 +6,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf, isfinite
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tapeless.inputs import Packed, rows_of, unpacked
 from tapeless.model import Model, Stepped
 from tapeless.models.transformer import sections
 from tapeless.ops.contract import Array
-from tapeless.train.believed import LINES, is_line, is_number
+from tapeless.train.believed import is_line
 
 FILE = "metrics.jsonl"
 LARGEST = 1 << 30  # bytes; a million lines of a deep model
@@ -238,41 +237,14 @@ def _content(folder: Path) -> bytes:
         raise TapelessError(f"cannot read {path}: {error.strerror}.") from None
 
 
-_decoder = json.JSONDecoder()
-_NUMBERS = {name for name, fits in LINES["step"].items() if fits is is_number}
-_PLAIN = {float, NoneType}
-
-
 def parsed(row: bytes) -> dict[str, Any] | None:
     """The line of metrics that a row is; None where it is none."""
-    if b"\\" not in row:  # no escape, so no half of a surrogate pair
-        with suppress(ValueError, RecursionError):
-            text = row.decode()
-            line, end = _decoder.raw_decode(text)
-            if end == len(text) and _is_usual(line):
-                return line  # type: ignore[no-any-return]
     try:
-        line = parse_json(row)
-    except ValueError:
+        # Without an escape there is no half of a surrogate pair, and no need to look for one: a run has many lines.
+        line = parse_json(row) if b"\\" in row else json.loads(row.decode())
+    except (ValueError, RecursionError):
         return None
     return line if is_line(line) else None
-
-
-def _is_usual(line: Any) -> bool:
-    """Whether it surely is a line of metrics, found faster than by looking at every number: a run has one an update."""
-    if not isinstance(line, dict) or line.get("kind") != "step":
-        return False
-    for name, value in line.items():
-        kind = type(value)
-        if kind is dict:
-            if name in _NUMBERS or not _PLAIN.issuperset(map(type, value.values())):
-                return False
-        elif name == "step":
-            if kind is not int or not 0 <= value < 1 << 63:
-                return False
-        elif name != "kind" and (kind not in _PLAIN or name not in _NUMBERS):
-            return False
-    return "step" in line
 
 
 def _start_of(row: bytes) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tapeless.errors import TapelessError
 from tapeless.model import Model
-from tapeless.models.config import Preset
+from tapeless.models.config import Optimizer, Preset
 from tapeless.ops.contract import Array
+from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import Asked, Progress, Task, TaskKind
 from tapeless.train import checkpoint, run
@@ -106,13 +107,20 @@ def begin(
     the tokenizer that is `inherited` are those of a run that it starts from."""
     settings, messages = on_its_machine(request.settings, preset.optimizer, new=True)
     request = replace(request, settings=settings)
-    task, preset = kind.open(_asked(request, preset, kind, made, inherited, progress))
+    asked = _asked(request, preset, kind, made, inherited, progress)
+    task, preset = kind.open(asked)
+    _check_read(request, kind, asked.read)
+    task.keep(made.folder)
     settings = replace(settings, tokenizer=_tokenizer_kind(task))
-    model = {**request.model, "vocab": preset.architecture.vocab}
     request = replace(
-        request, model=model, settings=settings, class_weights=task.class_weights or request.class_weights
+        request,
+        model={**request.model, "vocab": preset.architecture.vocab},
+        settings=settings,
+        class_weights=task.class_weights or request.class_weights,
     )
-    trainer = Trainer(make_model(request, preset, kind), task, settings)
+    model = make_model(request, preset, kind)
+    _check_acts(request, model)
+    trainer = Trainer(model, task, settings)
     recorder = Recorder(made.folder, tensorboard=settings.tensorboard)
     trainer.recording = _recording(made, trainer)
     messages += offered(settings, trainer.model)
@@ -199,6 +207,7 @@ def _resumed(opened: Run, model: Mapping[str, Any], settings: Mapping[str, Any],
     if found is not None:
         _check_same(found, folder, identity(request, preset, task))
     trainer = Trainer(make_model(request, preset, kind), task, request.settings)
+    _check_acts(request, trainer.model)
     if found is not None:
         trainer.restore(found)
     else:
@@ -282,6 +291,24 @@ def _asked(
         class_weights=request.class_weights,
         reading=settings.reading(),
     )
+
+
+def _check_read(request: Request, kind: TaskKind, read: Collection[str]) -> None:
+    """Refuse a setting about data that the task has not looked at. What the data are, has chosen the task."""
+    about_reading = {each.name for each in fields(Reading)}
+    known = {each.name for each in fields(Asked)} | about_reading
+    looked_at = {"data", *read, *(about_reading if "reading" in read else ())}
+    for name in sorted(request.given & (known - looked_at)):
+        raise TapelessError(f"{name} has no effect on {kind.name} as given here: leave it out.")
+
+
+def _check_acts(request: Request, model: Model) -> None:
+    """Refuse a setting of the optimizer that no call of the update has."""
+    calls = model.program.phase("update")
+    for each in fields(Optimizer):
+        asked = getattr(request.settings, each.name, None)
+        if each.name in request.given and not any(dict(call.scalars).get(each.name) == asked for call in calls):
+            raise TapelessError(f"{each.name} has no effect with {model.preset.optimizer}: leave it out.")
 
 
 def _tokenizer_kind(task: Task) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,18 @@ HIGHEST_LR = 1e6
 MOST_STEPS = 64  # whose tensors are kept
 
 
+SIZES = ["batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches"]
+SIZES += ["log_every", "save_every", "keep"]
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "record": (lambda value: value >= 0, "a number of updates, or 0 for no record"),
+    "epochs": (lambda value: 0 < value <= MOST_EPOCHS, f"above 0 and at most {MOST_EPOCHS:,}"),
+    "validation": (lambda value: 0 < value < 1, "a share between 0 and 1"),
+    "clip": (lambda value: 0 <= value < inf, "above 0, or 0 for no clipping"),
+    # A higher rate only destroys the weights.
+    "lr": (lambda value: 0 < value <= HIGHEST_LR, f"a finite number above 0 and at most {HIGHEST_LR:,.0f}"),
+}
+
+
 def option(default: Any, panel: str, text: str) -> Any:
     return field(default=default, metadata={"panel": panel, "help": text})
 
@@ -43,51 +56,53 @@ class Settings:
     means: what suits the data."""
 
     data: str | None = option(
-        None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokenised data, or `operations`."
+        None, "Data", "A text file, folder or glob, `stdlib`, conversations (.jsonl), tokens, or `operations`."
     )
     field: str | None = option(None, "Data", READING_HELP["field"])
     column: str | None = option(None, "Data", READING_HELP["column"])
     encoding: str | None = key(None, READING_HELP["encoding"])
     drop_duplicates: bool = key(False, READING_HELP["drop_duplicates"])
-    tokenizer: str = option("bytes", "Data", "For text: `bytes`, `bpe` (trained on it), or a tokenizer.json.")
-    validation: float = option(0.1, "Data", "Share of the documents that is held out.")
-    batch: int | None = option(None, "Data", "Sequences at a time.")
+    tokenizer: str = option("bytes", "Data", "Of text: `bytes`, `bpe` (learned from it), or a tokenizer.json.")
+    validation: float = option(0.1, "Data", "Fraction of the documents that becomes validation data.")
+    batch: int | None = option(None, "Data", "Sequences per batch.")
     time: int | None = option(None, "Data", "Positions per sequence.")
-    accumulate: int = option(1, "Data", "Batches whose gradients are added up for one update.")
-    steps: int | None = option(None, "Length", "Updates.")
+    accumulate: int = option(1, "Data", "Batches whose gradients are added up for one step of the optimizer.")
+    steps: int | None = option(None, "Length", "Steps of the optimizer.")
     epochs: float | None = option(None, "Length", "Passes over the data, instead of steps.")
-    patience: int | None = option(None, "Length", "Stop after so many evaluations without a better one.")
-    lr: float | None = option(None, "Learning rate", "Its highest value.")
-    schedule: str | None = option(None, "Learning rate", "constant, step, exponential, cosine or linear.")
-    warmup: int | None = option(None, "Learning rate", "Updates over which it rises; a twentieth, at most 100.")
+    patience: int | None = option(None, "Length", "Stop early, after so many evaluations without a better one.")
+    lr: float | None = option(None, "Learning rate", "The highest learning rate.")
+    schedule: str | None = option(None, "Learning rate", "How it falls: constant, step, exponential, cosine or linear.")
+    warmup: int | None = option(None, "Learning rate", "Steps over which it rises. Default: a twentieth, at most 100.")
     floor: float = key(0.1, "cosine and linear: where they end, as a share of lr.")
     every: int = key(1000, "step and exponential: updates until it is multiplied by `rate`.")
     rate: float = key(0.5, "step and exponential: what it is multiplied by.")
-    clip: float | None = option(None, "Optimizer", "Largest global gradient norm; 0 for no clipping.")
+    clip: float | None = option(None, "Optimizer", "Largest norm of the whole gradient; 0 for no clipping.")
     momentum: float | None = key(None, "For momentum, by default 0.9, and muon, 0.95.")
     beta1: float = key(0.9, "For adam and adamw; of muon, for what is no matrix.")
     beta2: float | None = key(None, "For the same.")
     eps: float = key(1e-8, "For the same.")
     decay: float | None = option(None, "Optimizer", "Weight decay of adamw and muon, on matrices.")
-    eval_every: int | None = option(None, "Reports", "Updates between evaluations; an epoch, or a tenth of the steps.")
+    eval_every: int | None = option(None, "Reports", "Steps between evaluations. Default: an epoch, or a tenth of all.")
     eval_batches: int = key(20, "Batches of an evaluation, at most.")
     log_every: int = key(10, "Updates between lines of metrics.")
     sample: str | None = option(None, "Reports", "A prompt to continue at every evaluation.")
     record: int | None = option(
         None,
         "Reports",
-        "Updates between two recorded call by call, 0 for none; by default as many as cost below 3 %.",
+        "Steps between two that are recorded call by call; 0 for none. Default: as many as cost at most 1.5 %.",
     )
     record_tensors: str | None = key(
         None, "Updates whose tensors are all kept, such as 1,100,1000: at most 1 GiB a run."
     )
     tensorboard: bool = key(False, "Write event files for TensorBoard, too.")
-    save_every: int | None = option(None, "Checkpoints", "Updates between checkpoints; by default as evaluations.")
+    save_every: int | None = option(None, "Checkpoints", "Steps between checkpoints. Default: as between evaluations.")
     keep: int = key(3, "How many of the last checkpoints stay; the best always does.")
     seed: int = option(0, "Machine", "Seed of weights and data.")
-    backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU where there is one.")
-    precision: str | None = option(None, "Machine", "float32, float64 or bfloat16; the backend's own by default.")
-    threads: int | None = option(None, "Machine", "Threads of the cpu backend; all cores by default.")
+    backend: str = option("cpu", "Machine", "cpu, cuda or reference; auto takes a GPU if there is one.")
+    precision: str | None = option(
+        None, "Machine", "float32, float64 or bfloat16. Default: the one the backend prefers."
+    )
+    threads: int | None = option(None, "Machine", "Threads of the cpu backend. Default: one per core.")
     products: str | None = key(None, "Of the cpu backend: mkl or own; what is faster here.")
 
     def reading(self) -> Reading:
@@ -99,32 +114,17 @@ class Settings:
         check_seed(self.seed)
         if self.steps is not None and self.epochs is not None:
             raise TapelessError(f"steps={self.steps} and epochs={self.epochs:g} were both given: choose one.")
-        for name in ("batch", "time", "accumulate", "steps", "patience", "every", "eval_every", "eval_batches"):
-            if getattr(self, name) is not None:
-                check_size(name, getattr(self, name))
-        for name in ("log_every", "save_every", "keep"):
+        for name in SIZES:
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
         if self.precision is not None and self.precision not in TRAINED_IN:
             raise unknown("precision", self.precision, TRAINED_IN)
-        if self.record is not None and self.record < 0:
-            raise TapelessError(f"record must be a number of updates, or 0 for no record, not {self.record!r}.")
-        if self.record_tensors is not None:
-            self.whole_steps()
-            if self.record == 0:
-                raise TapelessError("record_tensors would have no effect, as record=0 keeps no record: leave one out.")
-        if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
-            raise TapelessError(f"epochs must be above 0 and at most {MOST_EPOCHS:,}, not {self.epochs!r}.")
-        if not 0 < self.validation < 1:
-            raise TapelessError(f"validation must be a share between 0 and 1, not {self.validation!r}.")
-        if self.clip is not None and not 0 <= self.clip < float("inf"):
-            raise TapelessError(f"clip must be above 0, or 0 for no clipping, not {self.clip!r}.")
-        if self.lr is not None and not 0 < self.lr < float("inf"):
-            raise TapelessError(f"lr must be a finite number above 0, not {self.lr!r}.")
-        if self.lr is not None and self.lr > HIGHEST_LR:
-            raise TapelessError(
-                f"lr must be at most {HIGHEST_LR:,.0f}, not {self.lr!r}: what is higher only destroys the weights."
-            )
+        for name, (fits, wanted) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not fits(value):
+                raise TapelessError(f"{name} must be {wanted}, not {value!r}.")
+        if self.whole_steps() and self.record == 0:
+            raise TapelessError("record_tensors would have no effect, as record=0 keeps no record: leave one out.")
         self.learning_rate(self.steps or max(self.warmup or 0, 0) + 1)
 
     def whole_steps(self) -> tuple[int, ...]:
@@ -197,6 +197,7 @@ class Request:
     model: Mapping[str, Any]
     settings: Settings
     class_weights: tuple[float, ...] | None = None  # that its task has given it
+    given: frozenset[str] = frozenset()  # settings that were named for this training: each must have an effect
 
     def resolved(self) -> Preset:
         """Where one batch makes an update and nobody says otherwise, a new training is lean."""
@@ -209,7 +210,12 @@ class Request:
             settings = {"epochs": None, **settings}
         if "epochs" in settings and self.settings.steps is not None:
             settings = {"steps": None, **settings}
-        changed = replace(self, model={**self.model, **model}, settings=replace(self.settings, **settings))
+        changed = replace(
+            self,
+            model={**self.model, **model},
+            settings=replace(self.settings, **settings),
+            given=self.given | {name for name, value in settings.items() if value is not None},
+        )
         changed.settings.validate()
         return changed
 
@@ -258,6 +264,8 @@ def _check_keys(settings: Collection[str], model: Any, where: str) -> None:
 
 
 def request_from(document: Mapping[str, Any], where: str) -> Request:
+    if not document:
+        raise TapelessError(f'{where} is empty: name what to train, as in preset = "ops-102k".')
     settings = {key: value for key, value in document.items() if key not in BESIDES}
     _check_keys(settings, document.get("model"), where)
     name, model, loss = document.get("preset", "ops-102k"), document.get("model", {}), document.get("loss", {})

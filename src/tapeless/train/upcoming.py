@@ -17,14 +17,12 @@ from tapeless.model import Model
 from tapeless.ops.contract import Array
 from tapeless.tasks import conversations, operations, text
 from tapeless.tasks.chat.packing import every_row
-from tapeless.tasks.chat.prepare import open_chats
-from tapeless.tasks.data.tokens import open_data
-from tapeless.tasks.kinds import kind_of
+from tapeless.tasks.kinds import KINDS, kind_of
 from tapeless.tasks.task import Reader, Task, TaskKind
 from tapeless.train import checkpoint, metrics
 from tapeless.train.loop import Trainer, Upcoming
 from tapeless.train.run import Run
-from tapeless.train.session import make_model
+from tapeless.train.session import make_model, open_task
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,12 @@ def _made_from_seed(opened: Run) -> set[int]:
 
 def _kept_task(opened: Run, kind: TaskKind) -> Task:
     """The task with data from the run's own folder alone."""
-    settings, config = opened.request().settings, opened.preset().architecture
-    if config.features:
+    if opened.preset().architecture.features:
         raise TapelessError(f"{opened.folder.name} reads features, not words: there are no tokens to show.")
-    if kind is operations.KIND:
-        return operations.Operations(config, settings.seed)
-    if kind not in (text.KIND, conversations.KIND):
+    if kind not in KINDS:
         raise TapelessError(f"{opened.folder.name} learns {kind.name}, whose batches cannot be made again here yet.")
-    if not opened.data.is_dir():
+    if kind.length is None and not opened.data.is_dir():
         raise TapelessError(
             f"the tokens that {opened.folder.name} learned from are not in its folder, and nothing else is read here."
         )
-    time = settings.time or config.context
-    if kind is conversations.KIND:
-        return conversations.Conversations(open_chats(opened.data), opened.preset(), time, settings.seed)
-    return text.Text(open_data(opened.data), time, settings.seed)
+    return open_task(opened, kind)

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import fsync_folder, make_folder, rename
+from tapeless.files.disk import made_whole
 from tapeless.models.config import Architecture
 from tapeless.models.parts.rotary import turning_rates
 from tapeless.ops.contract import Array
 from tapeless.tasks.chat.template import Chat
 from tapeless.weights.hugging_face import TYPES, check_params, family_of, their_tensors
-from tapeless.weights.vocabulary import Vocabulary, read_vocabulary
+from tapeless.weights.vocabulary import read_vocabulary
 
 ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 SUFFIX = ".gguf"
@@ -58,10 +57,12 @@ def write_gguf(
     words = read_vocabulary(tokenizer, config.vocab, chat)
     if os.path.lexists(path):
         raise TapelessError(f"{path} exists already, and is not written over: choose another name.")
-    with _whole(path) as beside:
+    with made_whole(path, folder=False) as beside:
         writer = gguf.GGUFWriter(beside, ARCHITECTURES[kind])
-        _describe(gguf, writer, name, kind, config, dtype)
-        _add_words(gguf, writer, words)
+        words["token_types"] = [gguf.TokenType[each] for each in words["token_types"]]
+        for key, value in (_described(gguf, name, kind, config, dtype) | words).items():
+            if value is not None:
+                getattr(writer, f"add_{key}")(value)
         tensors = list(_tensors(gguf, kind, config, params))
         for title, array in tensors:
             stored = _stored(gguf, title, array, dtype)
@@ -99,72 +100,32 @@ def _stored(gguf: Any, title: str, array: Array, dtype: str) -> Any:
     return gguf.GGMLQuantizationType["F32" if wide else STORED[dtype]]
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A place to write to, that becomes the file when all is written."""
-    beside = path.with_name(f".{path.name}.part-{os.getpid()}")
-    try:
-        make_folder(path.absolute().parent)
-        yield beside
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        rename(beside, path.absolute())
-        fsync_folder(path.absolute().parent)
-    except OSError as error:
-        raise TapelessError(f"cannot write {path}: {error.strerror}.") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def _describe(gguf: Any, writer: Any, name: str, kind: str, config: Architecture, dtype: str) -> None:
-    writer.add_name(name)
-    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
-    writer.add_block_count(config.layers)
-    # llama.cpp's `llama` knows no window. Within one all that came before is seen, so there it is told to end.
-    writer.add_context_length(min(config.context, config.window or config.context))
-    writer.add_embedding_length(config.channels)
-    writer.add_feed_forward_length(config.width)
-    writer.add_head_count(config.heads)
+def _described(gguf: Any, name: str, kind: str, config: Architecture, dtype: str) -> dict[str, Any]:
+    """What the file says of the model, by the names that its writer has."""
+    said = {
+        "name": name,
+        "file_type": gguf.LlamaFileType[FILE_TYPES[dtype]],
+        "block_count": config.layers,
+        # llama.cpp's `llama` knows no window. Within one all that came before is seen, so there it is told to end.
+        "context_length": min(config.context, config.window or config.context),
+        "embedding_length": config.channels,
+        "feed_forward_length": config.width,
+        "head_count": config.heads,
+    }
     if kind == "gpt2":
-        writer.add_layer_norm_eps(config.norm_eps)
-        return
-    writer.add_vocab_size(config.vocab)
-    writer.add_head_count_kv(config.key_heads)
-    writer.add_key_length(config.head_channels)
-    writer.add_value_length(config.head_channels)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_rope_freq_base(config.rope_base)
-    writer.add_rope_dimension_count(config.head_channels)
-    if config.rope_scaling == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(config.rope_factor)
-
-
-def _add_words(gguf: Any, writer: Any, words: Vocabulary) -> None:
-    writer.add_tokenizer_model(words.model)
-    writer.add_tokenizer_pre(words.splits)
-    writer.add_token_list(words.tokens)
-    writer.add_token_types([gguf.TokenType[kind] for kind in words.kinds])
-    if words.scores is not None:
-        writer.add_token_scores(words.scores)
-    if words.merges is not None:
-        writer.add_token_merges(words.merges)
-    writer.add_eos_token_id(words.end)
-    if words.turn_end is not None:
-        writer.add_eot_token_id(words.turn_end)
-    if words.message_end is not None:
-        writer.add_eom_token_id(words.message_end)
-    writer.add_bos_token_id(words.begin)
-    if words.unknown is not None:
-        writer.add_unk_token_id(words.unknown)
-    if words.padding is not None:
-        writer.add_pad_token_id(words.padding)
-    writer.add_add_bos_token(words.begins)
-    if words.spaced is not None:
-        writer.add_add_space_prefix(words.spaced)
-    if words.template is not None:
-        writer.add_chat_template(words.template)
+        return said | {"layer_norm_eps": config.norm_eps}
+    linear = config.rope_scaling == "linear"
+    return said | {
+        "vocab_size": config.vocab,
+        "head_count_kv": config.key_heads,
+        "key_length": config.head_channels,
+        "value_length": config.head_channels,
+        "layer_norm_rms_eps": config.norm_eps,
+        "rope_freq_base": config.rope_base,
+        "rope_dimension_count": config.head_channels,
+        "rope_scaling_type": gguf.RopeScalingType.LINEAR if linear else None,
+        "rope_scaling_factor": config.rope_factor if linear else None,
+    }
 
 
 def _tensors(gguf: Any, kind: str, config: Architecture, params: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:

@@ -8,9 +8,7 @@ memory is taken for them; every value, before the first weight is changed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
-from tapeless.files.disk import fsync_folder, make_folder, remove_folder, rename, write_file
+from tapeless.files.disk import made_whole, write_file
 from tapeless.files.plain import read_plain
 from tapeless.files.safetensors import write_safetensors
 from tapeless.inputs import spelled
@@ -123,7 +121,7 @@ def write_folder(
     check_params(config, params, dtype)
     described = None if tokenizer is None else _described(tokenizer)
     words = None if tokenizer is None else _checked_tokenizer(tokenizer, config)
-    with made_whole(folder) as beside:
+    with made_whole(free_folder(folder)) as beside:
         # Else each family's own, whatever the vocabulary.
         ends: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id"))
         if words is not None:
@@ -144,23 +142,6 @@ def write_folder(
             if tokenizer == "bytes" and chat is None:
                 about["split_special_tokens"] = True
             write_json(beside / NAMES, about)
-
-
-@contextmanager
-def made_whole(folder: Path) -> Iterator[Path]:
-    """A place to write into, which becomes the folder when all is written: it is whole or not there."""
-    target = _free(folder)
-    beside = target.with_name(f".{target.name}.part-{os.getpid()}")
-    try:
-        make_folder(target.parent)
-        beside.mkdir()
-        yield beside
-        fsync_folder(beside)
-        rename(beside, target)
-    except OSError as error:
-        raise TapelessError(f"cannot write {folder}: {error.strerror}.") from None
-    finally:
-        remove_folder(beside)
 
 
 def their_tensors(config: Architecture, params: Mapping[str, Array]) -> dict[str, Array]:
@@ -289,7 +270,7 @@ def _checked_tokenizer(spec: str | Path, config: Architecture) -> Tokenizer:
     return words
 
 
-def _free(folder: Path) -> Path:
+def free_folder(folder: Path) -> Path:
     """Where the folder really goes: nothing may be there, or an empty folder."""
     try:
         target = folder.resolve()

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError, unknown
+from tapeless.files.disk import made_whole
 from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.inputs import spelled
 from tapeless.models.adapters import LORA_A, LORA_B, adapters_of, packed_weights
 from tapeless.models.config import CHOICES, Architecture, Preset
 from tapeless.ops.contract import Array
 from tapeless.weights.family import Fields, flag, number, size
-from tapeless.weights.hugging_face import TYPES, check_finite, check_fits, family_of, made_whole, write_json
+from tapeless.weights.hugging_face import TYPES, check_finite, check_fits, family_of, free_folder, write_json
 from tapeless.weights.tensors import is_file, read_object, show
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -124,7 +125,7 @@ def write_adapter(
         "modules_to_save": None,
         "inference_mode": True,
     }
-    with made_whole(folder) as beside:
+    with made_whole(free_folder(folder)) as beside:
         write_json(beside / CONFIG, described)
         write_safetensors(beside / TENSORS, tensors, dtype=TYPES[dtype], metadata={"format": "pt"})
         if base is not None:

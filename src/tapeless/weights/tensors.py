@@ -10,12 +10,15 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tapeless.errors import TapelessError
 from tapeless.files.plain import read_json
 from tapeless.files.safetensors import read_safetensors
 from tapeless.ops.contract import Array
+
+if TYPE_CHECKING:
+    from tapeless.weights.family import Family
 
 SHARD = re.compile(r"\w[\w.-]{0,200}\.safetensors", re.ASCII)  # a file in the folder itself, never a path out of it
 JSON_LIMIT = 2**22  # bytes; ten times what the largest models need
@@ -36,16 +39,7 @@ class Stored:
         return self.beside[self.name]
 
 
-class TensorNames(Protocol):
-    """What a family of models says of its tensors' names."""
-
-    @property
-    def prefix(self) -> str: ...
-    @property
-    def ignored(self) -> str: ...
-
-
-def stored_tensors(folder: Path, family: TensorNames) -> dict[str, Stored]:
+def stored_tensors(folder: Path, family: Family) -> dict[str, Stored]:
     """Every tensor of the folder, by its name without the prefix; not the constants that older versions saved."""
     found: dict[str, Stored] = {}
     for path, listed in _files(folder).items():

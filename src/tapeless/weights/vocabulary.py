@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,9 @@ IDLE_MERGE = "ÿ ÿ"
 META = "▁"  # SentencePiece's blank
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    model: str  # gpt2: bytes that are joined; llama: SentencePiece's
-    splits: str
-    tokens: list[str]
-    kinds: list[str]
-    scores: list[float] | None
-    merges: list[str] | None
-    end: int
-    turn_end: int | None  # where another token ends a turn
-    message_end: int | None  # and where a third ends a message
-    begin: int
-    unknown: int | None
-    padding: int | None
-    begins: bool  # whether it stands before every text
-    spaced: bool | None  # whether a text is given a blank in front
-    template: str | None
-
-
-def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> Vocabulary:
-    """`count`: how many tokens the model knows, of which a tokenizer may name fewer."""
+def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> dict[str, Any]:
+    """What GGUF says of words, by the names that its writer has; None for what it does not say. `count`: how many
+    tokens the model knows, of which a tokenizer may name fewer."""
     tokenizer = load_tokenizer(spec)
     if spec == "bytes":
         content: dict[str, Any] = json.loads(ByteTokenizer().as_json())
@@ -65,23 +46,23 @@ def read_vocabulary(spec: str | Path, count: int, chat: Chat | None) -> Vocabula
     for special in (begin, end, turn_end, message_end):
         if special is not None and kinds[special] == "NORMAL":
             kinds[special] = "CONTROL"
-    return Vocabulary(
-        "llama" if pieces else "gpt2",
-        splits,
-        tokens,
-        kinds,
-        _scores(tokens, pairs) if pieces else None,
-        None if pieces else pairs or [IDLE_MERGE],
-        end,
-        turn_end,
-        message_end,
-        begin,
-        model["vocab"].get(model.get("unk_token")),
-        tokenizer.specials.get(tokenizer.named.get("pad_token", "")),
-        begins,
-        _spaced(content) if pieces else None,
-        None if chat is None else chat.template,
-    )
+    return {
+        "tokenizer_model": "llama" if pieces else "gpt2",  # SentencePiece's, or bytes that are joined
+        "tokenizer_pre": splits,
+        "token_list": tokens,
+        "token_types": kinds,
+        "token_scores": _scores(tokens, pairs) if pieces else None,
+        "token_merges": None if pieces else pairs or [IDLE_MERGE],
+        "eos_token_id": end,
+        "eot_token_id": turn_end,  # where another token ends a turn
+        "eom_token_id": message_end,  # and where a third ends a message
+        "bos_token_id": begin,
+        "unk_token_id": model["vocab"].get(model.get("unk_token")),
+        "pad_token_id": tokenizer.specials.get(tokenizer.named.get("pad_token", "")),
+        "add_bos_token": begins,  # before every text
+        "add_space_prefix": _spaced(content) if pieces else None,
+        "chat_template": None if chat is None else chat.template,
+    }
 
 
 def _refused(spec: str | Path, why: str) -> TapelessError:

@@ -126,7 +126,7 @@ def test_what_nobody_asked_for_does_not_refuse_a_file(tmp_path):
     annotation = read_annotation(write(tmp_path / "odd.gff", [*FILE, *odd]), LENGTHS, "CDS")
     assert annotation.intervals[CHROMOSOME, "-"].tolist() == [[210, 240]]
     spoilt = write(tmp_path / "spoilt.gff", [*FILE, line("CDS", 590, 700, "+", "ID=a")])
-    assert read_annotation(spoilt, LENGTHS).feature == "exon"  # which is taken, so that a CDS does not matter
+    assert read_annotation(spoilt, LENGTHS, "exon").feature == "exon"  # so that a CDS does not matter
     with pytest.raises(TapelessError, match=r"line 30: end 700 lies beyond the 600 bases of 'NC_000001\.9', which no"):
         read_annotation(spoilt, LENGTHS, "CDS")
 

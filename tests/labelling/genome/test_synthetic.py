@@ -9,9 +9,10 @@ from Bio.Seq import Seq
 
 from tapeless import TapelessError
 from tapeless.labelling.genome.fasta import read_records
+from tapeless.labelling.genome.genetic_code import GeneticCode
 from tapeless.labelling.genome.gff import labels, read_annotation
 from tapeless.labelling.genome.intervals import runs
-from tapeless.labelling.genome.output import Segmentation, writing
+from tapeless.labelling.genome.output import strands_found, writing
 from tapeless.labelling.genome.synthetic import EXON, INTRON, LETTERS, Synthetic, codon_usage
 
 LENGTH = 200_000
@@ -54,7 +55,7 @@ def test_genes_keep_their_distance_and_sizes(chromosome):
     assert everything[-1][1] <= LENGTH
     assert {gene.strand for gene in chromosome.genes} == {"+", "-"}
     assert {len(gene.exons) for gene in chromosome.genes} >= {1, 2, 3, 4}
-    assert 0.10 < sum(gene.coding for gene in chromosome.genes) / LENGTH < 0.25
+    assert 0.10 < sum(gene.length for gene in chromosome.genes) / LENGTH < 0.25
 
 
 def test_codons_are_used_as_the_species_does(chromosome):
@@ -109,10 +110,10 @@ def test_the_whole_way_round(tmp_path):
                 exons = [exon for gene in each.genes if gene.strand == strand for exon in gene.exons]
                 assert annotation.intervals[each.name, strand].tolist() == [list(exon) for exon in exons]
     truth = labels(annotation, lengths)
-    with writing(tmp_path / "out", lengths, Segmentation(shortest=1, gap=0)) as writer:
+    with writing(tmp_path / "out", lengths, "exon", GeneticCode()) as writer:
         for record in records:
-            plus, minus = (truth[record.name, strand].astype(float) for strand in "+-")
-            writer.add(record.name, record.bases, [plus], [minus[::-1]])
+            rows = np.stack([truth[record.name, strand] for strand in "+-"]).astype(float)
+            writer.stretches(record.name, strands_found((runs(rows[0]), runs(rows[1])), rows))
     again = labels(read_annotation(tmp_path / "out.gff3", lengths), lengths)
     for key, mask in truth.items():
         np.testing.assert_array_equal(again[key], mask)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.labelling.signal import Scores, picture
-from tapeless.labelling.signal.scores import BINS
+from tapeless.labelling.signal.scores import BINS, Score, reliability_picture
 from tests.random_cases import cases
 
 
@@ -111,3 +111,31 @@ def test_the_picture_is_an_svg_that_shows_the_curve():
     assert points.max() <= 330
     assert f"{curve.area:.4f}" in picture(curve)
     assert len(picture(curve)) < 100_000
+
+
+def test_reliability_and_scores_at_a_threshold_by_counting():
+    """Of probabilities at the edges of tenths, too."""
+    rng = np.random.default_rng(0)
+    told = np.append(rng.random(500), [0.0, 0.3, 1.0])
+    labels = np.append(rng.integers(-1, 2, 500), [0, 1, 1])
+    scores = Scores(2)
+    scores.add(labels, np.stack([1 - told, told], axis=1))
+    known = labels >= 0
+    found = scores.reliability()
+    assert sum(count for _, _, count in found) == known.sum()
+    for tenth, (mean, true, count) in enumerate(found):
+        here = known & (told >= tenth / 10 - 1e-4) & (told < tenth / 10 + 0.1 + (0.1 if tenth == 9 else -1e-4))
+        assert abs(count - here.sum()) <= 2
+        assert np.isclose(mean, told[here].mean(), atol=5e-3)
+        assert np.isclose(true, (labels[here] == 1).mean(), atol=0.04)
+    assert "<svg" in reliability_picture(found)
+    said = told[known] >= 0.25
+    truth = labels[known] == 1
+    for number, score in enumerate(scores.at(0.25)):
+        mine, right = said == bool(number), truth == bool(number)
+        assert score == Score(
+            (mine & right).sum() / mine.sum(),
+            (mine & right).sum() / right.sum(),
+            2 * (mine & right).sum() / (mine.sum() + right.sum()),
+            right.sum(),
+        )

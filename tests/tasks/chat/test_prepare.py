@@ -98,7 +98,7 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
     refused("must be at least 1", training=about["training"] | {"tokens": 0})
     refused("tokenizer", vocab=256)
-    refused("does not describe conversations", version=2)
+    refused("has version 2", version=2)
     refused("SHA-256 differs", validation=about["validation"] | {"sha256": "0" * 64})
     refused("does not fit together", validation=about["validation"] | {"conversations": 1})
     (out / "training.safetensors").unlink()

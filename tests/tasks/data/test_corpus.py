@@ -1,28 +1,49 @@
+import os
 import random
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tapeless.errors import TapelessError
-from tapeless.tasks.data import corpus
-from tapeless.tasks.data.corpus import cut_once, find_documents, pieces
-from tapeless.tasks.data.documents import Document
+from tapeless.tasks.data import documents, gather
+from tapeless.tasks.data.corpus import find_documents
+from tapeless.tasks.data.documents import Documents
 from tests.random_cases import cases
 from tests.tasks.data.texts import small_bpe, text
 
 
 def names(found, folder):
-    return [document.path.relative_to(folder).as_posix() for document in found.documents]
+    return [Path(place["file"]).relative_to(folder).as_posix() for place in places(found)]
 
 
-def whole(path) -> Document:
-    return Document(path, 0, path.stat().st_size)
+def places(found):
+    return [found.documents.place(number) for number in range(len(found.documents))]
+
+
+@contextmanager
+def written(folder, content: bytes):
+    """One document."""
+    found = Documents(folder)
+    found.write(content)
+    found.end(folder / "text")
+    found.flush()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def parts_of(folder, content: bytes) -> list[bytes]:
+    with written(folder, content) as found:
+        return list(found.pieces(0))
 
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory):
-    return tmp_path_factory.mktemp("scratch") / "text"
+    return tmp_path_factory.mktemp("scratch")
 
 
 @pytest.fixture
@@ -50,7 +71,7 @@ def test_a_folder_gives_its_text_files_sorted_and_counts_the_rest(folder):
     found = find_documents(str(folder))
     assert names(found, folder) == ["a.md", "b.txt", "deep/er/c.py", "marked.txt", "no_suffix"]
     assert found.skipped == {"hidden": 2, "binary": 1, "empty": 2, "not a file": 1}
-    assert found.size == sum(len(b"".join(pieces(document))) for document in found.documents)
+    assert found.size == sum(len(b"".join(found.documents.pieces(number))) for number in range(5))
 
 
 @pytest.mark.parametrize("beside", ["checkpoints", "data"])
@@ -70,15 +91,14 @@ def test_a_run_is_no_text(folder, beside):
 
 
 def test_a_byte_order_mark_is_no_text(folder):
-    [document] = find_documents(str(folder / "marked.txt")).documents
-    assert b"".join(pieces(document)) == b"with mark\n"
+    assert b"".join(find_documents(str(folder / "marked.txt")).documents.pieces(0)) == b"with mark\n"
 
 
 def test_a_glob_gives_what_it_matches(folder, monkeypatch):
     assert names(find_documents(str(folder / "*.txt")), folder) == ["b.txt", "marked.txt"]
     assert names(find_documents(str(folder / "**/*.py")), folder) == ["deep/er/c.py"]
     monkeypatch.chdir(folder)
-    assert [document.path.name for document in find_documents("[ab].*").documents] == ["a.md", "b.txt"]
+    assert [place["file"] for place in places(find_documents("[ab].*"))] == ["a.md", "b.txt"]
 
 
 def test_a_file_with_a_bracket_in_its_name_is_a_file(tmp_path):
@@ -101,20 +121,19 @@ def test_a_glob_meets_every_file_once_whatever_links_there_are(folder):
 def test_the_standard_library_is_text_on_every_machine():
     found = find_documents("stdlib")
     assert found.size > 1_000_000
-    assert any(document.path.name == "argparse.py" for document in found.documents)
-    assert not any("site-packages" in document.path.parts for document in found.documents)
-    places = [document.place() for document in found.documents]
-    assert [place["file"] for place in places] == sorted(place["file"] for place in places)
-    assert places == [document.place() for document in find_documents("stdlib").documents]
+    files = [Path(place["file"]) for place in places(found)]
+    assert any(file.name == "argparse.py" for file in files)
+    assert not any("site-packages" in file.parts for file in files)
+    assert files == sorted(files)
+    assert places(found) == places(find_documents("stdlib"))
 
 
 @given(content=st.text(alphabet="ab \n\t€🎉", max_size=300), size=st.integers(8, 40))
 @cases(150)
 def test_pieces_joined_are_the_document_and_none_is_large(scratch, content, size):
-    scratch.write_bytes(content.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "PIECE", size)
-        parts = list(pieces(whole(scratch)))
+        patch.setattr(documents, "PIECE", size)
+        parts = parts_of(scratch, content.encode()) if content else []
     assert b"".join(parts) == content.encode()
     assert all(0 < len(part) <= 2 * size for part in parts)
     for part in parts:
@@ -122,50 +141,48 @@ def test_pieces_joined_are_the_document_and_none_is_large(scratch, content, size
 
 
 def test_pieces_end_at_line_ends(tmp_path, monkeypatch):
-    path = tmp_path / "text"
-    path.write_text(text(2000), encoding="utf-8")
-    monkeypatch.setattr(corpus, "PIECE", 1024)
-    parts = list(pieces(whole(path)))
+    monkeypatch.setattr(documents, "PIECE", 1024)
+    parts = parts_of(tmp_path, text(2000).encode())
     assert len(parts) > 30
     assert all(part.endswith(b"\n") for part in parts)
 
 
 def test_bpe_ids_do_not_depend_on_the_pieces(tmp_path, monkeypatch):
-    path = tmp_path / "text"
     rng = random.Random(1)
-    path.write_text("".join(rng.choice(["x = 1\n", "\n", "    y\n", "def f():\n", "}\n\n\n"]) for _ in range(3000)))
+    content = "".join(rng.choice(["x = 1\n", "\n", "    y\n", "def f():\n", "}\n\n\n"]) for _ in range(3000))
     tokenizer = small_bpe()
-    at_once = tokenizer.encode(path.read_text())
+    at_once = tokenizer.encode(content)
     for size in (256, 700, 1024):
-        monkeypatch.setattr(corpus, "PIECE", size)
-        parts = list(pieces(whole(path)))
+        monkeypatch.setattr(documents, "PIECE", size)
+        parts = parts_of(tmp_path, content.encode())
         assert len(parts) > 10
         assert [token for ids in tokenizer.encode_pieces(parts) for token in ids] == at_once
 
 
 @pytest.mark.parametrize("place", [0, 1, 99, 100, 101, 5000])
 def test_an_invalid_byte_is_named_with_file_and_offset(tmp_path, monkeypatch, place):
-    monkeypatch.setattr(corpus, "PIECE", 64)
+    monkeypatch.setattr(gather, "PIECE", 64)
     content = bytearray(b"some text\n" * 501)
     content[place] = 0xFF
     path = tmp_path / "latin.txt"
     path.write_bytes(content)
     with pytest.raises(TapelessError, match=rf"latin\.txt is not UTF-8: byte 0xff at offset {place:,} "):
-        list(pieces(whole(path)))
+        find_documents(str(path))
 
 
 def test_a_character_cut_off_at_the_end_is_invalid(tmp_path):
     path = tmp_path / "cut.txt"
     path.write_bytes("abc€".encode()[:-1])
     with pytest.raises(TapelessError, match="at offset 3 "):
-        list(pieces(whole(path)))
+        find_documents(str(path))
 
 
 @given(content=st.text(alphabet="ab \n€🎉", min_size=2, max_size=200), share=st.floats(0.01, 0.99))
 @cases(200)
 def test_a_document_cut_once_is_two_that_join_to_it(scratch, content, share):
-    scratch.write_bytes(content.encode())
-    first, second = (b"".join(pieces(part)) for part in cut_once(whole(scratch), share))
+    with written(scratch, content.encode()) as found:
+        found.cut_in_two(share)
+        first, second = (b"".join(found.pieces(number)) for number in range(2))
     assert first
     assert second
     assert first + second == content.encode()
@@ -173,36 +190,28 @@ def test_a_document_cut_once_is_two_that_join_to_it(scratch, content, share):
         assert first.endswith(b"\n")
 
 
-def test_the_cut_is_the_line_end_nearest_to_the_share(tmp_path):
-    path = tmp_path / "text"
-    path.write_text("123456789\n" * 100)
-    before, after = cut_once(whole(path), 0.9)
-    assert (before.stop, after.start, after.stop) == (900, 900, 1000)
-    assert (before.complete, after.complete) == (False, True)
-    assert cut_once(whole(path), 0.904)[0].stop == 900
-    assert cut_once(whole(path), 0.906)[0].stop == 910
+@pytest.mark.parametrize(("share", "cut"), [(0.9, 900), (0.904, 900), (0.906, 910)])
+def test_the_cut_is_the_line_end_nearest_to_the_share(tmp_path, share, cut):
+    with written(tmp_path, b"123456789\n" * 100) as found:
+        found.cut_in_two(share)
+        file = str(tmp_path / "text")
+        assert found.place(0) == {"file": file, "start": 0, "stop": cut}
+        assert found.place(1) == {"file": file, "start": cut, "stop": 1000}
+        assert [found.is_cut_off(number) for number in range(2)] == [True, False]
 
 
 def test_a_document_cut_where_there_is_no_line_end_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "PIECE", 64)
-    path = tmp_path / "text"
-    path.write_text("€" * 2000, encoding="utf-8")
-    before, _ = cut_once(whole(path), 0.5)
-    assert before.stop % 3 == 0
-    assert abs(before.stop - 3000) < 3
+    monkeypatch.setattr(documents, "PIECE", 64)
+    with written(tmp_path, "€".encode() * 2000) as found:
+        found.cut_in_two(0.5)
+        stop = found.place(0)["stop"]
+    assert stop % 3 == 0
+    assert abs(stop - 3000) < 3
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(TapelessError, match=r"cannot read .*folder: it is a folder"):
-        list(pieces(Document(tmp_path / "folder", 0, 10)))
-    with pytest.raises(TapelessError, match=r"cannot read .*gone: No such file"):
-        list(pieces(Document(tmp_path / "gone", 0, 10)))
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
-    path = tmp_path / "text"
-    path.write_text("abc")
-    document = Document(path, 0, 10)
-    with pytest.raises(TapelessError, match="became shorter"):
-        list(pieces(document))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TapelessError, match=r"pipe is neither a file nor a folder"):
+        find_documents(str(tmp_path / "pipe"))
+    with pytest.raises(TapelessError, match=r"there is no .*gone"):
+        find_documents(str(tmp_path / "gone"))

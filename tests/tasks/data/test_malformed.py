@@ -336,7 +336,7 @@ META = {
     "training a list": (set_in("training", []), "training must be"),
     "no shards": (without("training", "shards"), "training.shards must be"),
     "shards empty": (set_in("training", "shards", []), "training.shards must be"),
-    "shards of numbers": (set_in("training", "shards", [1]), "training.shards must be"),
+    "shards of numbers": (set_in("training", "shards", [1]), "training.shards[0] must be"),
     "shards an object": (set_in("training", "shards", {}), "training.shards must be"),
     "shard without a name": (without("training", "shards", 0, "file"), "training.shards[0].file must be"),
     "shard elsewhere": (set_in("training", "shards", 0, "file", "../secret.bin"), "training.shards[0].file must be"),

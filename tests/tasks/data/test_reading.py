@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tapeless.errors import TapelessError
 from tapeless.files import compressed
 from tapeless.tasks.data import gather, reading
-from tapeless.tasks.data.corpus import find_documents, pieces
+from tapeless.tasks.data.corpus import find_documents
 from tapeless.tasks.data.prepare import prepare, split_documents
 from tapeless.tasks.data.reading import Reading
 from tapeless.tasks.data.tokens import open_data
@@ -28,9 +28,10 @@ TEXTS = ["first", "zweite, größer\nund länger", 'with "quotes"; and\ttabs', "
 
 def texts(source, **how) -> list[str]:
     corpus = find_documents(str(source), Reading(**how))
-    found = [b"".join(pieces(document)).decode() for document in corpus.documents]
-    corpus.close()
-    return found
+    try:
+        return [b"".join(corpus.documents.pieces(number)).decode() for number in range(len(corpus.documents))]
+    finally:
+        corpus.close()
 
 
 def said(source, **how) -> str:
@@ -126,8 +127,8 @@ def test_a_json_list_is_the_same_rows_as_json_lines(tmp_path, indent, encoding):
     path.write_bytes(json.dumps(listed, ensure_ascii=False, indent=indent).encode(encoding))
     assert texts(path) == texts(tmp_path) == TEXTS
     assert texts(path, field="body") == ["other"] * len(TEXTS)
-    last = find_documents(str(path)).documents[-1]
-    assert last.place()["line"] == (1 if indent is None else 2 + 5 * (len(TEXTS) - 1))
+    found = find_documents(str(path)).documents
+    assert found.place(len(found) - 1)["line"] == (1 if indent is None else 2 + 5 * (len(TEXTS) - 1))
     path.write_bytes(json_lines(TEXTS).decode().encode(encoding))  # as some call their JSON lines
     assert texts(path) == TEXTS
 
@@ -193,8 +194,8 @@ def test_in_a_folder_what_is_no_text_for_us_is_left_out_and_told(tmp_path):
         "rows without text": 1,
     }
     assert found.examples["not UTF-8"].endswith("latin.txt")
-    assert [document.place()["file"].rpartition("/")[2] for document in found.documents] == ["a.txt", "nulls.jsonl"]
-    assert found.documents[1].place() == {"file": str(tmp_path / "nulls.jsonl"), "line": 3, "start": 0, "stop": 4}
+    assert found.documents.place(0) == {"file": str(tmp_path / "a.txt"), "start": 0, "stop": 4}
+    assert found.documents.place(1) == {"file": str(tmp_path / "nulls.jsonl"), "line": 3, "start": 0, "stop": 4}
     assert texts(tmp_path, encoding="latin-1") == ["good", "größe", "real"]
 
 
@@ -319,12 +320,13 @@ def test_the_same_text_is_on_one_side_whatever_it_came_in(tmp_path_factory, rows
     (folder / "b.csv").write_bytes(table(rows[::2]))
     (folder / "c.txt").write_text(rows[0] if len(set(rows)) > 1 else "another")
     corpus = find_documents(str(folder))
-    sides = [{b"".join(pieces(each)) for each in side} for side in split_documents(corpus, 0.3, seed)]
+    numbers = split_documents(corpus, 0.3, seed).values()
+    sides = [{b"".join(corpus.documents.pieces(each)) for each in side.tolist()} for side in numbers]
     assert all(sides)
     assert not sides[0] & sides[1]
 
 
-def test_prepared_rows_are_documents_and_the_spool_is_gone(tmp_path):
+def test_prepared_rows_are_documents_and_nothing_else_stays(tmp_path):
     rows = [f"row {number} of them" for number in range(50)]
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(json_lines(rows)))
     made = prepare(str(tmp_path / "rows.jsonl.gz"), tmp_path / "out")
@@ -343,7 +345,7 @@ def test_prepared_rows_are_documents_and_the_spool_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["reading", "tokenising"])
-def test_an_interruption_leaves_no_spool(tmp_path, stage):
+def test_an_interruption_leaves_no_text_behind(tmp_path, stage):
     (tmp_path / "rows.csv").write_bytes(table([f"row {number}" for number in range(5000)]))
 
     def interrupt(told, done, total):

@@ -1,9 +1,5 @@
-"""Other people's functions, called: a forward and a backward in float64, and a kernel in float32 of any make.
-
-They get copies, with NumPy or torch, and are refused where they misbehave. A kernel either *writes* into arrays that it
-is given, outputs first, as C and most of Triton do; or it *returns* its results, as NumPy and torch do. Which of the
-two it does shows in how many arguments it takes. It runs on guarded memory.
-"""
+"""Other people's functions, called: a forward and a backward in float64. They get copies, with NumPy or torch, and are
+refused where they misbehave."""
 
 from __future__ import annotations
 
@@ -18,14 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.check.guarded import PATTERN, Guarded, guarded
 from tapeless.errors import TapelessError
 from tapeless.inputs import spelled
-from tapeless.ops.contract import NONE, Array
+from tapeless.ops.contract import Array
 
 CASTING = "Casting complex values to real"  # how the warning begins, NumPy's and torch's
-OPTIONS = ("add", "threads")  # parameters that are no arrays: filled where a kernel has them
-
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 Arrays = dict[str, Array]
@@ -198,7 +191,7 @@ def called(what: str, function: Callable[..., Any], given: list[Any]) -> Any:
         raise TapelessError(f"the {what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return textwrap.shorten((str(error).splitlines() or ["no message"])[0], 120, placeholder=" …")
 
 
@@ -282,10 +275,17 @@ def _refuse_alias(what: str, result: Any, others: Mapping[str, Any]) -> None:
 def share_memory(one: Any, other: Any) -> bool:
     on_cpu = all(not is_tensor(each) or each.device.type == "cpu" for each in (one, other))
     if on_cpu:
-        return np.shares_memory(as_array(one), as_array(other))
+        return np.shares_memory(as_array(_bits(one)), as_array(_bits(other)))
     if not (is_tensor(one) and is_tensor(other)):
         return False
     return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def _bits(value: Any) -> Any:
+    """A tensor as integers, in the same memory, where NumPy does not have its type."""
+    if not is_tensor(value) or value.dtype.itemsize > 2:
+        return value
+    return value.detach().view(sys.modules["torch"].int16 if value.dtype.itemsize == 2 else sys.modules["torch"].uint8)
 
 
 def _refuse_difference(what: str, once: Array, again: Array) -> None:
@@ -328,222 +328,12 @@ def _torch_warns_always(pair: Pair) -> Iterator[None]:
         torch.set_warn_always(before)
 
 
-# A kernel.
-
-
-@dataclass(frozen=True)
-class Form:
-    """How one direction of a kernel is called."""
-
-    function: Callable[..., Any]
-    writes: bool  # into what it is given, or else it returns
-    options: frozenset[str]  # those of OPTIONS that it has
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What became of a call. `faults` are of memory: a kernel that has one is not called again."""
-
-    results: Arrays
-    saved: Any
-    faults: tuple[str, ...]
-
-
 def parameters_of(function: Any) -> list[inspect.Parameter]:
     """None where it is compiled or built in: nobody wrote a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return []
-
-
-def form_of(
-    direction: str, function: Any, writing: Sequence[str], returning: Sequence[str], writes: bool | None
-) -> Form:
-    """Told from the number of its parameters, unless `writes` says. `writing`, `returning`: what either is given."""
-    if not callable(function):
-        raise TapelessError(f"the kernel's {direction} must be a function, not {function!r}.")
-    parameters = parameters_of(function)
-    options = frozenset(each.name for each in parameters if each.name in OPTIONS)
-    if writes is not None:
-        return Form(function, writes, options)
-    plain = [each for each in parameters if each.name not in options]
-    positional = [each for each in plain if each.kind in POSITIONAL]
-    least = sum(each.default is each.empty for each in positional)
-    any_number = not parameters or any(each.kind == each.VAR_POSITIONAL for each in plain)
-    if any_number:
-        raise TapelessError(
-            f"how many arguments the kernel's {direction} takes cannot be seen: say writes=True if it writes into "
-            f"outputs that it is given first, writes=False if it returns its results."
-        )
-    counts = {True: len(writing), False: len(returning)}
-    fitting = [way for way, count in counts.items() if least <= count <= len(positional)]
-    exact = [way for way in fitting if counts[way] == least] or fitting
-    if len(exact) == 1:
-        return Form(function, exact[0], options)
-    raise TapelessError(
-        f"the kernel's {direction} takes {len(positional)} arguments, but one that writes into its outputs takes "
-        f"{len(writing)} ({', '.join(writing)}), and one that returns them {len(returning)} ({', '.join(returning)})."
-    )
-
-
-@dataclass(frozen=True)
-class Caller:
-    """A kernel's two directions, and how arguments become what it takes."""
-
-    pair: Pair  # names, devices, saved or not: those of the definition
-    wrt: tuple[int, ...]
-    forms: Mapping[str, Form]  # by direction
-    adds: frozenset[str] = NONE  # gradients that it always adds to
-
-    def plainly(self, like: Arrays) -> dict[str, Any]:
-        """The way to call a backward so that it leaves its gradients, and nothing besides."""
-        return {"start": {name: np.zeros(like[name].shape) for name in self.adds}} if self.adds else {}
-
-    def forward(self, inputs: Sequence[Any], like: Arrays, saved: Arrays, **ways: Any) -> Ran:
-        """`like`, `saved`: what the definition returns and saves, whose shapes the results have."""
-        return self._run("forward", inputs, [], like | saved, lambda found: self._returned(found, like, saved), **ways)
-
-    def backward(self, inputs: Sequence[Any], dy: Arrays, saved: Any, like: Arrays, **ways: Any) -> Ran:
-        """`saved`: what the kernel's forward kept; arrays where it wrote them."""
-        return self._run(
-            "backward", inputs, [dy, saved], like, lambda found: (self._gradients(found, like), ()), **ways
-        )
-
-    def _run(
-        self,
-        direction: str,
-        inputs: Sequence[Any],
-        before: list[Any],
-        like: Arrays,
-        returned: Callable[[Any], tuple[list[Any], Any]],
-        fill: float = np.nan,
-        start: Arrays | None = None,
-        add: frozenset[str] = NONE,
-        gaps: bool = False,
-        threads: int | None = None,
-        repeat: Callable[[Callable[[], Arrays]], None] | None = None,
-    ) -> Ran:
-        """`repeat` is given a way to call the kernel on the same arrays once more, with nothing around it."""
-        form = self.forms[direction]
-        device = next((each for each in self.pair.devices if each is not None), None)
-        read: list[Guarded] = []
-
-        def handed(name: str, value: Any, where: Any) -> Any:
-            if not isinstance(value, np.ndarray):
-                return value
-            narrow = value.astype(np.float32) if value.dtype.kind == "f" else value
-            read.append(guarded(name, narrow, where, gaps))
-            return read[-1].given
-
-        named = zip(self.pair.names, inputs, self.pair.devices, strict=True)
-        given = [handed(name, value, where) for name, value, where in named]
-        if before:
-            dy, saved = before
-            incoming = [handed(name, value, device) for name, value in dy.items()]
-            kept = [handed(name, value, device) for name, value in saved.items()] if isinstance(saved, dict) else saved
-            given = [*_before_the_inputs(form.writes, self.pair.saved, incoming, kept), *given]
-        held = start or {}
-        written = [
-            guarded(name, np.asarray(held.get(name, np.full(value.shape, fill)), np.float32), device, margin=PATTERN)
-            for name, value in (like.items() if form.writes else ())
-        ]
-        options: dict[str, Any] = {"add": add} if "add" in form.options else {}
-        options |= {"threads": threads} if "threads" in form.options else {}
-
-        def call() -> Any:
-            return form.function(*(each.given for each in written), *given, **options)
-
-        def once() -> Arrays:
-            for each in written:
-                if each.name in held:
-                    as_array(each.given)[...] = held[each.name]
-            found = call()
-            results = [each.given for each in written] if form.writes else returned(found)[0]
-            return {name: as_array(value) for name, value in zip(like, results, strict=False)}
-
-        try:
-            if repeat is not None:
-                repeat(once)
-            found = call()
-        except TapelessError:
-            raise
-        except Exception as error:  # the user's own code: say which call it was
-            raise KernelRaisedError(
-                f"the kernel's {direction} raised {type(error).__name__}: {first_line(error)}"
-            ) from error
-        if form.writes:
-            results, saved = [each.given for each in written], None
-            if found is not None and not isinstance(found, int) and all(_untouched(each) for each in written):
-                raise RefusalError(
-                    f"the kernel's {direction} returns a {type(found).__name__} and writes nothing into the outputs "
-                    f"that it is given first."
-                )
-        else:
-            results, saved = returned(found)
-            _check_results(direction, dict(zip(like, results, strict=False)), like, read)
-        faults = [sentence for each in written for sentence in each.strays()]
-        faults += [sentence for each in read for sentence in each.changes()]
-        values = {name: as_array(value).copy() for name, value in zip(like, results, strict=False)}
-        return Ran(values, saved, tuple(f"the kernel's {direction}: {each}" for each in faults))
-
-    def _returned(self, found: Any, like: Arrays, saved: Arrays) -> tuple[list[Any], Any]:
-        with _naming_the_kernel("forward"):
-            outputs, kept = outputs_of(self.pair, found)
-        if len(outputs) != len(like):
-            raise RefusalError(f"the kernel's forward returned {len(outputs)} outputs, the definition {len(like)}.")
-        return outputs, kept
-
-    def _gradients(self, found: Any, like: Arrays) -> list[Any]:
-        with _naming_the_kernel("backward"):
-            gradients = gradients_of(self.pair, self.wrt, found)
-        zeros = (np.zeros(value.shape, np.float32) for value in like.values())
-        return [zero if each is None else each for each, zero in zip(gradients, zeros, strict=True)]
-
-
-@contextmanager
-def _naming_the_kernel(direction: str) -> Iterator[None]:
-    try:
-        yield
-    except RefusalError as refusal:
-        raise RefusalError(str(refusal).replace(f"the {direction}", f"the kernel's {direction}")) from None
-
-
-def _before_the_inputs(writes: bool, with_saved: bool, incoming: list[Any], kept: Any) -> list[Any]:
-    """dy and what was saved, each by itself for a kernel that writes; else as `backward(dy, saved, *inputs)` has them.
-    `kept`: a list of arrays that a kernel wrote, or whatever one returned."""
-    if writes:
-        return [*incoming, *(kept if isinstance(kept, list | tuple) else [kept] if with_saved else [])]
-    dy = incoming[0] if len(incoming) == 1 else tuple(incoming)
-    if not with_saved:
-        return [dy]
-    return [dy, (kept[0] if len(kept) == 1 else tuple(kept)) if isinstance(kept, list) else kept]
-
-
-class KernelRaisedError(Exception):
-    """The kernel itself raised something."""
-
-
-def _untouched(written: Guarded) -> bool:
-    return bool(np.isnan(written.values()).all())
-
-
-def _check_results(direction: str, results: Mapping[str, Any], like: Arrays, read: Sequence[Guarded]) -> None:
-    """What comes before the numbers of what a kernel returned."""
-    for name, value in results.items():
-        what = f"{name} of the kernel's {direction}"
-        if not hasattr(value, "shape"):
-            raise RefusalError(f"{what} is a {type(value).__name__}, not an array of float32.")
-        array = as_array(value)
-        if array.dtype != np.float32:
-            raise RefusalError(f"{what} is {array.dtype}: a float32 kernel gives float32.")
-        if array.shape != like[name].shape:
-            raise RefusalError(
-                f"{what} has shape {spelled(array.shape)}, the definition's has {spelled(like[name].shape)}."
-            )
-        for each in read:
-            if share_memory(value, each.given):
-                raise RefusalError(f"{what} shares its memory with {each.name}: who changes one changes the other.")
 
 
 @contextmanager

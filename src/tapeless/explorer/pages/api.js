@@ -1,9 +1,8 @@
 // The server, asked with the token from the address's fragment, which no server sees, in a header.
 
-const [token = "", view = ""] = location.hash.slice(1).split("/");
+const [token = ""] = location.hash.slice(1).split("/");
 export const sealed = false; // a page that was saved has no server: sealed.js
-export const firstView = view;
-export const remember = (name) => history.replaceState(null, "", `#${token}/${name}`);
+export const lead = `${token}/`; // of every address within the page
 
 async function ask(path, signal) {
   const answer = await fetch(path, { headers: { "X-Tapeless-Token": token }, cache: "no-store", signal }).catch(() => {
@@ -12,7 +11,11 @@ async function ask(path, signal) {
   if (answer.ok) return answer;
   const said = await answer.text();
   let sentence = said;
-  try { sentence = JSON.parse(said).error ?? said; } catch { /* it is plain text */ }
+  try {
+    sentence = JSON.parse(said).error ?? said;
+  } catch {
+    /* it is plain text */
+  }
   throw Object.assign(new Error(sentence.trim()), { status: answer.status, refused: answer.status === 403 });
 }
 

@@ -1,8 +1,9 @@
 // The page: which runs, which view. Every view is render({ model, el }) and gives back how to take it away.
 
-import { firstView, json, remember, sealed } from "./api.js";
-import { h } from "./dom.js";
+import { json, sealed } from "./api.js";
+import { h, whole } from "./dom.js";
 import { Model, Run } from "./model.js";
+import { begin as entitled, entitle, here, link } from "./place.js";
 import { render as attention } from "./attention.js";
 import { render as flow } from "./flow.js";
 import { render as learn } from "./learn.js";
@@ -41,43 +42,69 @@ function theme() {
   show();
 }
 
+// The view that the address names, and again when it names another.
 function navigation(model) {
-  const buttons = Object.entries(VIEWS).map(([name, [title]]) =>
-    h("button", { type: "button", onclick: () => model.open(name), id: `to-${name}` }, title));
-  document.getElementById("views").replaceChildren(...buttons);
-  model.open = (name) => {
+  const links = Object.entries(VIEWS).map(([name, [title]]) => h("a", { id: `to-${name}`, href: link(name) }, title));
+  document.getElementById("views").replaceChildren(...links);
+  entitled(Object.fromEntries(Object.entries(VIEWS).map(([name, [title]]) => [name, title])), (number) =>
+    model.runs.length ? (model.runs[number] ?? model.runs[0]).name : "",
+  );
+  const open = () => {
+    const { view, chosen } = here();
+    const name = VIEWS[view] ? view : "run";
+    if (name !== view) history.replaceState(null, "", link(name));
     leave?.();
+    document.getElementById("tip")?.remove();
     main.replaceChildren();
-    for (const button of buttons) button.toggleAttribute("aria-current", false);
+    for (const each of links) {
+      each.removeAttribute("aria-current");
+      // Another view of the same run.
+      each.href = link(each.id.slice(3), chosen.run === undefined ? {} : { run: chosen.run });
+    }
     document.getElementById(`to-${name}`).setAttribute("aria-current", "page");
-    remember(name);
+    entitle();
     leave = VIEWS[name][1]({ model, el: main });
   };
+  addEventListener("hashchange", open);
+  open();
 }
 
 function runs(model) {
-  document.getElementById("runs").replaceChildren(...model.runs.map((each) => {
-    const key = h("span", { className: "key" });
-    key.style.background = each.colour;
-    const box = h("input", { type: "checkbox", checked: each.shown,
-      onchange: () => { each.shown = box.checked; model.tell("all"); } });
-    const about = each.about.error ? h("small", { className: "error" }, each.about.error)
-      : h("small", {}, `${each.about.preset}, batch ${each.about.batch}, time ${each.about.time}`);
-    return h("label", {}, box, key, each.name, about);
-  }));
+  document.getElementById("runs").replaceChildren(
+    ...model.runs.map((each) => {
+      const key = h("span", { className: "key" });
+      key.style.background = each.colour;
+      const onchange = () => {
+        each.shown = box.checked;
+        model.tell("all");
+      };
+      const box = h("input", { type: "checkbox", checked: each.shown, onchange });
+      const { error, preset, batch, time } = each.about;
+      const about = error
+        ? h("small", { className: "error" }, error)
+        : h("small", {}, `${preset}, batch size ${whole(batch)}, sequence length ${whole(time)}`);
+      return h("label", {}, box, key, each.name, about);
+    }),
+  );
 }
 
 async function begin() {
   theme();
-  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
   try {
     const model = new Model((await json("/api/runs")).map((about, number) => new Run(number, about)));
     runs(model);
-    navigation(model);
     await model.load();
-    model.open(VIEWS[firstView] ? firstView : "run");
+    navigation(model);
     if (sealed) live.textContent = "saved as one file";
-    else model.follow((text, wrong = false) => { live.textContent = text; live.classList.toggle("error", wrong); });
+    else
+      model.follow((text, wrong = false) => {
+        live.textContent = text;
+        live.classList.toggle("error", wrong);
+      });
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
     main.replaceChildren(h("p", { className: "error", role: "alert" }, error.message));

@@ -31,21 +31,46 @@ export function bytes(count) {
   return `${value.toFixed(1)} TiB`;
 }
 
-export const percent = (share) => (share === 0 || share === 1 ? `${100 * share} %` : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
+export const percent = (share) =>
+  share === 0 || share === 1 ? `${100 * share} %` : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 
 export function table(caption, headings, rows) {
-  const cell = (kind) => (value) => h(kind, { className: typeof value === "number" ? "n" : "" },
-    typeof value === "number" ? short(value) : value);
-  return h("div", { className: "scroll", tabIndex: 0, role: "group", ariaLabel: caption },
-    h("table", {}, h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, headings.map((each) => h("th", { scope: "col" }, each)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell("td")))))));
+  const cell = (kind) => (value) =>
+    h(kind, { className: typeof value === "number" ? "n" : "" }, typeof value === "number" ? short(value) : value);
+  return h(
+    "div",
+    { className: "scroll", tabIndex: 0, role: "group", ariaLabel: caption },
+    h(
+      "table",
+      {},
+      h("caption", {}, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          headings.map((each) => h("th", { scope: "col" }, each)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, row.map(cell("td")))),
+      ),
+    ),
+  );
 }
 
 // A table that is only built when somebody opens it: beside every canvas there is one.
 export function tableBeside(summary, make) {
   const box = h("details", {}, h("summary", {}, summary));
-  const fill = () => { if (box.open) { box.lastChild.tagName !== "SUMMARY" && box.lastChild.remove(); box.append(make()); } };
+  const fill = () => {
+    if (box.open) {
+      box.lastChild.tagName !== "SUMMARY" && box.lastChild.remove();
+      box.append(make());
+    }
+  };
   box.addEventListener("toggle", fill);
   box.refresh = fill;
   return box;

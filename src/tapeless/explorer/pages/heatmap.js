@@ -4,222 +4,239 @@
 import { batchOf } from "./batch.js";
 import { css, logShare, scale } from "./colour.js";
 import { h, short, table, tableBeside, whole } from "./dom.js";
-import { onResize, prepare, stepAxis } from "./draw.js";
+import { binAt, grid, legend } from "./grid.js";
+import { here, keep, link } from "./place.js";
 import { ratioPicture } from "./ratio.js";
 
 const KINDS = {
-  flow: "gradient that leaves each section", weights: "gradients of each section's weights", calls: "every backward call",
+  flow: "gradient that leaves each section",
+  weights: "gradients of each section's weights",
+  calls: "every backward call",
 };
 export const MARKS = { fine: "✓", look: "!", bad: "✗" }; // of the doctor's verdicts
-const BINS = 1024, LEFT = 112, RIGHT = 10, BOTTOM = 22, MOST_RUNS = 3, DECADES = 12;
+const BINS = 1024;
+const DECADES = 12;
+const SAID =
+  "A column is a recorded step, a line a section, as in every list of calls: the input at the top, the loss at the " +
+  "bottom, from where the gradient goes up. Dark is small, bright is large (RMS per element). Click a cell.";
 
 export function heatmap({ model, difference }) {
-  const kind = h("select", { id: "heat-kind", onchange: () => { chosen = null; update(); } },
-    Object.entries(KINDS).map(([value, text]) => h("option", { value }, text)));
+  const options = Object.entries(KINDS).map(([value, text]) => h("option", { value }, text));
+  const kind = h("select", { id: "heat-kind", onchange: () => other() }, options);
+  if (KINDS[here().chosen.show]) kind.value = here().chosen.show;
   const pictures = h("div", { className: "pictures" });
   const readout = h("p", { className: "readout", id: "heat-readout", ariaLive: "polite" });
-  const toFlow = h("button", { type: "button", id: "heat-to-flow", hidden: true, onclick: () => { model.at = pointed(); model.open("flow"); } }, "see this step call by call");
-  const who = h("button", { type: "button", id: "heat-to-batch", hidden: true, onclick: () => showBatch() }, "whose gradient was it?");
+  const toFlow = h("a", { id: "heat-to-flow", className: "button", hidden: true }, "see this step call by call");
+  const button = (id, text, onclick) => h("button", { type: "button", id, onclick }, text);
+  const who = button("heat-to-batch", "whose gradient was it?", () => showBatch());
   const batch = h("div", { id: "heat-batch", role: "status" });
-  const zoomIn = h("button", { type: "button", id: "zoom-in", onclick: () => zoom(0.25) }, "zoom in"), zoomOut = h("button", { type: "button", id: "zoom-out", disabled: true, onclick: () => zoom(4) }, "zoom out");
-  const low = h("span"), high = h("span"), bar = h("canvas", { role: "img", ariaLabel: "colours from small to large" });
-  const beside = tableBeside("as a table", asTable), ratio = ratioPicture({ label: (run, name) => label(run, name) });
-  const el = h("section", { className: "card", ariaLabel: "Gradient size by depth and step" },
+  const zoomIn = button("zoom-in", "zoom in", () => zoom(0.25));
+  const zoomOut = button("zoom-out", "zoom out", () => zoom(4));
+  const colours = legend("colours from small to large", (share) => css(scale(share)));
+  const beside = tableBeside("as a table", asTable);
+  const ratio = ratioPicture({ label: (run, name) => label(run, name) });
+  const el = h(
+    "section",
+    { className: "card", ariaLabel: "Gradient size by depth and step" },
     h("h2", {}, "Gradient size by depth and step"),
-    h("p", { className: "soft" }, "The loss is at the top, the input at the bottom; a gradient flows down. Dark is small, bright is large, per element. Click a cell."),
-    h("div", { className: "controls" }, h("label", {}, "show the", kind), h("span", { className: "scale" }, low, bar, high), zoomIn, zoomOut),
-    pictures, h("div", { className: "controls" }, readout, toFlow, who), batch, ratio.el, beside);
-  let drawn = [], range = [1, 1], chosen = null, asked = 0, leaving = [], until = Infinity;
+    h("p", { className: "soft" }, SAID),
+    h("div", { className: "controls" }, h("label", {}, "show the", kind), colours.el, zoomIn, zoomOut),
+    pictures,
+    h("div", { className: "controls" }, readout, toFlow, who),
+    batch,
+    ratio.el,
+    beside,
+  );
+  who.hidden = zoomOut.disabled = true;
+  let drawn = [];
+  /** @type {any[]} */
+  let range = [1, 1];
+  let chosen = null; // a run, a step and the name of a line
+  let asked = 0;
+  let leaving = [];
+  let until = Infinity;
+  const { chosen: given } = here();
+  if (given.run && given.step)
+    chosen = { run: model.runs[Number(given.run)], step: Number(given.step), name: given.section ?? null };
+
+  const heatOf = async (run) => {
+    if (!run.record) return { error: run.recordError };
+    return run.zoomed(kind.value, BINS, model.span).catch((error) => ({ error: error.message }));
+  };
 
   async function update() {
-    const mine = (asked += 1), what = kind.value;
-    const runs = model.shown.slice(0, MOST_RUNS);
-    const found = await Promise.all(runs.map((run) => (run.record ? run.zoomed(what, BINS, model.span).catch((error) => ({ error: error.message })) : { error: run.recordError })));
+    const mine = (asked += 1);
+    const runs = model.shown;
+    const found = await Promise.all(runs.map(heatOf));
     if (mine !== asked) return;
-    const step = chosenStep();
-    const before = new Map(drawn.map((each) => [each.run, each.canvas]));
-    drawn = runs.map((run, index) => ({ run, heat: found[index], canvas: before.get(run) ?? made(run) }));
-    if (step !== null) chosen = chooseIn(drawn.find(({ run }) => run === chosen.run), step, chosen.line);
+    const before = new Map(drawn.map((each) => [each.run, each.grid]));
+    drawn = runs.map((run, index) => ({ run, heat: found[index], grid: before.get(run) ?? made(run) }));
     range = extent(drawn.filter(({ heat }) => heat.bins).map(({ heat }) => heat));
-    [low.textContent, high.textContent] = range.map(short);
     const kept = [...pictures.children].map((child) => child.dataset.run).join();
     const key = ({ run, heat }) => `${run.number}${heat.bins ? "" : "!"} ${run.doctor?.diagnosis?.kind ?? ""}`;
     if (kept !== drawn.map(key).join()) {
       leaving.forEach((each) => each());
-      pictures.replaceChildren(...drawn.map(({ run, heat, canvas }) => {
-        const said = run.doctor?.diagnosis, verdict = said && h("small", { className: said.verdict }, ` ${MARKS[said.verdict] ?? ""} ${said.kind}`);
-        const box = h("div", {}, h("h3", {}, run.name, verdict), heat.bins ? canvas : h("p", { className: "soft" }, heat.error ?? "nothing recorded yet"));
-        box.dataset.run = key({ run, heat });
-        return box;
-      }));
-      leaving = drawn.filter(({ heat }) => heat.bins).map(({ canvas }) => onResize(canvas, draw));
+      pictures.replaceChildren(...drawn.map((item) => boxOf(item, key(item))));
+      leaving = drawn.filter(({ heat }) => heat.bins).map((item) => item.grid.watch());
     }
     draw();
-    if (difference.checked && drawn.length > 1) ratio.show(drawn[0], drawn[1]); else ratio.hide();
+    if (difference.checked && drawn.length > 1) ratio.show(drawn[0], drawn[1]);
+    else ratio.hide();
+  }
+
+  function boxOf({ run, heat, grid: { canvas } }, key) {
+    const said = run.doctor?.diagnosis;
+    const verdict = said && h("small", { className: said.verdict }, ` ${MARKS[said.verdict] ?? ""} ${said.kind}`);
+    const instead = h("p", { className: "soft" }, heat.error ?? "nothing recorded yet");
+    const box = h("div", {}, h("h3", {}, run.name, verdict), heat.bins ? canvas : instead);
+    box.dataset.run = key;
+    return box;
   }
 
   function made(run) {
-    const canvas = h("canvas", { tabIndex: 0, role: "img" });
-    const find = (event) => {
-      const item = drawn.find((each) => each.run === run), box = canvas.getBoundingClientRect(), { heat } = item;
-      const step = stepAt(heat, (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT));
-      const line = Math.floor(((event.clientY - box.top) / (box.height - BOTTOM)) * heat.lines.length);
-      return { run, bin: binAt(heat, step), line: Math.min(heat.lines.length - 1, Math.max(0, line)) };
+    const what = () => {
+      const heat = drawn.find((each) => each.run === run)?.heat;
+      if (!heat?.bins) return null;
+      const colour = (bin, line) => {
+        const value = heat.high(bin, line);
+        return value > 0 ? scale(logShare(value, range[0], range[1])) : [0, 0, 0];
+      };
+      const names = heat.lines.map((name) => label(run, name));
+      return { steps: heat.steps, names, colour, says: (bin, line) => told(run, heat, bin, line), until };
     };
-    canvas.addEventListener("click", (event) => { chosen = find(event); batch.replaceChildren(); draw(); });
-    canvas.addEventListener("dblclick", () => zoom(0.25));
-    canvas.addEventListener("keydown", (event) => {
-      if (event.key === "+" || event.key === "-") { event.preventDefault(); zoom(event.key === "+" ? 0.25 : 4); return; }
-      const [across, down] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [];
-      if (across === undefined) return;
-      event.preventDefault();
+    const choose = ({ bin, line }) => {
       const { heat } = drawn.find((each) => each.run === run);
-      const now = chosen?.run === run ? chosen : { bin: heat.bins - 1, line: 0 };
-      chosen = { run, bin: Math.min(heat.bins - 1, Math.max(0, now.bin + across)), line: Math.min(heat.lines.length - 1, Math.max(0, now.line + down)) };
+      chosen = { run, step: heat.steps[bin], name: heat.lines[line] };
+      keep({ run: run.number, step: chosen.step, section: chosen.name });
+      batch.replaceChildren();
       draw();
-    });
-    return canvas;
+    };
+    return grid({ what, choose, zoom });
   }
 
-  const chosenStep = () => { const item = chosen && drawn.find(({ run }) => run === chosen.run); return item?.heat.bins > chosen?.bin ? item.heat.steps[chosen.bin] : null; };
-  const chooseIn = (item, step, line) => (item?.heat.bins ? { run: item.run, bin: binAt(item.heat, step), line: Math.min(line, item.heat.lines.length - 1) } : null);
+  // Where the chosen step and line are among those that are drawn now.
+  function pointed() {
+    const item = chosen && drawn.find(({ run, heat }) => run === chosen.run && heat.bins);
+    if (!item) return null;
+    const line = Math.max(0, item.heat.lines.indexOf(chosen.name));
+    return { ...item, bin: binAt(item.heat.steps, chosen.step), line };
+  }
+
+  function other() {
+    chosen = null;
+    keep({ show: kind.value, run: null, step: null, section: null });
+    update();
+  }
 
   // Around the chosen step, or the middle; all runs and all curves together.
   function zoom(factor) {
-    const steps = drawn.filter(({ heat }) => heat.bins).flatMap(({ heat }) => [heat.steps[0], heat.steps[heat.bins - 1]]);
+    const steps = drawn.filter(({ heat }) => heat.bins).flatMap(({ heat }) => [heat.steps[0], heat.steps.at(-1)]);
     if (!steps.length) return;
-    const [first, last] = model.span ?? [Math.min(...steps), Math.max(...steps)], wide = (last - first) * factor;
-    const middle = chosenStep() ?? (first + last) / 2, all = model.shown.flatMap((run) => [...(run.curves.steps.step ?? [])]), end = Math.max(last, ...all.slice(-1));
-    const from = Math.max(1, Math.round(middle - wide / 2)), to = Math.round(middle + wide / 2);
+    const [first, last] = model.span ?? [Math.min(...steps), Math.max(...steps)];
+    const wide = (last - first) * factor;
+    const middle = chosen?.step ?? (first + last) / 2;
+    const end = Math.max(last, ...model.shown.map((run) => run.curves.steps.step?.at(-1) ?? 0));
+    const from = Math.max(1, Math.round(middle - wide / 2));
+    const to = Math.round(middle + wide / 2);
     model.span = to - from < 2 ? model.span : from <= 1 && to >= end ? null : [from, to];
     zoomOut.disabled = !model.span;
     model.tell("zoom");
   }
 
-  // A step that was pointed at elsewhere: a spike of a curve.
-  function choose(run, step) {
+  // A step that was pointed at elsewhere: a spike of a curve, a sentence of the doctor.
+  function choose(run, step, name = null) {
     const item = drawn.find((each) => each.run === run && each.heat.bins);
     if (!item) return;
-    chosen = chooseIn(item, step, 0);
+    chosen = { run, step, name: name ?? item.heat.lines[0] };
+    keep({ run: run.number, step, section: chosen.name });
     draw();
     showBatch(step);
   }
 
-  async function showBatch(step = chosenStep()) {
-    batch.replaceChildren(h("p", { className: "soft" }, "drawing the batch again …"));
-    batch.replaceChildren(await batchOf(chosen.run, step).catch((error) => h("p", { className: "soft" }, error.message)));
+  async function showBatch(step = chosen.step) {
+    const say = (text) => batch.replaceChildren(h("p", { className: "soft" }, text));
+    say("drawing the batch again …");
+    await batchOf(chosen.run, step).then(
+      (found) => batch.replaceChildren(found),
+      (error) => say(error.message),
+    );
   }
 
   function draw() {
-    paintBar();
-    for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas);
-    const item = chosen && drawn.find(({ run, heat }) => run === chosen.run && heat.bins > chosen.bin);
+    colours.draw([short(range[0]), `${range[2] ? "≥ " : ""}${short(range[1])}`]);
+    const item = pointed();
+    for (const each of drawn) {
+      if (!each.heat.bins) continue;
+      each.grid.mark(item?.run === each.run ? item : null);
+      const { run, heat, grid } = each;
+      const lines = `${run.name}: ${KINDS[kind.value]}, ${heat.lines.length} lines, ${heat.bins} columns up to step `;
+      grid.canvas.setAttribute("aria-label", `${lines}${whole(heat.steps.at(-1))}; arrow keys choose a cell`);
+    }
     toFlow.hidden = who.hidden = !item;
-    readout.textContent = item ? told(item) : drawn.some(({ heat }) => heat.bins) ? "no cell is chosen" : "";
+    if (item) {
+      const { run, heat, bin, line } = item;
+      const call = callOf(run, heat.lines[line]);
+      toFlow.href = link("flow", { run: run.number, step: heat.steps[bin], ...(call === undefined ? {} : { call }) });
+      readout.textContent = told(run, heat, bin, line);
+    } else readout.textContent = drawn.some(({ heat }) => heat.bins) ? "no cell is chosen" : "";
     beside.refresh();
   }
 
-  function paint(run, heat, canvas) {
-    const lines = heat.lines.length;
-    canvas.style.height = `${Math.min(420, Math.max(60, lines * Math.min(26, Math.max(5, 330 / lines)))) + BOTTOM}px`;
-    const painted = prepare(canvas), { context, width, height, ink } = painted;
-    const plot = { left: LEFT, top: 0, width: Math.max(10, width - LEFT - RIGHT), height: height - BOTTOM };
-    const across = Math.min(2000, Math.round(plot.width)), image = new ImageData(across, lines);
-    for (let x = 0; x < across; x += 1) {
-      const bin = binAt(heat, stepAt(heat, (x + 0.5) / across));
-      for (let line = 0; line < lines; line += 1) {
-        const value = heat.high(bin, line), colour = value > 0 ? scale(logShare(value, ...range)) : [0, 0, 0];
-        image.data.set([...colour, 255], 4 * (line * across + x));
-      }
-    }
-    const small = new OffscreenCanvas(across, lines);
-    small.getContext("2d").putImageData(image, 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, plot.left, plot.top, plot.width, plot.height);
-    if (until < heat.steps[heat.bins - 1]) {
-      const from = plot.width * Math.min(1, Math.max(0, shareAt(heat, until)));
-      context.fillStyle = ink("empty");
-      context.fillRect(plot.left + from, plot.top, plot.width - from, plot.height);
-    }
-    context.fillStyle = ink("soft");
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    const every = Math.max(1, Math.ceil((lines * 14) / plot.height));
-    heat.lines.forEach((name, line) => {
-      if (line % every === 0) context.fillText(label(run, name), LEFT - 6, plot.top + ((line + 0.5) * plot.height) / lines, LEFT - 8);
-    });
-    stepAxis(painted, plot, heat.steps[0], heat.steps[heat.bins - 1]);
-    if (chosen?.run === run && chosen.bin < heat.bins) {
-      const x = plot.left + plot.width * shareAt(heat, heat.steps[chosen.bin]);
-      context.strokeStyle = ink("mark");
-      context.lineWidth = 2;
-      context.strokeRect(x - 4, (chosen.line * plot.height) / lines + 1, 8, plot.height / lines - 2);
-    }
-    canvas.setAttribute("aria-label", `${run.name}: ${KINDS[kind.value]}, ${lines} lines, ${heat.bins} columns; arrow keys choose a cell, + and − zoom`);
+  // The call that a line is about.
+  function callOf({ record }, name) {
+    if (kind.value === "calls") return Number(name);
+    const result = kind.value === "flow" ? record.flow[name] : record.weights[name]?.[0];
+    return record.results[result]?.[0];
   }
 
-  function paintBar() {
-    const { context, width, height } = prepare(bar);
-    for (let x = 0; x < width; x += 1) { context.fillStyle = css(scale(x / width)); context.fillRect(x, 0, 1.5, height); }
-  }
+  const label = (run, name) => (kind.value === "calls" ? `${name} ${run.record.calls[Number(name)].op}` : name);
 
-  const label = (run, name) => {
-    if (kind.value !== "calls") return name;
-    const call = run.record.calls[run.record.results[Number(name)][0]];
-    return `${call.call} ${call.op}`;
-  };
-
-  function told({ run, heat }) {
-    const { bin, line } = chosen, least = heat.low(bin, line), most = heat.high(bin, line);
+  function told(run, heat, bin, line) {
+    const [least, most] = [heat.low(bin, line), heat.high(bin, line)];
     const until = bin + 1 < heat.bins ? heat.steps[bin + 1] - 1 : heat.steps[bin];
-    const steps = heat.rows[bin + 1] - heat.rows[bin] > 1 ? `steps ${whole(heat.steps[bin])} to ${whole(until)}` : `step ${whole(heat.steps[bin])}`;
-    return `${run.name}, ${steps}, ${label(run, heat.lines[line])}: ${least === most ? short(most) : `${short(least)} to ${short(most)}`} per element`;
-  }
-
-  function pointed() {
-    const { heat } = drawn.find(({ run }) => run === chosen.run), name = heat.lines[chosen.line], { record } = chosen.run;
-    const result = kind.value === "calls" ? Number(name) : kind.value === "flow" ? record.flow[name] : record.weights[name]?.[0];
-    return { run: chosen.run, row: heat.rows[chosen.bin], call: record.results[result]?.[0] };
+    const many = heat.rows[bin + 1] - heat.rows[bin] > 1;
+    const steps = many ? `steps ${whole(heat.steps[bin])} to ${whole(until)}` : `step ${whole(heat.steps[bin])}`;
+    const size = least === most ? short(most) : `${short(least)} to ${short(most)}`;
+    return `${run.name}, ${steps}, ${label(run, heat.lines[line])}: ${size} per element`;
   }
 
   function asTable() {
-    const rows = drawn.filter(({ heat }) => heat.bins).flatMap(({ run, heat }) => heat.lines.map((name, line) => {
-      const at = [0, Math.floor(heat.bins / 2), heat.bins - 1].map((bin) => heat.high(bin, line));
-      let peak = 0;
-      for (let bin = 1; bin < heat.bins; bin += 1) if (heat.high(bin, line) > heat.high(peak, line)) peak = bin;
-      return [run.name, label(run, name), ...at, heat.high(peak, line), whole(heat.steps[peak])];
-    }));
-    return table(`Size per element: ${KINDS[kind.value]}`, ["run", "where", "first", "middle", "last", "greatest", "at step"], rows);
+    const rows = drawn
+      .filter(({ heat }) => heat.bins)
+      .flatMap(({ run, heat }) =>
+        heat.lines.map((name, line) => {
+          const at = [0, Math.floor(heat.bins / 2), heat.bins - 1].map((bin) => heat.high(bin, line));
+          let peak = 0;
+          for (let bin = 1; bin < heat.bins; bin += 1) if (heat.high(bin, line) > heat.high(peak, line)) peak = bin;
+          return [run.name, label(run, name), ...at, heat.high(peak, line), whole(heat.steps[peak])];
+        }),
+      );
+    const headings = ["run", "where", "first", "middle", "last", "greatest", "at step"];
+    return table(`Size per element: ${KINDS[kind.value]}`, headings, rows);
   }
 
   // What lies beyond a step is covered: a replay uncovers it.
-  const reveal = (step) => { if (step !== until) { until = step; for (const { run, heat, canvas } of drawn) if (heat.bins) paint(run, heat, canvas); } };
-  return { el, update, reveal, choose, leave: () => { leaving.forEach((each) => each()); ratio.leave(); } };
+  const reveal = (step) => {
+    if (step === until) return;
+    until = step;
+    for (const { heat, grid } of drawn) if (heat.bins) grid.draw();
+  };
+  const leave = () => {
+    leaving.forEach((each) => each());
+    ratio.leave();
+  };
+  return { el, update, reveal, choose, leave };
 }
 
-const shareAt = (heat, step) => (step - heat.steps[0] + 0.5) / (heat.steps[heat.bins - 1] - heat.steps[0] + 1);
-const stepAt = (heat, share) => heat.steps[0] - 0.5 + share * (heat.steps[heat.bins - 1] - heat.steps[0] + 1);
-
-// The bin whose step is the nearest: recorded steps are not evenly spaced.
-function binAt(heat, step) {
-  let [low, high] = [0, heat.bins - 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (heat.steps[middle] < step) low = middle + 1; else high = middle;
-  }
-  return low > 0 && step - heat.steps[low - 1] < heat.steps[low] - step ? low - 1 : low;
-}
-
+// The ends of the scale. An explosion ends in the brightest colour, and takes no colour from what was before it.
 function extent(heats) {
-  let [low, high] = [Infinity, 0];
-  for (const heat of heats) {
-    for (let bin = 0; bin < heat.bins; bin += 1) {
-      for (let line = 0; line < heat.lines.length; line += 1) {
-        const least = heat.low(bin, line), most = heat.high(bin, line);
-        if (least > 0 && least < low) low = least;
-        if (most > high) high = most;
-      }
-    }
-  }
-  return high > 0 ? [Math.max(Math.min(low, high), high * 10 ** -DECADES), high] : [1, 1];
+  const found = [];
+  for (const heat of heats)
+    for (let bin = 0; bin < heat.bins; bin += 1)
+      for (let line = 0; line < heat.lines.length; line += 1)
+        for (const value of [heat.low(bin, line), heat.high(bin, line)]) if (value > 0) found.push(value);
+  if (!found.length) return [1, 1];
+  found.sort((a, b) => a - b);
+  const high = Math.min(found.at(-1), found[found.length >> 1] * 10 ** (DECADES / 2));
+  return [Math.max(found[0], high * 10 ** -DECADES), high, found.at(-1) > high];
 }

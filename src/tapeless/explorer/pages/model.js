@@ -7,7 +7,11 @@ const CHUNK = 64; // rows of a record fetched together
 
 export class Run {
   constructor(number, about) {
-    Object.assign(this, { number, about, name: about.name, shown: number < 4, colour: RUNS[number % RUNS.length] });
+    this.number = number;
+    this.about = about;
+    this.name = about.name;
+    this.shown = number < 4;
+    this.colour = RUNS[number % RUNS.length];
     this.curves = { generation: 0, cursor: 0, steps: {}, evaluations: [], events: [], error: null };
     this.record = null;
     this.recordError = "";
@@ -16,7 +20,9 @@ export class Run {
     this.chunks = new Map();
   }
 
-  path(what) { return `/api/runs/${this.number}/${what}`; }
+  path(what) {
+    return `/api/runs/${this.number}/${what}`;
+  }
 
   async readCurves() {
     const { generation, cursor, steps } = this.curves;
@@ -42,11 +48,22 @@ export class Run {
   heat(what, bins, span = null) {
     const key = `${what} ${bins} ${span}`;
     if (!this.heats.has(key)) {
-      const made = numbers(this.path(`heat?what=${what}&bins=${bins}${span ? `&from=${span[0]}&to=${span[1]}` : ""}`), Float64Array).then(([head, values]) => {
-        const lines = head.lines.length, wide = 2 + 2 * lines;
+      const made = numbers(
+        this.path(`heat?what=${what}&bins=${bins}${span ? `&from=${span[0]}&to=${span[1]}` : ""}`),
+        Float64Array,
+      ).then(([head, values]) => {
+        const lines = head.lines.length,
+          wide = 2 + 2 * lines;
         const column = (at) => Float64Array.from({ length: head.bins }, (_, bin) => values[bin * wide + at]);
-        return { ...head, values, wide, steps: column(0), rows: column(1),
-          low: (bin, line) => values[bin * wide + 2 + line], high: (bin, line) => values[bin * wide + 2 + lines + line] };
+        return {
+          ...head,
+          values,
+          wide,
+          steps: column(0),
+          rows: column(1),
+          low: (bin, line) => values[bin * wide + 2 + line],
+          high: (bin, line) => values[bin * wide + 2 + lines + line],
+        };
       });
       this.heats.set(key, made);
       made.catch(() => this.heats.delete(key));
@@ -62,9 +79,16 @@ export class Run {
       const found = await this.heat(what, bins, span).catch(() => null); // a page that was saved has the whole alone
       if (found?.bins) return found;
     }
-    const inside = [...whole.steps].flatMap((step, bin) => (step >= span[0] && step <= span[1] ? [bin] : [])), first = inside[0] ?? 0;
-    return { ...whole, bins: inside.length, steps: whole.steps.slice(first, first + inside.length), rows: whole.rows.slice(first, first + inside.length),
-      low: (bin, line) => whole.low(bin + first, line), high: (bin, line) => whole.high(bin + first, line) };
+    const inside = [...whole.steps].flatMap((step, bin) => (step >= span[0] && step <= span[1] ? [bin] : [])),
+      first = inside[0] ?? 0;
+    return {
+      ...whole,
+      bins: inside.length,
+      steps: whole.steps.slice(first, first + inside.length),
+      rows: whole.rows.slice(first, first + inside.length),
+      low: (bin, line) => whole.low(bin + first, line),
+      high: (bin, line) => whole.high(bin + first, line),
+    };
   }
 
   // One row of the record; rows come in chunks, so that a slider does not wait for each.
@@ -86,29 +110,43 @@ export class Model {
     this.runs = runs;
     this.listeners = new Set();
     this.span = null; // the steps that are looked at, where it is not all of them
-    this.at = null; // a recorded row and call that another view points to
     this.states = new Map();
   }
 
-  get shown() { return this.runs.filter((run) => run.shown); }
+  get shown() {
+    return this.runs.filter((run) => run.shown);
+  }
 
-  tell(what) { for (const listener of [...this.listeners]) listener(what); }
+  tell(what) {
+    for (const listener of [...this.listeners]) listener(what);
+  }
 
   async load() {
-    await Promise.all(this.runs.map((run) => Promise.all([run.readCurves().catch((error) => { run.curves.error = error.message; }),
-      run.readRecord(), run.readDoctor()])));
+    await Promise.all(
+      this.runs.map((run) =>
+        Promise.all([
+          run.readCurves().catch((error) => {
+            run.curves.error = error.message;
+          }),
+          run.readRecord(),
+          run.readDoctor(),
+        ]),
+      ),
+    );
     this.tell("all");
   }
 
   // Follow what the server says while the page is seen; a hidden one closes its stream. A server that was started again
   // has another token, and will never answer this page.
   follow(said) {
-    let stop = null, refused = false;
+    let stop = null,
+      refused = false;
     const begin = async () => {
       stop?.abort();
       if (document.hidden || refused) return;
       stop = new AbortController();
-      const mine = stop, error = await listen((state) => this.hear(state, said), mine.signal).catch((each) => each);
+      const mine = stop,
+        error = await listen((state) => this.hear(state, said), mine.signal).catch((each) => each);
       if (mine.signal.aborted) return;
       if (!error) return begin(); // after a while the server ends every stream
       refused = Boolean(error.refused);
@@ -121,7 +159,8 @@ export class Model {
   }
 
   async hear(state, said) {
-    const run = this.runs[state.run], before = this.states.get(state.run);
+    const run = this.runs[state.run],
+      before = this.states.get(state.run);
     if (!run) return;
     this.states.set(state.run, state);
     run.about.trains = state.trains;

@@ -2,18 +2,19 @@
 
 const answers = new Map(Object.entries(JSON.parse(document.getElementById("answers").textContent)));
 export const sealed = true;
-export const firstView = location.hash.slice(1);
-export const remember = (name) => history.replaceState(null, "", `#${name}`);
+export const lead = "";
 
 function found(path) {
-  if (!answers.has(path)) throw new Error("This page was saved as one file, and this is not in it: `tapeless explore` shows it.");
+  if (!answers.has(path))
+    throw new Error("This page was saved as one file, and this is not in it: `tapeless explore` shows it.");
   return answers.get(path);
 }
 
 export const json = async (path) => structuredClone(found(path));
 
 export async function numbers(path, Kind) {
-  const { head, data } = found(path), bytes = Uint8Array.from(atob(data), (each) => each.charCodeAt(0));
+  const { head, data } = found(path),
+    bytes = Uint8Array.from(atob(data), (each) => each.charCodeAt(0));
   return [head, new Kind(bytes.buffer)];
 }
 

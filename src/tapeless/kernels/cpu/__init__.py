@@ -30,7 +30,6 @@ from tapeless.kernels.cpu.dispatch import (
     gemm,
     gemm_address,
     gemm_library,
-    gemm_scratch,
     gemm_version,
     mkl,
     on_one_thread,
@@ -40,7 +39,9 @@ from tapeless.kernels.cpu.dispatch import (
     start_threads,
     threads,
     using_gemm_library,
+    using_threads,
 )
+from tapeless.kernels.cpu.sizes import block_count, gemm_scratch, part_count, worker_count
 from tapeless.kernels.cpu.uninterrupted import load
 from tapeless.kernels.native import Native
 

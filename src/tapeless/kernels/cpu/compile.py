@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
 from numba import intp
 from numpy.lib.stride_tricks import as_strided
 
-from tapeless.errors import TapelessError
 from tapeless.kernels.cpu import dispatch, pool
 from tapeless.kernels.cpu.bfloat16 import is_bfloat16, type_of
 from tapeless.kernels.cpu.cache import KernelCache
-from tapeless.kernels.cpu.functions import jitted
+from tapeless.kernels.cpu.functions import jitted, not_compiled, postponed, timed, title_of
 from tapeless.kernels.cpu.outline import outlined
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 from tapeless.kernels.native import Native
@@ -25,16 +20,8 @@ from tapeless.kernels.native import Native
 THREADED = 16384  # elements; below, waking the other threads costs more than they save
 
 
-@dataclass(frozen=True)
-class Compiled:
-    kernel: str
-    seconds: float
-    cached: bool  # read from disk, not compiled
-
-
 # Called with how many of how many kernels are compiled; the command line shows a progress bar.
 progress_listeners: list[Callable[[int, int], None]] = []
-compilations: list[Compiled] = []
 
 
 def progress(done: int, total: int) -> None:
@@ -63,27 +50,18 @@ class Kernel:
     def _made(self) -> Any:
         return jitted(outlined(self.function))
 
-    @property
-    def cache(self) -> Any:
-        return self._form._cache
-
     def compiled_for(self, types: tuple[Any, ...]) -> Any:
         """Numba's dispatcher with machine code for arguments of these types, from disk where it is there."""
         form = self._form
         if types not in form.overloads:
-            begin, hits = time.perf_counter(), sum(form.stats.cache_hits.values())
             pool.register()
-            form.compile(types)
-            cached = sum(form.stats.cache_hits.values()) > hits
-            compilations.append(Compiled(self.title, time.perf_counter() - begin, cached))
+            with timed(title_of(self.function), lambda: sum(form.stats.cache_hits.values())):
+                form.compile(types)
         return form
 
-    @property
-    def title(self) -> str:
-        return ".".join((*self.function.__module__.split(".")[-2:-1], self.function.__name__))
-
-    def _is_there(self, types: tuple[Any, ...]) -> bool:
-        return types in self._form.overloads or (isinstance(self.cache, KernelCache) and self.cache.has(types))
+    def is_there(self, types: tuple[Any, ...]) -> bool:
+        cache = self._form._cache
+        return types in self._form.overloads or (isinstance(cache, KernelCache) and cache.has(types))
 
     def bind(self, size: int, *arguments: Any, threaded_from: int = THREADED, threads: int | None = None) -> Native:
         """Compile for these arguments, or read from the cache; returns a call without arguments. `size`: elements of
@@ -92,35 +70,16 @@ class Kernel:
         types = (*(type_of(argument) for argument in arguments), intp)
         form = self.__dict__.get("_form")
         if form is None or types not in form.overloads:
-            missing = getattr(_local, "missing", None)
-            if missing is not None and not uninterrupted(partial(self._is_there, types)):
-                missing[self, types] = None
-                return _nothing
+            if postponed(self, types):
+                return not_compiled
             form = uninterrupted(partial(self.compiled_for, types))
+        if threads > 1:
+            dispatch.settle_loops()
         # Numba does not know by itself what an array of bfloat16 is: then what was compiled is called, nothing chosen.
         called = form.overloads[types].entry_point if any(map(is_bfloat16, arguments)) else form
         run = BoundKernel(called, *arguments, threads)
         run.function, run.threads, run.result = self.function, threads, form.overloads[types]
         return run
-
-
-Missing = tuple[Kernel, tuple[Any, ...]]
-_local = threading.local()
-
-
-@contextmanager
-def collecting() -> Iterator[dict[Missing, None]]:
-    """List the kernels that this thread asks for meanwhile and that are neither compiled nor on disk."""
-    before = getattr(_local, "missing", None)
-    _local.missing = {}
-    try:
-        yield _local.missing
-    finally:
-        _local.missing = before
-
-
-def _nothing() -> None:
-    raise TapelessError("a kernel was called that has only been asked for")
 
 
 def flat(*arrays: Any) -> tuple[Any, ...]:

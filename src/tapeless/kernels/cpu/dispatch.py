@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tapeless.errors import TapelessError, unknown
 from tapeless.kernels.cpu.uninterrupted import load
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.native import Native
 
 Array = NDArray[Any]
 
@@ -99,6 +99,17 @@ def using_gemm_library(name: str) -> Iterator[None]:
         set_gemm_library(before)
 
 
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Calls that are bound meanwhile run on so many threads."""
+    before = threads()
+    set_threads(count)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
 def set_gemm_library(name: str | None, lower: bool = False) -> str:
     """Choose the library for calls bound from now on. None means MKL where it is installed. `lower`: instead of an MKL
     that is not installed the built-in GEMM serves."""
@@ -110,7 +121,7 @@ def set_gemm_library(name: str | None, lower: bool = False) -> str:
     if name == "mkl" and mkl() is None:
         raise TapelessError("the products cannot be MKL's: it is not installed. pip install 'tapeless[mkl]'.")
     _chosen = name
-    if _threads:
+    if _settled:
         _settle_loops()
     return gemm_library()
 
@@ -174,19 +185,30 @@ def set_threads(count: int | None) -> int:
     if library is not None:
         library.MKL_Set_Num_Threads(count)
     _threads = count
-    _settle_loops()
+    if _settled:
+        _settle_loops()
     return count
+
+
+_settled = False
+
+
+def settle_loops() -> None:
+    """Settle on whose threads parallel loops run, before the first one does."""
+    if not _settled:
+        _settle_loops()
 
 
 def _settle_loops() -> None:
     """Run parallel loops on MKL's threads where its GEMM serves, else on our own."""
-    global _on_openmp
+    global _on_openmp, _settled
     pool = load("tapeless.kernels.cpu.pool")
     library = _openmp() if gemm_library() == "mkl" else None
     _on_openmp = _on_openmp or library is not None
     pool.use_openmp(library)
     if library is None:
-        pool.start(_threads)
+        pool.start(threads())
+    _settled = True
 
 
 _on_openmp = _forked = False  # whether loops ever ran on its threads; whether this is the child of such a process
@@ -204,6 +226,7 @@ if hasattr(os, "register_at_fork"):
 def start_threads(count: int) -> None:
     """Start the threads that loops need. In a forked process our own threads are started again."""
     refuse_after_fork(count)
+    settle_loops()
     if not _on_openmp:
         load("tapeless.kernels.cpu.pool").start(count)
 
@@ -226,10 +249,11 @@ class Gemm(partial[None]):
     @classmethod
     def of(cls, function: Any, kernel: Any, plans: Array, c: Array, k: int, arrays: tuple[Array | None, ...]) -> Gemm:
         """A built-in GEMM: one plan is computed by the function, several by the kernel, on as many threads."""
+        called = function.ctypes
         if len(plans) > 1:
             made = cls(kernel.bind(c.size, plans, threads=len(plans)))
         else:
-            made = cls(function.ctypes, ctypes.c_uint64(plans.ctypes.data), ctypes.c_float(1))
+            made = cls(called, ctypes.c_uint64(plans.ctypes.data), ctypes.c_float(1))
         made.arrays, made.flops = (plans, c, *arrays), 2 * c.size * k
         return made
 
@@ -288,7 +312,7 @@ def gemm(
     if fuses and not (all(float32) or upcasts):
         raise ValueError("a bfloat16 GEMM fuses no ReLU")
     kernel = load(f"tapeless.kernels.cpu.gemm_{'float32' if all(float32) or upcasts else 'bfloat16'}")
-    count = _gemm_threads(m, n, k)
+    count = gemm_threads(m, n, k)
     needed = kernel.scratch_floats(m, n, k, count)
     panels = scratch[-1] if scratch else np.empty(needed, np.float32)
     if panels.size < needed:
@@ -333,17 +357,8 @@ def _mkl_gemm(
     return made
 
 
-def _gemm_threads(m: int, n: int, k: int) -> int:
+def gemm_threads(m: int, n: int, k: int) -> int:
     return threads_for(2 * m * n * k, THREADED_FLOPS)
-
-
-def gemm_scratch(call: Any, precision: Any, *sizes: tuple[int, int, int]) -> list[Scratch]:
-    """Scratch for GEMMs with the call's weight, of these m, n and k, one after the other. The built-in GEMM packs into
-    it; MKL has its own memory. It comes last of what a kernel asks for."""
-    if not sizes or (precision.dtype(call["weight"].buffer.role) == "float32" and gemm_library() == "mkl"):
-        return []
-    kernel = load(f"tapeless.kernels.cpu.gemm_{precision.activation}")
-    return [Scratch((max(kernel.scratch_floats(*size, _gemm_threads(*size)) for size in sizes),))]
 
 
 def _row_stride(matrix: Array) -> int:
@@ -356,15 +371,13 @@ def gemm_address(bfloat16: bool, rows: int, keys: int, width: int) -> int:
 
     bfloat16: for factors of that type. Else it serves attention of at most so many `rows` and `keys`, whose heads are
     so wide: the tiny GEMM if they are small enough, or the library's."""
-    address: int
+    kernel, library = load(f"tapeless.kernels.cpu.gemm_{'bfloat16' if bfloat16 else 'float32'}"), _serving()
     if bfloat16:
-        address = load("tapeless.kernels.cpu.gemm_bfloat16").small_gemm_function().address
-        return address
-    kernel, library = load("tapeless.kernels.cpu.gemm_float32"), _serving()
-    if kernel.is_tiny(rows, keys, width):
-        address = kernel.tiny_gemm_function().address
+        function = kernel.SMALL_GEMM
+    elif kernel.is_tiny(rows, keys, width):
+        function = kernel.TINY_GEMM
     elif library is None:
-        address = kernel.small_gemm_function().address
+        function = kernel.SMALL_GEMM
     else:
-        address = ctypes.cast(library.cblas_sgemm_64, ctypes.c_void_p).value or 0
-    return address
+        return ctypes.cast(library.cblas_sgemm_64, ctypes.c_void_p).value or 0
+    return int(function.address)

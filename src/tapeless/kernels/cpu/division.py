@@ -6,25 +6,11 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from tapeless.kernels.cpu import dispatch
-from tapeless.kernels.cpu.vector import HELPER
+from tapeless.kernels.cpu.helpers import HELPER
+from tapeless.kernels.cpu.sizes import block_count
 from tapeless.kernels.native import Native
 
-
-@register_jitable(**HELPER)
-def block_count(size: int, length: int) -> int:
-    """How many blocks of a length hold so many; the last one may be shorter."""
-    return (size + length - 1) // length
-
-
-def worker_count(work: int, threaded_from: int, most: int) -> int:
-    """How many threads share the work, at most so many: one alone where waking another costs more than it saves."""
-    return max(1, min(most, dispatch.threads_for(work, threaded_from)))
-
-
-def part_count(rows: int, fewest: int, most: int) -> int:
-    """How many partial sums the rows are cut into: by their number alone, so that the order of adding does not depend
-    on threads. Each has at least `fewest` rows, where there are as many."""
-    return max(1, min(most, rows // fewest))
+register_jitable(**HELPER)(block_count)
 
 
 @register_jitable(**HELPER)

@@ -6,17 +6,15 @@ float32 until the next part of k continues them, so that each is rounded once. T
 
 from __future__ import annotations
 
-from functools import cache
 from types import FunctionType
 from typing import Any
 
-import llvmlite.binding as llvm
-from numba import float32, intp, prange, types, uintp
+from numba import float32, intp, prange, uintp
 from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.dispatch import A_BFLOAT16, B_BFLOAT16, TRANSPOSED, Gemm
-from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.functions import CFunction, calling
 from tapeless.kernels.cpu.gemm_float32 import FAR, RECTANGLE, SGEMM
 from tapeless.kernels.cpu.gemm_plan import (
     blocks_and_panels,
@@ -26,12 +24,9 @@ from tapeless.kernels.cpu.gemm_plan import (
     result,
     sizes,
     stack_plan,
-    thread_grid,
 )
 from tapeless.kernels.cpu.microkernels_bfloat16 import (
     AT_ONCE,
-    BYTES,
-    SIDE,
     amx_begin,
     amx_end,
     amx_permitted,
@@ -42,8 +37,22 @@ from tapeless.kernels.cpu.microkernels_bfloat16 import (
     store_rows,
     store_word,
 )
-from tapeless.kernels.cpu.microkernels_float32 import LINE, features_of, prefetch_tile, stack_floats
+from tapeless.kernels.cpu.microkernels_float32 import features_of, prefetch_tile, stack_floats
 from tapeless.kernels.cpu.numba_internals import config
+from tapeless.kernels.cpu.sizes import (
+    BLOCK,
+    BYTES,
+    DEEP,
+    DEPTH,
+    LINE,
+    PACKED_A,
+    PACKED_B,
+    SIDE,
+    at_a_time,
+    bfloat16_floats,
+    panel_bytes,
+    rectangle_sizes,
+)
 from tapeless.kernels.cpu.vector import inlined
 
 Array = NDArray[Any]
@@ -51,36 +60,13 @@ Array = NDArray[Any]
 FEATURES = features_of(config.CPU_FEATURES)
 HAS_BFLOAT16 = "avx512bf16" in FEATURES  # which every processor has that has AMX's
 AMX = HAS_BFLOAT16 and "amx-bf16" in FEATURES and amx_permitted()
-DEPTH = 2 * SIDE  # numbers along k in a tile
-BLOCK = 2 * SIDE  # rows and columns that are computed at a time
 FLOATS = BLOCK * BLOCK
-DEEP = 1024  # along k at a time: the panels of a block of columns stay in the first cache, or nearly
-# Bytes of a's panels that are packed at a time, which must stay in the second cache while b's pass by, and of b's.
-PACKED_A, PACKED_B = 3 << 18, 2 << 20
 # Where all of b's panels stay in the second cache, c is gone through by rows, as it lies in memory; else by columns.
 NEAR = 1 << 20
 SMALL_PANELS, SMALL_DEEP = 3 << 14, 512  # of the small GEMM: floats of the caller's stack; along k at a time
 
 SYMBOL = "tapeless_rectangle_bfloat16"
-_rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
-
-
-def tiles_along(k: int) -> int:
-    return -(-min(k, DEEP) // DEPTH)
-
-
-def at_a_time(size: int, k: int, packed: int) -> int:
-    """Rows of a, or columns of b, whose panels are packed together."""
-    most = max(1, packed // (tiles_along(k) * BYTES * 2)) * BLOCK
-    return min(most, -(-size // BLOCK) * BLOCK)
-
-
-def panel_bytes(m: int, n: int, k: int) -> tuple[int, int]:
-    """Bytes in which the panels of a rectangle (m n) fit, and those for its sums, where k is deep. Both are whole cache
-    lines."""
-    high, wide = at_a_time(m, k, PACKED_A), at_a_time(n, k, PACKED_B)
-    sums = -(-m // BLOCK) * wide * BLOCK * 4 if k > DEEP else 0
-    return (high + wide) // SIDE * tiles_along(k) * BYTES + LINE, sums
+_rectangle = calling(SYMBOL, RECTANGLE)
 
 
 @inlined
@@ -242,27 +228,20 @@ def rectangle_of_bfloat16(plan, alpha):
         amx_end()
 
 
-@cache
-def rectangle() -> Any:
-    """The compiled function, under a name by which kernels find it. On disk it has one for either kind of instructions:
-    a process that may not use AMX must not be handed what another one that may has compiled."""
-    original = rectangle_of_bfloat16
+def _named_by_instructions(original: Any) -> FunctionType:
+    """On disk there is one for either kind of instructions: a process that may not use AMX must not be handed what
+    another one that may has compiled."""
     clone = FunctionType(original.__code__, original.__globals__, original.__name__)
     clone.__qualname__, clone.__module__ = f"{original.__name__}_{'amx' if AMX else 'avx512'}", original.__module__
-    function = c_function(RECTANGLE, clone)
-    llvm.add_symbol(SYMBOL, function.address)
-    return function
+    return clone
 
 
-@cache
-def small_gemm_function() -> Any:
-    """A GEMM that any thread calls as it would a BLAS's, on small matrices; `order` says their types."""
-    rectangle()
-    return c_function(SGEMM, small_gemm_bfloat16)
+RECTANGLE_OF_BFLOAT16 = CFunction(_named_by_instructions(rectangle_of_bfloat16), RECTANGLE, SYMBOL)
 
 
 def small_gemm_bfloat16(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """c (m n) = alpha · op(a) (m k) @ op(b) (k n) in float32, plus c if beta is 1, packed on the caller's stack."""
+    """c (m n) = alpha · op(a) (m k) @ op(b) (k n) in float32, plus c if beta is 1, packed on the caller's stack. Any
+    thread calls it as it would a BLAS's, on small matrices; `order` says their types."""
     panels, none = stack_floats(SMALL_PANELS), intp(0)
     a_rows, a_columns = (1, a_row) if transpose_a == TRANSPOSED else (a_row, 1)
     b_rows, b_columns = (1, b_row) if transpose_b == TRANSPOSED else (b_row, 1)
@@ -277,6 +256,9 @@ def small_gemm_bfloat16(order, transpose_a, transpose_b, m, n, k, alpha, a, a_ro
         _rectangle(plan, alpha)
 
 
+SMALL_GEMM = CFunction(small_gemm_bfloat16, SGEMM, calls=RECTANGLE_OF_BFLOAT16)
+
+
 def rectangles_of_bfloat16(plans):
     """The rectangle of each plan (P FIELDS)."""
     for worker in prange(plans.shape[0]):
@@ -286,16 +268,9 @@ def rectangles_of_bfloat16(plans):
 RECTANGLES = Kernel(rectangles_of_bfloat16)
 
 
-def _rectangle_sizes(m: int, n: int, workers: int) -> tuple[tuple[int, int], int, int]:
-    """The grid of rectangles, and the most rows and columns that one has."""
-    across, down = thread_grid(m, n, workers, BLOCK, BLOCK)
-    return (across, down), -(-m // down) + BLOCK, -(-n // across) + BLOCK
-
-
 def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
     """Floats in which a GEMM on so many threads packs and, where k is deep, sums."""
-    (across, down), rows, columns = _rectangle_sizes(m, n, workers)
-    return (across * down * sum(panel_bytes(rows, columns, k)) + LINE) // 4
+    return bfloat16_floats(m, n, k, workers)
 
 
 def bound(
@@ -312,9 +287,9 @@ def bound(
     """Bind c (m n) = op(a) @ op(b) + bias, or c += op(a) @ op(b). a and b are bfloat16, or float32 that is rounded; so
     is c."""
     (m, n), k = c.shape, a.shape[0 if transpose_a else 1]
-    grid, rows, columns = _rectangle_sizes(m, n, workers)
+    grid, rows, columns = rectangle_sizes(m, n, workers)
     packed, sums = panel_bytes(rows, columns, k)
     panels = (scratch.ctypes.data + -scratch.ctypes.data % LINE, packed + sums, packed)
     blocks = (0, at_a_time(rows, k, PACKED_A), at_a_time(columns, k, PACKED_B))
     made = plans(c, a, b, transpose_a, transpose_b, add, grid, (BLOCK, BLOCK), blocks, panels, bias)
-    return Gemm.of(rectangle(), RECTANGLES, made, c, k, (a, b, scratch, bias))
+    return Gemm.of(RECTANGLE_OF_BFLOAT16, RECTANGLES, made, c, k, (a, b, scratch, bias))

@@ -11,16 +11,14 @@ op(a) is a, or its transpose if a is stored transposed.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 from numba import float32, intp, prange, types, uintp
 from numpy.typing import NDArray
 
 from tapeless.kernels.cpu.compile import Kernel
 from tapeless.kernels.cpu.dispatch import TRANSPOSED, Gemm
-from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.functions import CFunction, calling
 from tapeless.kernels.cpu.gemm_plan import (
     blocks_and_panels,
     factor_a,
@@ -30,10 +28,8 @@ from tapeless.kernels.cpu.gemm_plan import (
     result,
     sizes,
     stack_plan,
-    thread_grid,
 )
 from tapeless.kernels.cpu.microkernels_float32 import (
-    LINE,
     add_vectors,
     gemm_strip,
     gemm_tile,
@@ -57,17 +53,14 @@ from tapeless.kernels.cpu.packing import (
     pack_bfloat16_b,
     prefetch_part,
 )
+from tapeless.kernels.cpu.sizes import BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE, LINE, SLACK, float32_floats, thread_grid
 from tapeless.kernels.cpu.vector import fused, inlined
 
 Array = NDArray[Any]
 
-# Along k, rows of a and columns of b that are packed at a time: a panel of b and all of a's for the second cache, b's
-# for the third. Deeper blocks go less often over c.
-BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE = 512, 96, 2048
 SMALL_DEPTH, SMALL_HIGH, SMALL_WIDE = 256, 72, 128  # of the small GEMM, whose panels lie on the caller's stack
 TINY, TINY_DEPTH = 32, 128  # rows and columns, and numbers along k, of a GEMM that is not packed
 FAR = 1 << 17  # elements of a matrix, from which it is not in a near cache and its parts are prefetched
-SLACK = 64  # floats behind the panels: the last vector may reach beyond them
 
 HALF, QUARTER, NARROW = ROWS // 2, ROWS // 4, VECTORS // 2  # smaller tiles, for the edges
 FLOATS = ROWS * WIDTH
@@ -79,13 +72,7 @@ RECTANGLE = types.void(uintp, float32)  # the address of a plan, alpha
 # CBLAS's sgemm: order, transpose a and b, m, n, k, alpha, a and its row step, b and its, beta, c and its
 SGEMM = types.void(intp, intp, intp, intp, intp, intp, float32, uintp, intp, uintp, intp, float32, uintp, intp)
 SYMBOL = "tapeless_rectangle"
-_rectangle = types.ExternalFunction(SYMBOL, RECTANGLE)
-
-
-def panel_floats(m: int, n: int, k: int) -> int:
-    """Floats in which the panels of a rectangle (m n) fit."""
-    high, wide = min(m, BLOCK_HIGH), min(n, BLOCK_WIDE)
-    return min(k, BLOCK_DEPTH) * (-(-high // ROWS) * ROWS + -(-wide // WIDTH) * WIDTH) + 2 * SLACK
+_rectangle = calling(SYMBOL, RECTANGLE)
 
 
 @inlined
@@ -224,23 +211,12 @@ def _pass_where_positive(place, c_row, mask, mask_row, count, columns):
                 store_float(row, intp(j), float32(0) if load_float(above, intp(j)) <= 0 else load_float(row, intp(j)))
 
 
-@cache
-def rectangle() -> Any:
-    """The compiled `rectangle_of_tiles`, under a name by which kernels find it."""
-    function = c_function(RECTANGLE, rectangle_of_tiles)
-    llvm.add_symbol(SYMBOL, function.address)
-    return function
-
-
-@cache
-def small_gemm_function() -> Any:
-    """A GEMM that any thread calls as it would a BLAS's, on small matrices."""
-    rectangle()
-    return c_function(SGEMM, small_gemm)
+RECTANGLE_OF_TILES = CFunction(rectangle_of_tiles, RECTANGLE, SYMBOL)
 
 
 def small_gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row):
-    """c (m n) = alpha · op(a) (m k) @ op(b) (k n), plus c if beta is 1, packed on the caller's stack."""
+    """c (m n) = alpha · op(a) (m k) @ op(b) (k n), plus c if beta is 1, packed on the caller's stack. Any thread calls
+    it as it would a BLAS's, on small matrices."""
     panels, none = stack_floats(SMALL_PANELS), intp(0)
     a_rows, a_columns = (1, a_row) if transpose_a == TRANSPOSED else (a_row, 1)
     b_rows, b_columns = (1, b_row) if transpose_b == TRANSPOSED else (b_row, 1)
@@ -250,12 +226,6 @@ def small_gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_r
     fused_none = (none, none, none, none)
     plan = stack_plan((m, n, k, add, *of_a, *of_b, c, c_row, size, *fused_none, panels, *blocks, none))
     _rectangle(plan, alpha)
-
-
-@cache
-def tiny_gemm_function() -> Any:
-    """A GEMM that is called as a BLAS's is, where `is_tiny`."""
-    return c_function(SGEMM, tiny_gemm)
 
 
 def is_tiny(rows: int, keys: int, width: int) -> bool:
@@ -288,6 +258,10 @@ def tiny_gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, a_row, b, b_ro
             i += 1
 
 
+# GEMMs that are called as a BLAS's is.
+SMALL_GEMM, TINY_GEMM = CFunction(small_gemm, SGEMM, calls=RECTANGLE_OF_TILES), CFunction(tiny_gemm, SGEMM)
+
+
 def rectangles(plans):
     """The rectangle of each plan (P FIELDS)."""
     for worker in prange(plans.shape[0]):
@@ -298,9 +272,8 @@ RECTANGLES = Kernel(rectangles)
 
 
 def scratch_floats(m: int, n: int, k: int, workers: int) -> int:
-    """Floats in which a GEMM on so many threads packs."""
-    across, down = thread_grid(m, n, workers, ROWS, WIDTH)
-    return across * down * panel_floats(-(-m // down) + ROWS, -(-n // across) + WIDTH, k)
+    """Floats in which a GEMM on so many threads packs here."""
+    return float32_floats(m, n, k, workers, ROWS, WIDTH)
 
 
 def bound(
@@ -323,4 +296,4 @@ def bound(
     step = 4 * scratch_floats(m, n, k, workers) // (grid[0] * grid[1])
     panels, blocks = (scratch.ctypes.data, step, 0), (BLOCK_DEPTH, BLOCK_HIGH, BLOCK_WIDE)
     made = plans(c, a, b, transpose_a, transpose_b, add, grid, (ROWS, WIDTH), blocks, panels, bias, relu, mask)
-    return Gemm.of(rectangle(), RECTANGLES, made, c, k, (a, b, scratch, bias, mask))
+    return Gemm.of(RECTANGLE_OF_TILES, RECTANGLES, made, c, k, (a, b, scratch, bias, mask))

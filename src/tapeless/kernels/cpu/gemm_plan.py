@@ -28,15 +28,6 @@ M, N, K, ADD, A, A_ROW, A_COLUMN, A_BYTES, B, B_ROW, B_COLUMN, B_BYTES = range(1
 C, C_ROW, C_BYTES, BIAS, MASK, MASK_ROW, RELU, PANELS, DEPTH, HIGH, WIDE, SUMS, FIELDS = range(12, 25)
 
 
-def thread_grid(m: int, n: int, workers: int, high: int, wide: int) -> tuple[int, int]:
-    """(across, down): how many rectangles c (m n) is divided into. As little as possible is packed more than once, and
-    each has a tile, which is so high and wide."""
-    most_across, most_down = -(-n // wide), -(-m // high)
-    ways = [(across, workers // across) for across in range(1, workers + 1) if workers % across == 0]
-    ways = [(across, down) for across, down in ways if across <= most_across and down <= most_down]
-    return min(ways, key=lambda way: way[0] * m + way[1] * n, default=(1, 1))
-
-
 def _cuts(size: int, step: int, parts: int) -> Array:
     """Where each part begins, and where the last ends: whole tiles for each but the last."""
     return np.minimum(size, -(-size // step) * np.arange(parts + 1) // parts * step)
@@ -89,52 +80,47 @@ def plans(
     return made.reshape(down * across, FIELDS)
 
 
-@instruction(intp(types.uintp, intp))
-def _word_at(builder, place, index):
-    place = builder.inttoptr(place, POINTER)
-    return builder.load(builder.gep(place, [index], source_etype=WORD), typ=WORD)
-
-
-@inlined
-def _field(plan, index):
-    return _word_at(plan, intp(index))
+@instruction(intp(types.uintp), literals=1)
+def _field(builder, index, plan):
+    place = builder.gep(builder.inttoptr(plan, POINTER), [i64(index)], source_etype=WORD)
+    return builder.load(place, typ=WORD)
 
 
 @inlined
 def sizes(plan):
     """m, n, k of a rectangle, and whether it is added to c."""
-    return _field(plan, M), _field(plan, N), _field(plan, K), _field(plan, ADD)
+    return _field(M, plan), _field(N, plan), _field(K, plan), _field(ADD, plan)
 
 
 @inlined
 def factor_a(plan):
     """Of op(a) (m k): address, elements from row to row and from column to column, bytes of an element."""
-    return uintp(_field(plan, A)), _field(plan, A_ROW), _field(plan, A_COLUMN), _field(plan, A_BYTES)
+    return uintp(_field(A, plan)), _field(A_ROW, plan), _field(A_COLUMN, plan), _field(A_BYTES, plan)
 
 
 @inlined
 def factor_b(plan):
     """Of op(b) (k n), the same."""
-    return uintp(_field(plan, B)), _field(plan, B_ROW), _field(plan, B_COLUMN), _field(plan, B_BYTES)
+    return uintp(_field(B, plan)), _field(B_ROW, plan), _field(B_COLUMN, plan), _field(B_BYTES, plan)
 
 
 @inlined
 def result(plan):
     """Of c (m n): address, elements from row to row, bytes of an element; and the address of a bias, or 0."""
-    return uintp(_field(plan, C)), _field(plan, C_ROW), _field(plan, C_BYTES), uintp(_field(plan, BIAS))
+    return uintp(_field(C, plan)), _field(C_ROW, plan), _field(C_BYTES, plan), uintp(_field(BIAS, plan))
 
 
 @inlined
 def relu_and_mask(plan):
     """Whether a is rectified; the address of a mask, or 0, and elements from row to row."""
-    return _field(plan, RELU), uintp(_field(plan, MASK)), _field(plan, MASK_ROW)
+    return _field(RELU, plan), uintp(_field(MASK, plan)), _field(MASK_ROW, plan)
 
 
 @inlined
 def blocks_and_panels(plan):
     """How deep, high and wide blocks are; where the thread packs, and where unfinished sums wait."""
-    memory = uintp(_field(plan, PANELS)), uintp(_field(plan, SUMS))
-    return _field(plan, DEPTH), _field(plan, HIGH), _field(plan, WIDE), memory[0], memory[1]
+    memory = uintp(_field(PANELS, plan)), uintp(_field(SUMS, plan))
+    return _field(DEPTH, plan), _field(HIGH, plan), _field(WIDE, plan), memory[0], memory[1]
 
 
 @intrinsic

@@ -26,6 +26,7 @@ from tapeless.kernels.cpu.cache import digest
 ROWS, CHANNELS, WIDTH = 512, 768, 3072  # of a linear: its forward and the two GEMMs of its backward
 TURNS = 9
 AHEAD = 0.97  # of MKL's time: the built-in GEMM replaces MKL's if it takes less than that
+CLEAR, CLEAR_TURNS = 0.1, 3  # if so many turns are all so far on one side of that, no more are measured
 MOST_BYTES = 1 << 20
 
 
@@ -63,8 +64,8 @@ def _measured() -> float:
                 dispatch.gemm(x, y, w, transpose_b=True),
                 dispatch.gemm(w, x, y, transpose_a=True),
             ]
-    fractions = []
-    for _ in range(TURNS + 1):
+    fractions: list[float] = []
+    while len(fractions) <= TURNS and not _clear(fractions[1:]):  # in the first, kernels are compiled, threads started
         took = {}
         for name, three in runs.items():
             begun = time.perf_counter()
@@ -72,7 +73,12 @@ def _measured() -> float:
                 run()
             took[name] = time.perf_counter() - begun
         fractions.append(took["own"] / took["mkl"])
-    return median(fractions[1:])  # in the first, kernels are compiled and threads started
+    return median(fractions[1:])
+
+
+def _clear(fractions: list[float]) -> bool:
+    enough = len(fractions) >= CLEAR_TURNS
+    return enough and (max(fractions) < AHEAD - CLEAR or min(fractions) > AHEAD + CLEAR)
 
 
 def _file() -> Path:

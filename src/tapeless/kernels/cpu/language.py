@@ -7,13 +7,12 @@ from tapeless.kernels.cpu.compile import (
     THREADED,
     BoundKernel,
     Kernel,
-    compilations,
     flat,
     progress_listeners,
     strided,
 )
-from tapeless.kernels.cpu.division import block_count, calling_gemm, part_count, tasks_of, worker_count
-from tapeless.kernels.cpu.functions import jitted
+from tapeless.kernels.cpu.division import calling_gemm, tasks_of
+from tapeless.kernels.cpu.functions import compilations, jitted
 from tapeless.kernels.cpu.gemm_race import FasterGemm, faster_gemm
 from tapeless.kernels.cpu.microkernels_float32 import (
     call_gemm,

@@ -27,9 +27,8 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     repeat,
     transposed_square,
 )
+from tapeless.kernels.cpu.sizes import BYTES, SIDE
 
-SIDE = 16  # of a tile, in words
-BYTES = SIDE * SIDE * 4
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux: a process asks before it uses AMX's registers
 FLOAT, BYTE, HALF = ir.FloatType(), ir.IntType(8), ir.IntType(16)
 WORDS = ir.VectorType(INDEX, SIDE)

@@ -19,9 +19,9 @@ from numba import float32, intp, types, uintp
 
 from tapeless.kernels.cpu.bfloat16 import HALF, emit_upcast
 from tapeless.kernels.cpu.instructions import instruction
+from tapeless.kernels.cpu.sizes import LINE
 
 FLOAT, POINTER, WORD, INDEX, BYTE = ir.FloatType(), ir.PointerType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
-LINE = 64  # bytes that memory comes in
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from numba import intp, types
 from numba.extending import intrinsic
 
 from tapeless.errors import TapelessError
+from tapeless.kernels.cpu.helpers import EXACT, WITHIN
 from tapeless.kernels.cpu.numba_internals import Flags, compile_internal
-from tapeless.kernels.cpu.vector import EXACT, WITHIN
 
 PARALLEL_FOR = "tapeless_parallel_for"  # the symbol under which machine code finds `pool.parallel_for`
-OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy"}
+OPTIONS: dict[str, Any] = {"fastmath": EXACT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 PARALLEL, THREADS, BEGIN, END = "tapeless_parallel", "tapeless_threads", "tapeless_begin", "tapeless_end"
 WORD, STATUS = ir.IntType(64), ir.IntType(32)
 
@@ -44,7 +44,7 @@ def outlined(function: Callable[..., None]) -> Callable[..., None]:
         scope[each.name].__qualname__ = f"{function.__qualname__}_{each.name}"
         scope[each.name].__module__ = function.__module__
     for part in parts:
-        scope[part.name] = numba.njit(**WITHIN, **OPTIONS)(scope[part.name])
+        scope[part.name] = numba.njit(**{**WITHIN, **OPTIONS})(scope[part.name])
     made: Callable[..., None] = scope[tree.name]
     return made
 

@@ -11,7 +11,6 @@ import platform
 from numba import intp, uintp
 
 from tapeless.kernels.cpu.microkernels_float32 import (
-    LINE,
     copy_vectors,
     load_bfloat16,
     load_float,
@@ -21,6 +20,7 @@ from tapeless.kernels.cpu.microkernels_float32 import (
     transpose_block,
 )
 from tapeless.kernels.cpu.numba_internals import config
+from tapeless.kernels.cpu.sizes import LINE
 from tapeless.kernels.cpu.vector import inlined
 
 TILES = tiles_for(config.CPU_FEATURES, platform.machine())

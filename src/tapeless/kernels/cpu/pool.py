@@ -24,7 +24,7 @@ import llvmlite.ir as ir
 import numpy as np
 from numba import intp, types, uintp
 
-from tapeless.kernels.cpu.functions import c_function
+from tapeless.kernels.cpu.functions import CFunction
 from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.microkernels_float32 import declare
 from tapeless.kernels.cpu.outline import PARALLEL_FOR
@@ -276,30 +276,27 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_memory))  # workers read it for as 
 _starting = threading.Lock()
 
 
+_parallel_for = CFunction(parallel_for, types.void(uintp, uintp, intp, intp))
+_worker_loop = CFunction(worker_loop, types.void(intp))
+_openmp_range = CFunction(openmp_range, types.void(uintp))
+
+
 @cache
 def register() -> Any:
     """Compile `parallel_for` and register it under the name that the machine code of kernels is linked to."""
-    llvm.add_symbol(SYMBOL, _words.ctypes.data)
-    if HAS_THREADS:
-        system = ctypes.CDLL(None)
-        for place, name in SYSTEM.items():
-            _words[place] = _address(system, name)
-    called = c_function(types.void(uintp, uintp, intp, intp), parallel_for)
+    _register_words()
+    called = _parallel_for.ready()
     llvm.add_symbol(PARALLEL_FOR, called.address)
     return called
 
 
 @cache
-def _worker() -> Any:
-    register()
-    return c_function(types.void(intp), worker_loop)
-
-
-@cache
-def _openmp_range() -> int:
-    register()
-    address: int = c_function(types.void(uintp), openmp_range).address
-    return address
+def _register_words() -> None:
+    llvm.add_symbol(SYMBOL, _words.ctypes.data)
+    if HAS_THREADS:
+        system = ctypes.CDLL(None)
+        for place, name in SYSTEM.items():
+            _words[place] = _address(system, name)
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
@@ -310,7 +307,8 @@ def start(count: int) -> None:
     """Start workers up to so many threads, the caller's among them. If the system starts fewer, those run the loops."""
     if not HAS_THREADS or _words[WORKERS] >= count - 1:
         return
-    worker = _worker()
+    _register_words()
+    worker = _worker_loop.ready()
     system = ctypes.CDLL(None)
     with _starting:
         for number in range(int(_words[WORKERS]) + 1, min(count, MAX_THREADS)):
@@ -331,7 +329,8 @@ def start(count: int) -> None:
 def use_openmp(library: ctypes.CDLL | None) -> None:
     """Run loops on this OpenMP's threads from now on, or on our own (None)."""
     if library is not None:
-        _words[OMP_RANGE] = _openmp_range()
+        _register_words()
+        _words[OMP_RANGE] = _openmp_range.ready().address
         _words[OMP_NUMBER] = _address(library, "omp_get_thread_num")
         _words[OMP_THREADS] = _address(library, "omp_get_num_threads")
     _words[OPENMP] = 0 if library is None else _address(library, "GOMP_parallel")

@@ -7,6 +7,7 @@ cannot write, costs nothing but its kernels: what it did not leave on disk is co
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -23,10 +24,12 @@ from typing import Any, TypeVar
 
 from numba import types
 
+from tapeless.collection import paused
 from tapeless.kernels.cpu import dispatch
 from tapeless.kernels.cpu.bfloat16 import BFLOAT16
-from tapeless.kernels.cpu.cache import KernelCache
-from tapeless.kernels.cpu.compile import Kernel, Missing, collecting, progress
+from tapeless.kernels.cpu.cache import cache_folder
+from tapeless.kernels.cpu.compile import Kernel, progress
+from tapeless.kernels.cpu.functions import CFunction, Missing, collecting
 from tapeless.kernels.cpu.uninterrupted import uninterrupted
 
 T = TypeVar("T")
@@ -62,20 +65,25 @@ def compile_all(bind: Callable[[], T]) -> T:
 
 
 def _compile(missing: list[Missing]) -> None:
-    waiting, total = deque(missing), len(missing)
+    """Longest first, so that all processes are done at about the same time."""
+    total = len(missing)
     progress(0, total)
-    shared = [each for each in missing if _described(each) is not None and isinstance(each[0].cache, KernelCache)]
-    others = min(dispatch.cores() - 1, len(shared) // FEWEST) if _interpreter() else 0
+    found = sorted(missing, key=lambda each: size_of(each[0].function), reverse=True)
+    waiting = deque(each for each in found if _described(each) is not None)
     alone = _helped.acquire(blocking=False)  # else another thread of ours has the cores already
-    helpers = [_Helper(waiting) for _ in range(others if alone else 0)]
+    others = min(dispatch.cores() - 1, len(waiting) // FEWEST) if alone and _interpreter() and _is_kept() else 0
+    helpers = [_Helper(waiting) for _ in range(others)]
+    own = deque(each for each in found if _described(each) is None)
     try:
-        while waiting:
+        dispatch.settle_loops()  # which compiles what runs them, while helpers start
+        while own or waiting:
             try:
-                kernel, kinds = waiting.popleft()
+                function, kinds = (own or waiting).popleft()
             except IndexError:  # a helper was faster
                 break
-            uninterrupted(partial(kernel.compiled_for, kinds))
-            progress(max(1, total - len(waiting) - len(helpers)), total)
+            with paused():
+                uninterrupted(partial(function.compiled_for, kinds))
+            progress(max(1, total - len(own) - len(waiting) - len(helpers)), total)
         for helper in helpers:
             helper.finish()
     finally:
@@ -83,6 +91,28 @@ def _compile(missing: list[Missing]) -> None:
         progress(total, total)
         if alone:
             _helped.release()
+
+
+def size_of(function: Callable[..., Any]) -> int:
+    """Bytes of a function's code and of all that it inlines, for which it takes about as long to compile."""
+    found: set[Any] = set()
+    waiting = [function]
+    while waiting:
+        each: Any = waiting.pop()
+        if each.__code__ not in found:
+            found.add(each.__code__)
+            named = (each.__globals__.get(name) for name in each.__code__.co_names)
+            waiting += [helper for part in named if (helper := getattr(part, "py_func", None))]
+    return sum(len(code.co_code) for code in found)
+
+
+def _is_kept() -> bool:
+    """Whether what another process compiles can be read here."""
+    try:
+        cache_folder()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _interpreter() -> str | None:
@@ -104,7 +134,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Helper(threading.Thread):
-    """Hands kernels to another process, one at a time, from the end of those that wait."""
+    """Hands kernels to another process, one at a time."""
 
     def __init__(self, waiting: deque[Missing]) -> None:
         super().__init__(name="tapeless-helper", daemon=True)
@@ -141,16 +171,12 @@ class _Helper(threading.Thread):
                 return
             while self._waiting:
                 try:
-                    one = self._waiting.pop()
+                    one = self._waiting.popleft()
                 except IndexError:
                     return
                 self._has_kernel = True
-                described = _described(one)
-                if described is None:
-                    self._waiting.append(one)
-                    return
                 try:
-                    process.stdin.write(json.dumps(described) + "\n")
+                    process.stdin.write(json.dumps(_described(one)) + "\n")
                     process.stdin.flush()
                 except OSError:
                     return
@@ -161,17 +187,19 @@ class _Helper(threading.Thread):
 
 def _described(missing: Missing) -> list[Any] | None:
     """A kernel and its types as JSON, for another process; None if they cannot be described."""
-    kernel, kinds = missing
-    function = kernel.function
+    found, kinds = missing
+    function = found.function
     # Not imported: the main thread may be in the middle of that, and wait for this one.
-    found = _kernel(sys.modules.get(function.__module__), function.__name__)
+    named = _named(sys.modules.get(function.__module__), function.__name__)
     described = [_kind(each) for each in kinds]
-    return [function.__module__, function.__name__, described] if found is kernel and None not in described else None
+    return [function.__module__, function.__name__, described] if named is found and None not in described else None
 
 
-def _kernel(module: ModuleType | None, name: str) -> Kernel | None:
-    found = [] if module is None else list(vars(module).values())
-    return next((each for each in found if isinstance(each, Kernel) and each.function.__name__ == name), None)
+def _named(module: ModuleType | None, name: str) -> Kernel | CFunction | None:
+    """A module's kernel or C function."""
+    held = [] if module is None else list(vars(module).values())
+    found = [each for each in held if isinstance(each, Kernel | CFunction)]
+    return next((each for each in found if each.function.__name__ == name), None)
 
 
 def _kind(kind: Any) -> Any:
@@ -190,10 +218,11 @@ def _type_of(described: Any) -> Any:
 def serve() -> None:
     """The loop of a helper process: compile the kernel that each line of input describes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent is interrupted, and then sends no more
+    gc.disable()
     print("ready", flush=True)
     for line in sys.stdin:
         module, name, kinds = json.loads(line)
-        kernel = _kernel(import_module(module), name)
-        if kernel is not None:
-            kernel.compiled_for(tuple(map(_type_of, kinds)))
+        found = _named(import_module(module), name)
+        if found is not None:
+            found.compiled_for(tuple(map(_type_of, kinds)))
         print("done", flush=True)

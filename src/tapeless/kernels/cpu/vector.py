@@ -12,12 +12,9 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 from numba import float32, int32, njit
 
+from tapeless.kernels.cpu.helpers import EXACT, HELPER
 from tapeless.kernels.cpu.instructions import instruction
 from tapeless.kernels.cpu.numba_internals import config
-
-EXACT = {"contract"}
-WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # of functions that machine code alone calls
-HELPER = {"forceinline": True, **WITHIN}
 
 
 def whole_registers(configured: str | None, host: dict[str, bool]) -> str | None:

@@ -1,17 +1,10 @@
-"""Codons: which one begins at each base, how often each is inside features and outside, and the frame they are read in.
-
-The table of log-odds is learned from annotated stretches whose frame is not told, so it is estimated: a stop codon is
-rare in the right one, and from the table that this gives, better frames and with them a better table are found.
-"""
+"""Codons: which one begins at each base, and where one closes a reading frame in the standard code."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from tapeless.labelling.genome.dna import BEYOND, NO_LETTER, digits_of
-from tapeless.labelling.genome.intervals import runs
 from tapeless.ops.contract import Array
 
 FRAMES = 3
@@ -19,8 +12,6 @@ CODONS = 64
 UNKNOWN = CODONS  # a codon with an ambiguous letter, or one that is cut short
 START = "ATG"
 STOPS = ("TAA", "TAG", "TGA")
-STOP_PENALTY = -5.0
-ROUNDS = 4  # the frames of synthetic and real exons settle within three
 
 
 def codons_of(digits: Array) -> Array:
@@ -53,67 +44,10 @@ def starting_codons(digits: Array) -> Array:
     return starts
 
 
-def stop_odds() -> Array:
-    """What is known before anything was learned: that a stop codon is rare in the right frame."""
-    return np.where(_IS_STOP, STOP_PENALTY, 0.0)
-
-
 _IS_STOP = np.zeros(CODONS + 1, bool)
 _IS_STOP[codon_indices(np.frombuffer("".join(STOPS).encode(), np.uint8))[::FRAMES]] = True
 _START = codon_indices(np.frombuffer(START.encode(), np.uint8))[0]
 _CLOSES = _IS_STOP | (np.arange(CODONS + 1) == UNKNOWN)
-
-
-def learned_odds(strands: Sequence[tuple[Array, Array]]) -> Array | None:
-    """(65,) log-odds by codon, 0 for those not known, from the codons and labels (1, 0, −1) of strands in their own
-    direction. None where there are no codons inside, or none outside."""
-    odds = stop_odds()
-    outside = np.zeros(CODONS)
-    stretches = [runs(labels == 1) for _, labels in strands]
-    for codons, labels in strands:
-        outside += np.bincount(codons[labels == 0], minlength=CODONS + 1)[:CODONS]
-    for _ in range(ROUNDS):
-        inside = np.zeros(CODONS)
-        for (codons, _), spans in zip(strands, stretches, strict=True):
-            inside += codons_in_frame(codons, spans, odds)
-        if not inside.any() or not outside.any():
-            return None
-        # One more of each: a codon that was never seen is rare, not impossible.
-        odds[:CODONS] = np.log((inside + 1) / (inside.sum() + CODONS)) - np.log(
-            (outside + 1) / (outside.sum() + CODONS)
-        )
-    return odds
-
-
-def codons_in_frame(codons: Array, stretches: Array, odds: Array) -> Array:
-    """How often each codon occurs in the stretches, each read in the frame that the odds favour."""
-    frames = best_frames(codons, stretches, odds)
-    firsts = stretches[:, 0] + frames
-    lengths = np.maximum(stretches[:, 1] - firsts, 0) // FRAMES
-    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    at = np.repeat(firsts, lengths) + FRAMES * (np.arange(lengths.sum()) - begins)
-    return np.bincount(codons[at], minlength=CODONS + 1)[:CODONS]
-
-
-def best_frames(codons: Array, stretches: Array, odds: Array) -> Array:
-    """For each stretch how many of its bases, 0, 1 or 2, come before the first codon of the likeliest frame.
-
-    In GFF3 that is the phase.
-    """
-    sums = strided_sums(odds[codons])
-    starts = stretches[:, :1] + np.arange(FRAMES)
-    counts = np.maximum(stretches[:, 1:] - starts, 0) // FRAMES
-    frames: Array = np.argmax(sums[starts + FRAMES * counts] - sums[starts], axis=1)
-    return frames
-
-
-def phase(bases: Array, odds: Array | None = None) -> int:
-    """Of one stretch, given as letters in its strand's own direction. Where no odds were learned, stop codons tell.
-
-    A stop weighs at least its penalty here: learned odds have seen the one that ends every gene.
-    """
-    weighed = stop_odds() if odds is None else np.where(_IS_STOP, np.minimum(odds, STOP_PENALTY), odds)
-    return int(best_frames(codon_indices(bases), np.array([[0, len(bases)]]), weighed)[0])
 
 
 def strided_sums(values: Array) -> Array:

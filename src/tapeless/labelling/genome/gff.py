@@ -3,7 +3,7 @@
 Files are taken as NCBI and others write them. Only features of the type that is asked for are looked at closely: what
 else a file holds (regions, genes across the origin, features without a strand) cannot refuse it. What the file leaves
 open is unknown and neither feature nor background: the bases of a feature whose strand is not told, on both strands;
-those of a pseudogene (`pseudo=true`), which reads like a gene and is none; and sequences that it never names.
+those of a pseudogene (by type, or `pseudo=true`), which reads like a gene and is none; and sequences never named.
 
 gffutils and BCBio-GFF read what is written here in the tests, but do not read here: the one builds a database first,
 the other stops at bad lines without their number, and eight columns of a line are all that labels need.
@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,12 +24,14 @@ import numpy as np
 
 from tapeless.errors import TapelessError
 from tapeless.labelling.genome.dna import STRANDS
+from tapeless.labelling.genome.genes import Gene
 from tapeless.labelling.genome.intervals import mask, merged
 from tapeless.labelling.genome.text import numbered_lines, open_text
 from tapeless.ops.contract import Array
 
 COLUMNS = 9
-PREFERRED = ("exon", "CDS")
+PSEUDOGENE = "pseudogene"
+PREFERRED = ("CDS", "exon")
 NO_STRAND = (".", "?")
 MOST_DIGITS = 15  # far beyond any sequence, and a bound on what int() is given
 MOST_SHOWN = 20  # characters of a column
@@ -45,6 +48,7 @@ class Annotation:
     feature: str
     intervals: dict[Key, Array]
     unknown: dict[Key, Array]
+    genes: dict[str, tuple[Gene, ...]]  # by sequence; features with one Parent, else with one ID, are one gene
     notes: tuple[str, ...]
 
 
@@ -58,6 +62,7 @@ class _FeatureSpans:
 
     known: dict[Key, array[int]] = field(default_factory=_spans)
     unsure: dict[Key, array[int]] = field(default_factory=_spans)
+    genes: dict[tuple[str, str, str], list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
     count: int = 0
     strandless: int = 0
     pseudo: int = 0
@@ -74,10 +79,11 @@ class _Read:
     counts: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
     circular: set[str] = field(default_factory=set)
+    pseudogenes: dict[Key, array[int]] = field(default_factory=_spans)  # of any type of feature
 
 
 def read_annotation(path: Path, lengths: Mapping[str, int], feature: str | None = None) -> Annotation:
-    """The features of one type, `feature`; where none is named, exon, or CDS where there is no exon."""
+    """The features of one type, `feature`; where none is named, CDS, or exon where there is no CDS."""
     wanted = PREFERRED if feature is None else (feature,)
     read = _Read({each: _FeatureSpans() for each in wanted})
     with open_text(path) as text:
@@ -133,6 +139,8 @@ def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> Non
     if "is_circular=true" in flags:
         read.circular.add(sequence)
     found = read.wanted.get(kind)
+    if found is None and sequence in lengths and ("pseudo=true" in flags or kind == PSEUDOGENE):
+        _take_pseudogene(columns, sequence, lengths[sequence], read)
     if found is None or found.refusal is not None:
         return
     found.count += 1
@@ -144,6 +152,14 @@ def _take(where: str, line: str, lengths: Mapping[str, int], read: _Read) -> Non
             found.refusal = refusal
     else:
         found.absent[sequence] += 1
+
+
+def _take_pseudogene(columns: list[str], sequence: str, length: int, read: _Read) -> None:
+    """What lies in a pseudogene is unknown, whatever is asked for; a line that cannot be read is nobody's feature."""
+    start, end, strand = (columns[number].strip() for number in (3, 4, 6))
+    numbers = [int(each) for each in (start, end) if each.isascii() and each.isdigit() and len(each) <= MOST_DIGITS]
+    if strand in STRANDS and len(numbers) == 2 and 1 <= numbers[0] <= numbers[1] <= length:
+        read.pseudogenes[sequence, strand].extend((numbers[0] - 1, numbers[1]))
 
 
 def _take_feature(
@@ -166,6 +182,10 @@ def _take_feature(
     pieces = ((start - 1, end),) if end <= length else ((start - 1, length), (0, end - length))
     found.strandless += strand in NO_STRAND
     found.pseudo += pseudo and strand in STRANDS
+    if len(pieces) == 1 and strand in STRANDS and not pseudo:
+        names = dict(each.strip().partition("=")[::2] for each in attributes.split(";"))
+        identity = names.get("Parent", names.get("ID", f"{len(found.genes)}")).split(",")[0]
+        found.genes[sequence, strand, identity].append((start - 1, end, columns[7]))
     for each in (strand,) if strand in STRANDS else STRANDS:
         for piece in pieces:
             (found.unsure if pseudo or strand in NO_STRAND else found.known)[sequence, each].extend(piece)
@@ -212,7 +232,8 @@ def _annotation(path: Path, feature: str, read: _Read, lengths: Mapping[str, int
         for strand in STRANDS:
             intervals[sequence, strand], here = merged(_pairs(found.known.get((sequence, strand), ())))
             overlapping += here
-            unsure = _pairs(found.unsure.get((sequence, strand), ()))
+            pseudo = () if "pseudo" in feature.lower() else read.pseudogenes.get((sequence, strand), ())
+            unsure = _pairs([*found.unsure.get((sequence, strand), ()), *pseudo])
             unknown[sequence, strand] = merged(unsure if sequence in read.named else np.array([[0, length]]))[0]
     bare = [name for name in lengths if name in read.named and not any(len(intervals[name, each]) for each in STRANDS)]
     unnamed = [name for name in lengths if name not in read.named]
@@ -236,7 +257,19 @@ def _annotation(path: Path, feature: str, read: _Read, lengths: Mapping[str, int
         notes.append(
             f"the annotation says nothing of {len(unnamed)} of {len(lengths)} sequences ({_some(unnamed)}): unknown."
         )
-    return Annotation(feature, intervals, unknown, tuple(notes))
+    return Annotation(feature, intervals, unknown, _genes(found), tuple(notes))
+
+
+def _genes(found: _FeatureSpans) -> dict[str, tuple[Gene, ...]]:
+    """Each once, where several transcripts have the same coding bases."""
+    genes: dict[str, dict[Gene, None]] = defaultdict(dict)
+    for (sequence, strand, _), lines in found.genes.items():
+        lines.sort()
+        phase = (lines[0] if strand == "+" else lines[-1])[2]
+        exons = tuple((start, end) for start, end, _ in lines)
+        if all(left[1] < right[0] for left, right in pairwise(exons)):  # not where a frame shifts
+            genes[sequence][Gene(strand, exons, int(phase) if phase in ("1", "2") else 0)] = None
+    return {sequence: tuple(each) for sequence, each in genes.items()}
 
 
 def _pairs(flat: Iterable[int]) -> Array:

@@ -30,8 +30,3 @@ def merged(pairs: Array) -> tuple[Array, int]:
     opens = np.concatenate(([True], pairs[1:, 0] > reached[:-1]))[: len(pairs)]
     closes = np.concatenate((opens[1:], [True]))[: len(pairs)]
     return np.stack((pairs[opens, 0], reached[closes]), axis=1), overlapping
-
-
-def flipped(intervals: Array, length: int) -> Array:
-    """The same intervals counted from the other end."""
-    return length - intervals[::-1, ::-1]

@@ -17,6 +17,7 @@ import numpy as np
 from tapeless.errors import TapelessError
 from tapeless.files.disk import make_folder, rename, write_file
 from tapeless.inputs import check_seed
+from tapeless.labelling.genome.genes import Gene
 from tapeless.models.config import check_size
 from tapeless.ops.contract import Array
 
@@ -40,16 +41,6 @@ ACCEPTOR = (*TRACT, "ACGT", "CCT", "A", "G")
 SHORTEST_CHROMOSOME = 10_000
 TRIES = 50
 LINE = 60  # bases on a line of FASTA
-
-
-@dataclass(frozen=True)
-class Gene:
-    strand: str
-    exons: tuple[tuple[int, int], ...]  # 0-based, half-open, in the + strand's coordinates and order
-
-    @property
-    def coding(self) -> int:
-        return sum(end - start for start, end in self.exons)
 
 
 @dataclass(frozen=True)
@@ -156,7 +147,7 @@ def _put(random: np.random.Generator, bases: Array, gene: Gene, codons: Array, s
     exons = [(first - start, last - start) for first, last in gene.exons]
     if gene.strand == "-":
         exons = [(end - start - last, end - start - first) for first, last in reversed(exons)]
-    coding = codons[random.choice(len(codons), gene.coding // 3, p=shares)]
+    coding = codons[random.choice(len(codons), gene.length // 3, p=shares)]
     coding[0] = list(b"ATG")
     coding[-1] = list(STOPS[random.integers(len(STOPS))])
     spliced = coding.ravel()
@@ -207,11 +198,7 @@ def _gene_lines(sequence: str, identity: str, gene: Gene) -> list[str]:
         line("gene", start, end, ".", f"ID=gene.{identity}"),
         line("mRNA", start, end, ".", f"ID=mRNA.{identity};Parent=gene.{identity}"),
     ]
-    before = 0
-    phases = {}
-    for exon in gene.exons if gene.strand == "+" else reversed(gene.exons):
-        phases[exon] = -before % 3  # bases up to the first codon that begins in this exon
-        before += exon[1] - exon[0]
+    phases = dict(zip(gene.ordered(), gene.phases(), strict=True))
     for number, exon in enumerate(gene.exons, 1):
         lines.append(line("exon", *exon, ".", f"ID=exon.{identity}.{number};Parent=mRNA.{identity}"))
         lines.append(line("CDS", *exon, str(phases[exon]), f"ID=CDS.{identity};Parent=mRNA.{identity}"))

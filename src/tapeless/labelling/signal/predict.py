@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -50,13 +51,22 @@ def _predict(
 ) -> Iterator[tuple[int, Array]]:
     predictions = (
         probabilities
-        for inputs in _stacked(windows_of(blocks, windows), batch)
+        for inputs in _stacked(windows_of(_ahead(blocks), windows), batch)
         for probabilities in softmax(model.logits(inputs))
     )
     for start, values in blend(predictions, windows):
         yield start, values
         if progress is not None:
             progress(start + len(values), windows.length)
+
+
+def _ahead(blocks: Iterator[tuple[int, Array]]) -> Iterator[tuple[int, Array]]:
+    """The next block is computed by a thread of its own while the model reads this one."""
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = worker.submit(next, blocks, None)
+            yield block
 
 
 def windows_of(blocks: Iterator[tuple[int, Array]], windows: Windows) -> Iterator[Array]:

@@ -21,6 +21,7 @@ from tapeless.pictures.svg import OURS, QUIET, Panel
 
 BINS = 1 << 14
 ROUNDING = 1e-6  # how far beyond 0 … 1 a probability may lie: so little of a bin that it is counted as 0 or 1
+TENTHS = 10
 MOST_SCORED = 1 << 10  # each takes 256 KiB of counts
 
 
@@ -106,6 +107,29 @@ class Scores:
         """Of every class in turn."""
         return tuple(self.of(number) for number in range(self.classes))
 
+    def at(self, threshold: float) -> tuple[Score, ...]:
+        """Of two classes, where the second one is said from a probability on."""
+        least = int(np.ceil(threshold * BINS))
+        right, said = int(self._yes[1][least:].sum()), int(self._all[1][least:].sum())
+        true, everything = int(self._yes[1].sum()), int(self._all[1].sum())
+        others = everything - true - said + right  # neither said nor true
+        return tuple(
+            Score(_ratio(r, s), _ratio(r, t), _ratio(2 * r, s + t), t)
+            for r, s, t in ((others, everything - said, everything - true), (right, said, true))
+        )
+
+    def reliability(self) -> list[tuple[float, float, int]]:
+        """Of all classes but the first, by tenths of the probability: its mean, what share is true, how many."""
+        found = []
+        yes, every = self._yes[1:].sum(axis=0), self._all[1:].sum(axis=0)
+        for tenth in range(TENTHS):
+            here = slice(tenth * (BINS + 1) // TENTHS, (tenth + 1) * (BINS + 1) // TENTHS)
+            count = int(every[here].sum())
+            if count:
+                mean = float((every[here] * np.arange(BINS + 1)[here]).sum() / count / BINS)
+                found.append((mean, int(yes[here].sum()) / count, count))
+        return found
+
     def curve(self, number: int) -> PrecisionRecallCurve:
         """Of one class against all others."""
         if isinstance(number, bool) or number not in range(self.classes):
@@ -129,4 +153,13 @@ def picture(curve: PrecisionRecallCurve) -> str:
     parts = panel.frame((0, 0.5, 1), (0, 0.5, 1), "precision over recall")
     parts += panel.line([(0.0, curve.share), (1.0, curve.share)], QUIET, dash="4 4", dots=False)
     parts += panel.line([(0.0, points[0][1]), *points], OURS, dots=False)
+    return svg.picture(380, 380, parts)
+
+
+def reliability_picture(reliability: list[tuple[float, float, int]]) -> str:
+    """What is true over what was told, as an SVG; dashed, where both are the same."""
+    panel = Panel("true over told", 50, 50, 280, 280, (0.0, 1.0), (0.0, 1.0))
+    parts = panel.frame((0, 0.5, 1), (0, 0.5, 1), "share that is true over probability told")
+    parts += panel.line([(0.0, 0.0), (1.0, 1.0)], QUIET, dash="4 4", dots=False)
+    parts += panel.line([(told, true) for told, true, _ in reliability], OURS)
     return svg.picture(380, 380, parts)

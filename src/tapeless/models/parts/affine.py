@@ -7,11 +7,13 @@ theirs side by side, so that x is multiplied once, and lora_b has in each one's 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from math import sqrt
 from typing import Any, NamedTuple
 
 from tapeless.models.adapters import LORA_A, LORA_B, Adapters
 from tapeless.models.initialise import ZERO, Uniform
+from tapeless.models.parts import Scope
 from tapeless.ops.contract import Scalar
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Initial, Output, View, add, as_view, write
@@ -97,7 +99,7 @@ def _columns(of: Buffer | View, start: int, stop: int) -> View:
 
 
 def declare_affine(
-    p: Builder,
+    s: Scope,
     name: str,
     inputs: int,
     outputs: int,
@@ -105,20 +107,22 @@ def declare_affine(
     *,
     has_bias: bool = True,
     matrices: tuple[int, ...] | None = None,
-    adapters: Adapters | None = None,
 ) -> Affine:
-    """`matrices`: the widths of those that are packed side by side in it; by default it is one. That between what is
-    read and the first layer is none of them, as an embedding is not."""
+    """Declare the weight of a projection, its bias and its adapter.
+
+    `matrices`: the widths of the matrices that are packed side by side in the weight; by default it is one. The
+    projection from features to channels is none of them, as an embedding is not.
+    """
     packed = (outputs,) if matrices is None else matrices
-    weight = p.weight(f"{name}.weight", inputs, outputs, initial=initial, meaning="matrix", matrices=packed)
-    bias = p.weight(f"{name}.bias", outputs, initial=ZERO, meaning="bias") if has_bias else None
-    dweight, dbias = p.gradient(weight), p.gradient(bias) if bias else None
+    weight = s.p.weight(f"{name}.weight", inputs, outputs, initial=initial, meaning="matrix", matrices=packed)
+    bias = s.p.weight(f"{name}.bias", outputs, initial=ZERO, meaning="bias") if has_bias else None
+    dweight, dbias = s.p.gradient(weight), s.p.gradient(bias) if bias else None
     return Affine(
         weight.all,
         bias.all if bias else None,
         dweight.all if dweight else None,
         dbias.all if dbias else None,
-        declare_adapter(p, name, inputs, adapters) if adapters else None,
+        declare_adapter(s.p, name, inputs, s.adapters) if s.adapters and packed else None,
     )
 
 
@@ -126,21 +130,19 @@ def declare_adapter(p: Builder, name: str, inputs: int, adapters: Adapters) -> A
     adapted, rank = adapters.of(name), adapters.rank
     if not adapted:
         return None
-    found: list[Adapted] = []
-    width = 0
-    for n, each in enumerate(adapted):
-        end = width + each.stop - each.start
-        found.append(Adapted((each.start, each.stop), (width, end), (n * rank, (n + 1) * rank)))
-        width = end
-    first = Uniform(1 / sqrt(inputs))
-    ranks, widths = (rank,) * len(adapted), tuple(each.stop - each.start for each in adapted)
-    both: dict[str, Any] = {"meaning": "matrix", "adapter": True}
-    a = p.weight(f"{name}.{LORA_A}", inputs, sum(ranks), initial=first, matrices=ranks, **both)
-    b = p.weight(f"{name}.{LORA_B}", rank, width, initial=ZERO, matrices=widths, **both)
-    da = p.gradient(a)
-    return Adapter(
-        name, Scalar(adapters.scale, "adapter scale"), a.all, da.all if da else None, b, p.gradient(b), tuple(found)
+    widths, ranks = tuple(each.stop - each.start for each in adapted), (rank,) * len(adapted)
+    edges = list(pairwise(accumulate(widths, initial=0)))
+    parts = tuple(
+        Adapted((each.start, each.stop), edge, (n * rank, (n + 1) * rank))
+        for n, (each, edge) in enumerate(zip(adapted, edges, strict=True))
     )
+    both: dict[str, Any] = {"meaning": "matrix", "adapter": True}
+    first = Uniform(1 / sqrt(inputs))
+    a = p.weight(f"{name}.{LORA_A}", inputs, sum(ranks), initial=first, matrices=ranks, **both)
+    b = p.weight(f"{name}.{LORA_B}", rank, sum(widths), initial=ZERO, matrices=widths, **both)
+    da = p.gradient(a)
+    scale = Scalar(adapters.scale, "adapter scale")
+    return Adapter(name, scale, a.all, da.all if da else None, b, p.gradient(b), parts)
 
 
 def affine_forward(p: Builder, a: Affine, y: Buffer | View, x: Buffer) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapeless.models.adapters import Adapters
-from tapeless.models.config import Architecture
-from tapeless.models.initialise import Scheme
+from tapeless.models.parts import Scope
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine
 from tapeless.models.parts.norm import Norm, declare_rmsnorm, norm_backward, norm_forward
 from tapeless.models.parts.rotary import Rotary
@@ -109,86 +107,67 @@ def _keys_values(buffer: Buffer, first: int, width: int) -> tuple[View, View]:
     return buffer.columns(first, first + width), buffer.columns(first + width, first + 2 * width)
 
 
-def declare_attention(
-    p: Builder,
-    name: str,
-    c: Architecture,
-    scheme: Scheme,
-    batch: int,
-    time: int,
-    last: bool,
-    position: Buffer | None,
-    rotary: Rotary | None,
-    recompute: bool,
-    adapters: Adapters | None,
-) -> Attention:
-    """`last`: queries of the last position alone. `position`: keys and values are cached, and this many are there.
-    `recompute`: the whole block is computed again before its backward."""
-    width, queries, keys = c.head_channels, c.heads * c.head_channels, c.key_heads * c.head_channels
+def declare_attention(s: Scope, name: str, last: bool) -> Attention:
+    """Declare the buffers of attention. `last`: only the last position has a query."""
+    p, c, time = s.p, s.c, s.time
+    queries, keys = c.heads * c.head_channels, c.key_heads * c.head_channels
     one, all_three = 1 if last else time, queries + 2 * keys
     w_qkv = declare_affine(
-        p,
+        s,
         f"{name}.qkv",
         c.channels,
         all_three,
-        scheme.matrix,
+        s.scheme.matrix,
         has_bias=c.attention_bias,
         matrices=(queries, keys, keys),
-        adapters=adapters,
     )
-    of_q = _declare_prepared(p, f"{name}.q", c, batch, one, c.heads, rotary)
-    of_k = _declare_prepared(p, f"{name}.k", c, batch, time, c.key_heads, rotary)
+    of_q = _declare_prepared(s, f"{name}.q", one, c.heads)
+    of_k = _declare_prepared(s, f"{name}.k", time, c.key_heads)
     has_bias = c.attention_bias and c.projection_bias
-    w_proj = declare_affine(
-        p, f"{name}.proj", queries, c.channels, scheme.into_stream, has_bias=has_bias, adapters=adapters
-    )
-    cached = (1, c.key_heads, c.context, width)
+    w_proj = declare_affine(s, f"{name}.proj", queries, c.channels, s.scheme.into_stream, has_bias=has_bias)
+    cached = (1, c.key_heads, c.context, c.head_channels)
     return Attention(
         name=name,
         queries=queries,
         keys=keys,
         causal=c.causal,
         window=c.window,
-        recompute=recompute,
+        recompute=s.preset.layout.recompute,
         w_qkv=w_qkv,
         w_proj=w_proj,
-        qkv=p.workspace(f"{name}.qkv", batch, time, all_three),
-        mix=p.workspace(f"{name}.mix", batch, one, queries),
-        lse=p.workspace(f"{name}.lse", batch, c.heads, one, role="statistic"),
-        proj=p.workspace(f"{name}.proj", batch, one, c.channels),
-        dqkv=p.workspace(f"{name}.dqkv", batch, time, all_three),
-        dmix=p.workspace(f"{name}.dmix", batch, one, queries),
+        qkv=s.activations(f"{name}.qkv", time, all_three),
+        mix=s.activations(f"{name}.mix", one, queries),
+        lse=p.workspace(f"{name}.lse", s.batch, c.heads, one, role="statistic"),
+        proj=s.activations(f"{name}.proj", one, c.channels),
+        dqkv=s.activations(f"{name}.dqkv", time, all_three),
+        dmix=s.activations(f"{name}.dmix", one, queries),
         of_q=of_q,
         of_k=of_k,
-        rotary=rotary,
+        rotary=s.rotary,
         last=LastQuery(
-            q=p.workspace(f"{name}.q", batch, 1, queries),
-            kv=p.workspace(f"{name}.kv", batch, time, 2 * keys),
-            dq=p.workspace(f"{name}.dq", batch, 1, queries),
-            dkv=p.workspace(f"{name}.dkv", batch, time, 2 * keys),
+            q=s.activations(f"{name}.q", 1, queries),
+            kv=s.activations(f"{name}.kv", time, 2 * keys),
+            dq=s.activations(f"{name}.dq", 1, queries),
+            dkv=s.activations(f"{name}.dkv", time, 2 * keys),
         )
         if last
         else None,
         cache=Cache(
             p.buffer("state", f"{name}.keys", cached, "activation", meaning="cached keys"),
             p.buffer("state", f"{name}.values", cached, "activation", meaning="cached values"),
-            position,
+            s.position,
         )
-        if position
+        if s.position
         else None,
     )
 
 
-def _declare_prepared(
-    p: Builder, name: str, c: Architecture, batch: int, time: int, heads: int, rotary: Rotary | None
-) -> Prepared:
-    shape = (batch, time, heads * c.head_channels)
+def _declare_prepared(s: Scope, name: str, time: int, heads: int) -> Prepared:
+    width = heads * s.c.head_channels
     return Prepared(
-        norm=declare_rmsnorm(p, f"{name}_norm", batch, time, heads, c.head_channels, c.norm_eps)
-        if c.query_key_norm
-        else None,
-        turned=p.workspace(f"{name}_turned", *shape) if rotary else None,
-        dturned=p.workspace(f"{name}_dturned", *shape) if rotary else None,
+        norm=declare_rmsnorm(s, f"{name}_norm", time, heads, s.c.head_channels) if s.c.query_key_norm else None,
+        turned=s.activations(f"{name}_turned", time, width) if s.rotary else None,
+        dturned=s.activations(f"{name}_dturned", time, width) if s.rotary else None,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from tapeless.models.parts import Scope
 from tapeless.ops.contract import Scalar
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, gradient_name, update, write
@@ -49,14 +50,13 @@ def draws_forward(p: Builder, d: Draws | None) -> None:
         p.count_draws.forward(draws=update(d.number))
 
 
-def declare_dropout(
-    p: Builder, draws: Draws | None, name: str, *shape: int, role: str = "activation"
-) -> Dropout | None:
-    """Of the buffer of this name."""
-    if draws is None:
+def declare_dropout(s: Scope, name: str, time: int, role: str = "activation") -> Dropout | None:
+    """Declare the dropout of the buffer with this name; None if nothing is dropped."""
+    if s.draws is None:
         return None
+    draws, width = s.draws, s.c.channels
     counters = {"seed": draws.seed, "draws": draws.number, "rate": draws.rate, "site": next(draws.sites)}
-    y, dx = (p.workspace(each, *shape, role=role) for each in (f"{name}.dropped", gradient_name(name)))
+    y, dx = (s.activations(each, time, width, role) for each in (f"{name}.dropped", gradient_name(name)))
     return Dropout(y, dx, counters)
 
 

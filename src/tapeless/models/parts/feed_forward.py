@@ -6,9 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tapeless.models.adapters import Adapters
-from tapeless.models.config import Architecture
-from tapeless.models.initialise import Scheme
+from tapeless.models.parts import Scope
 from tapeless.models.parts.affine import Affine, affine_backward, affine_forward, declare_affine, parts
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Output, write
@@ -38,22 +36,20 @@ class FeedForward:
         return {name: write(part) for name, part in zip(("dgate", "dup"), parts(self.dup, 2), strict=True)}
 
 
-def declare_feed_forward(
-    p: Builder, name: str, c: Architecture, scheme: Scheme, batch: int, time: int, adapters: Adapters | None
-) -> FeedForward:
+def declare_feed_forward(s: Scope, name: str, time: int) -> FeedForward:
+    c = s.c
     up, widths = ("gate_up", (c.width, c.width)) if c.gated else ("up", (c.width,))
-    width = sum(widths)
-    both: dict[str, Any] = {"has_bias": c.mlp_bias, "adapters": adapters}
+    width, bias = sum(widths), c.mlp_bias
     return FeedForward(
         activation=c.activation,
         gated=c.gated,
-        w_up=declare_affine(p, f"{name}.{up}", c.channels, width, scheme.matrix, matrices=widths, **both),
-        w_down=declare_affine(p, f"{name}.down", c.width, c.channels, scheme.into_stream, **both),
-        up=p.workspace(f"{name}.{up}", batch, time, width),
-        act=p.workspace(f"{name}.act", batch, time, c.width),
-        down=p.workspace(f"{name}.down", batch, time, c.channels),
-        dup=p.workspace(f"{name}.d{up}", batch, time, width),
-        dact=p.workspace(f"{name}.dact", batch, time, c.width),
+        w_up=declare_affine(s, f"{name}.{up}", c.channels, width, s.scheme.matrix, matrices=widths, has_bias=bias),
+        w_down=declare_affine(s, f"{name}.down", c.width, c.channels, s.scheme.into_stream, has_bias=bias),
+        up=s.activations(f"{name}.{up}", time, width),
+        act=s.activations(f"{name}.act", time, c.width),
+        down=s.activations(f"{name}.down", time, c.channels),
+        dup=s.activations(f"{name}.d{up}", time, width),
+        dact=s.activations(f"{name}.dact", time, c.width),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapeless.models.initialise import ONE, ZERO
+from tapeless.models.parts import Scope
 from tapeless.program.builder import Builder
 from tapeless.program.call import Buffer, Initial, Output, View, add, gradient_name, write
 
@@ -23,41 +24,38 @@ class Norm:
     dy: Buffer
 
 
-def declare_norm(
-    p: Builder, kind: str, name: str, batch: int, time: int, channels: int, eps: float, initial: Initial = ONE
-) -> Norm:
-    if kind == "rmsnorm":
-        return declare_rmsnorm(p, name, batch, time, 1, channels, eps, initial)
+def declare_norm(s: Scope, name: str, time: int, initial: Initial = ONE) -> Norm:
+    p, channels = s.p, s.c.channels
+    if s.c.norm_kind == "rmsnorm":
+        return declare_rmsnorm(s, name, time, 1, channels, initial)
     weight = p.weight(f"{name}.weight", channels, initial=initial, meaning="norm scale")
     bias = p.weight(f"{name}.bias", channels, initial=ZERO, meaning="bias")
     return Norm(
-        eps=eps,
+        eps=s.c.norm_eps,
         weight=weight,
         bias=bias,
         dweight=p.gradient(weight),
         dbias=p.gradient(bias),
-        y=p.workspace(name, batch, time, channels),
-        mean=p.workspace(f"{name}.mean", batch, time, role="statistic"),
-        rstd=p.workspace(f"{name}.rstd", batch, time, role="statistic"),
-        dy=p.workspace(gradient_name(name), batch, time, channels),
+        y=s.activations(name, time, channels),
+        mean=p.workspace(f"{name}.mean", s.batch, time, role="statistic"),
+        rstd=p.workspace(f"{name}.rstd", s.batch, time, role="statistic"),
+        dy=s.activations(gradient_name(name), time, channels),
     )
 
 
-def declare_rmsnorm(
-    p: Builder, name: str, batch: int, time: int, heads: int, width: int, eps: float, initial: Initial = ONE
-) -> Norm:
-    """Of `heads` stretches of a position side by side, all with the same weight."""
-    weight = p.weight(f"{name}.weight", width, initial=initial, meaning="norm scale")
+def declare_rmsnorm(s: Scope, name: str, time: int, heads: int, width: int, initial: Initial = ONE) -> Norm:
+    """Declare an RMSNorm over each of `heads` slices of a position, all with the same weight."""
+    weight = s.p.weight(f"{name}.weight", width, initial=initial, meaning="norm scale")
     return Norm(
-        eps=eps,
+        eps=s.c.norm_eps,
         weight=weight,
         bias=None,
-        dweight=p.gradient(weight),
+        dweight=s.p.gradient(weight),
         dbias=None,
-        y=p.workspace(name, batch, time, heads * width),
+        y=s.activations(name, time, heads * width),
         mean=None,
-        rstd=p.workspace(f"{name}.rstd", batch, time, heads, role="statistic"),
-        dy=p.workspace(gradient_name(name), batch, time, heads * width),
+        rstd=s.activations(f"{name}.rstd", time, heads, role="statistic"),
+        dy=s.activations(gradient_name(name), time, heads * width),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapeless.models.config import Architecture
+from tapeless.models.parts import Scope
 from tapeless.ops.angles import reference as angles
 from tapeless.ops.contract import Array
 from tapeless.program.builder import Builder
@@ -20,15 +21,15 @@ class Rotary:
     starts: Buffer | None  # where its document begins in the row, where several may share one
 
 
-def declare_rotary(p: Builder, c: Architecture, batch: int, time: int, *, cached: bool) -> Rotary:
-    """Documents can share a row where only the past is seen and each position is answered; a cache has one."""
-    packed = c.packable and not cached
-    angles_of = (batch, time, c.head_channels // 2)
+def declare_rotary(s: Scope) -> Rotary:
+    """Declare position ids and angles. Packed documents share a row if the model can take them; a cache holds one."""
+    p, batch, time, pairs = s.p, s.batch, s.time, s.c.head_channels // 2
+    packed = s.c.packable and s.position is None
     return Rotary(
         places=p.buffer("input", "places", (batch, time), "index", meaning="position ids"),
-        rates=p.buffer("constant", "rotary.rates", (c.head_channels // 2,), "scalar", meaning="inverse frequencies"),
-        cos=p.workspace("rotary.cos", *angles_of, role="statistic", meaning="cosines"),
-        sin=p.workspace("rotary.sin", *angles_of, role="statistic", meaning="sines"),
+        rates=p.buffer("constant", "rotary.rates", (pairs,), "scalar", meaning="inverse frequencies"),
+        cos=p.workspace("rotary.cos", batch, time, pairs, role="statistic", meaning="cosines"),
+        sin=p.workspace("rotary.sin", batch, time, pairs, role="statistic", meaning="sines"),
         starts=p.buffer("input", "starts", (batch, time), "index", meaning="segment starts") if packed else None,
     )
 

@@ -7,13 +7,10 @@ from math import sqrt
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import Kernel, fused, inlined, plus
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.native import Native
 from tapeless.kernels.pieces import inside
-from tapeless.ops.update_cpu import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
-
-
-def forward_scratch(call) -> list[Scratch]:
-    return piece_sums(call, *_edges(dict(call.scalars)["decayed"]))
+from tapeless.ops.adamw.scratch import edges_of
+from tapeless.ops.update_cpu import RUN, cut, roots, round_into, square_sum, stepped
 
 
 def forward(
@@ -36,16 +33,12 @@ def forward(
     sections,
     scratch,
 ) -> list[Native]:
-    pieces, firsts = cut(weights.size, sections, *_edges(decayed))
+    pieces, firsts = cut(weights.size, sections, *edges_of(decayed))
     full, working = stepped(weights, master)
     written, read = (full, m, v, step, moved, norms), (gradients, scale, finite, lr)
     decays = inside(pieces, decayed)
     rest = (beta1, beta2, eps, decay, pieces, firsts, decays, *scratch, working)
     return [ADAMW.bind(weights.size, *written, *read, *rest)]
-
-
-def _edges(decayed):
-    return [edge for span in decayed for edge in span]
 
 
 def adamw(

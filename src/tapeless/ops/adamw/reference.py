@@ -25,42 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import (
-    UPDATE_MEANINGS,
-    UPDATE_READS,
-    UPDATE_ROLES,
-    UPDATE_SHAPES,
-    Array,
-    Dims,
-    Scalars,
-    Signature,
-    Spec,
-    norms_by_section,
-    refuse_sections,
-)
+from tapeless.ops.contract import Array, Dims, Scalars
+from tapeless.ops.update import norms_by_section, update_example, update_spec
 
-SPEC = Spec(
-    name="adamw",
-    shapes={"weights": "N", "m": "N", "v": "N", "master": "N", **UPDATE_SHAPES},
-    rounded={"weights": "master"},
-    roles=UPDATE_ROLES,
-    meanings=UPDATE_MEANINGS,
-    forward=Signature(
-        writes={
-            "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
-            "m": "β₁·m + (1 − β₁)·scale·gradients",
-            "v": "β₂·v + (1 − β₂)·(scale·gradients)²",
-            "master": "the same as weights, which are its rounding",
-            "step": "step + finite",
-            "moved": "√(Σ (lr·decay·weights + lr·m̂ / (√v̂ + eps))²) by section",
-            "norms": "√(Σ weights²) by section, before",
-        },
-        reads=UPDATE_READS,
-        scalars=("beta1", "beta2", "eps", "decay", "decayed", "sections"),
-        updates=("weights", "m", "v", "master", "step"),
-        optional=("master",),
-    ),
-    refuse=refuse_sections,
+SPEC = update_spec(
+    "adamw",
+    {
+        "weights": "weights·(1 − lr·decay) − lr·m̂ / (√v̂ + eps)",
+        "m": "β₁·m + (1 − β₁)·scale·gradients",
+        "v": "β₂·v + (1 − β₂)·(scale·gradients)²",
+    },
+    "(lr·decay·weights + lr·m̂ / (√v̂ + eps))",
+    scalars=("beta1", "beta2", "eps", "decay", "decayed"),
 )
 
 
@@ -116,21 +92,4 @@ def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) 
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
-    return {
-        "weights": rng.normal(size=9),
-        "m": rng.normal(size=9),
-        "v": rng.uniform(0.1, 1, size=9),
-        "step": np.array([2]),
-        "moved": (3,),
-        "norms": (3,),
-        "gradients": rng.normal(size=9),
-        "scale": np.array([0.5]),
-        "finite": np.array([1]),
-        "lr": np.array([0.1]),
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "decay": 0.1,
-        "decayed": ((2, 5),),
-        "sections": (0, 2, 6),
-    }
+    return update_example(rng, {"m": 9, "v": 9}, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.1, decayed=((2, 5),))

@@ -5,24 +5,14 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu import Kernel, gemm, gemm_scratch, strided
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.cpu import Kernel, gemm, strided
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *gemm_scratch(call, precision, (rows, width, rank))]
 
 
 def forward(y, low, weight, scale, add=NONE, scratch=()) -> list[Native]:
     scaled, *room = scratch
     return [_scaled(scaled, low, scale), gemm(y, scaled, weight, beta=float("y" in add), scratch=room)]
-
-
-def backward_scratch(call, precision) -> list[Scratch]:
-    rows, rank, width = (call.dims[letter] for letter in "RMF")
-    return [Scratch((rows, rank)), *gemm_scratch(call, precision, (rank, width, rows), (rows, rank, width))]
 
 
 def backward(dlow, dweight, dy, low, weight, scale, add=NONE, scratch=()) -> list[Native]:

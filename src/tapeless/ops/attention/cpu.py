@@ -29,29 +29,12 @@ from tapeless.kernels.cpu import (
     plus,
     strided,
     tasks_of,
-    worker_count,
 )
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.native import Native
 from tapeless.ops.attention import cpu_few
+from tapeless.ops.attention.scratch import STRIP, THREADED_WORK
 
 R, N, T = ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED
-STRIP = 96  # queries: whole tiles of a product
-THREADED_WORK = 10_000  # multiplications, below which one thread does it all
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    """A strip of scores for every thread."""
-    batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
-    most = batch * heads * block_count(queries, STRIP)
-    workers = worker_count(call["q"].elements * keys, THREADED_WORK, most)
-    strips = Scratch((workers, min(STRIP, queries), _row_length(keys)))
-    return [strips, *_sums(call, precision, workers)]
-
-
-def _sums(call, precision, workers):
-    """The rows of a strip before they are rounded, where they are."""
-    rows, width = min(STRIP, call.dims["T"]), call.dims["C"] // call.dims["H"]
-    return [] if precision.activation == "float32" else [Scratch((workers, rows, width))]
 
 
 def gemm_for(q, keys, width):
@@ -69,16 +52,6 @@ def forward(y, lse, q, k, v, starts, causal, window, scratch) -> list[Native]:
     return calling_gemm(native, len(strips))
 
 
-def backward_scratch(call, precision) -> list[Scratch]:
-    """A strip of weights and one of slopes for every thread; where heads are shared, or what is written is rounded, dk
-    and dv of each that shares."""
-    batch, heads, queries, keys = (call.dims[letter] for letter in "BHTS")
-    workers = worker_count(2 * call["q"].elements * keys, THREADED_WORK, batch * heads)
-    sums = _sums(call, precision, workers)
-    parts = [Scratch((batch, keys, call.dims["C"]))] * 2 if sums or call.dims["E"] < call.dims["C"] else []
-    return [Scratch((workers, 2, min(STRIP, queries), _row_length(keys))), *parts, *sums]
-
-
 def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -> list[Native]:
     strips, parts, sums = scratch[0], scratch[1:3], scratch[3:]
     width = q.shape[2] // lse.shape[1]
@@ -94,12 +67,6 @@ def backward(dq, dk, dv, dy, q, k, v, y, lse, starts, causal, window, scratch) -
         rows = (total.reshape(-1, total.shape[2], copy=False), part.reshape(-1, part.shape[2], copy=False))
         natives.append(SUM_OF_GROUPS.bind(part.size, *rows[0].shape, *strided(*rows), width))
     return natives
-
-
-def _row_length(keys):
-    """Not a power of two: the rows of a strip must not fall onto the same sets of the cache. And whole vectors, which
-    the least product writes."""
-    return -(-keys // 16) * 16 + 16
 
 
 @inlined

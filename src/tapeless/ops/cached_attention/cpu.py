@@ -17,20 +17,12 @@ from tapeless.kernels.cpu import (
     calling_gemm,
     inlined,
     plus,
-    worker_count,
 )
-from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.attention.cpu import THREADED_WORK, _orders, _row_length, _softmax, gemm_for
+from tapeless.kernels.native import Native
+from tapeless.ops.attention.cpu import _orders, _softmax, gemm_for
+from tapeless.ops.attention.scratch import THREADED_WORK
 
 N, T = NOT_TRANSPOSED, TRANSPOSED
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    """The scores of all queries of a head, for every thread."""
-    batch, queries, held, channels = (call.dims[letter] for letter in "BTPC")
-    workers = worker_count(call["q"].elements * held, THREADED_WORK, batch * (channels // call.dims["D"]))
-    sums = [] if precision.activation == "float32" else [Scratch((workers, queries, call.dims["D"]))]
-    return [Scratch((workers, queries, _row_length(held))), *sums]
 
 
 def forward(y, q, keys, values, position, window, scratch) -> list[Native]:

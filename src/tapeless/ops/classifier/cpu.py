@@ -17,7 +17,6 @@ from tapeless.kernels.cpu import (
     block_count,
     exp,
     gemm,
-    gemm_scratch,
     inlined,
     larger,
     largest,
@@ -25,36 +24,12 @@ from tapeless.kernels.cpu import (
     plus,
     upcast,
 )
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.native import Native
+from tapeless.ops.classifier.scratch import BANDS, TRANSPOSED_FROM
 from tapeless.ops.contract import NONE
 
-TRANSPOSED_FROM = 1024  # words
 DEPTH = 32  # words whose exponentials are summed in float32 before they join the float64 sum
 WORDS = 64  # of a block of the gradient
-BANDS = 16  # of the vocabulary, each with sums of its own: a fixed number, whatever the threads
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    return [*_passes(call), *gemm_scratch(call, precision, *_products(call))]
-
-
-def _passes(call):
-    """What the passes over a chunk hand to each other: the loss of every row, or what a column's bands have found."""
-    rows, vocab = min(call.dims["R"], call.dims["K"]), call.dims["V"]
-    if vocab < TRANSPOSED_FROM:
-        return [Scratch((rows,), "float64")]
-    bands = part_count(vocab, 256, BANDS)
-    return [Scratch((bands * 3 * rows,)), Scratch((bands * rows,), "float64"), Scratch((rows,)), Scratch((rows,))]
-
-
-def _products(call):
-    """m, n and k: for the scores of a chunk, and for both gradients. The last chunk may have fewer rows."""
-    rows, chunk, channels, words = (call.dims[letter] for letter in "RKCV")
-    found = []
-    for count in {min(rows, chunk), rows % chunk or min(rows, chunk)}:
-        found.append((words, count, channels) if words >= TRANSPOSED_FROM else (count, words, channels))
-        found += [(count, channels, words), (words, channels, count)]
-    return found
 
 
 def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scratch) -> list[Native]:
@@ -63,10 +38,6 @@ def forward(loss, logits, x, weight, targets, count, class_weights=None, *, scra
         given = (targets[rows], count, class_weights)
         natives += _scores_and_loss(loss, logits, x[rows], weight, given, first, scratch, gradient=False)[1]
     return natives
-
-
-def backward_scratch(call, precision) -> list[Scratch]:
-    return forward_scratch(call, precision)
 
 
 def backward(

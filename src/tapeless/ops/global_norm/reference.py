@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec, norms_by_section, refuse_sections
+from tapeless.ops.contract import Array, Dims, Scalars, Signature, Spec
+from tapeless.ops.update import norms_by_section, refuse_sections
 
 SPEC = Spec(
     name="global_norm",

@@ -6,20 +6,13 @@ from math import sqrt
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu import Kernel, block_count, inlined, part_count, plus, rounded_product, upcast
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.cpu import Kernel, block_count, inlined, plus, rounded_product, upcast
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
-
-BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
 
 
 def forward(y, mean, rstd, x, weight, bias, eps) -> list[Native]:
     return [LAYERNORM.bind(x.size, y, mean, rstd, x, weight, bias, eps)]
-
-
-def backward_scratch(call) -> list[Scratch]:
-    """dweight and dbias of every block of rows."""
-    return [Scratch((part_count(call.dims["R"], 16, BLOCKS), 2, call.dims["C"]))]
 
 
 def backward(dx, dweight, dbias, dy, x, weight, mean, rstd, scratch, add=NONE) -> list[Native]:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu import Kernel, block_count, gemm, gemm_library, gemm_scratch, inlined, is_bfloat16, part_count
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.cpu import Kernel, block_count, gemm, gemm_library, inlined, is_bfloat16
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
 
 COLUMNS = 64  # summed by one thread
-BLOCKS = 16  # of a matrix's rows, when there is one row to multiply: a fixed number, whatever the threads
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    """For one row, all the time goes into reading the weights: y once for every block of them."""
-    rows, width, count = call.dims["C"], call.dims["F"], call.dims["R"]
-    if count == 1 and call["weight"].whole:
-        return [Scratch((part_count(rows, 32, BLOCKS), width))]
-    return gemm_scratch(call, precision, (count, width, rows))
 
 
 def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
@@ -29,12 +20,6 @@ def forward(y, x, weight, bias, scratch=(), relu=False) -> list[Native]:
     if bias is None or is_bfloat16(weight) or gemm_library() == "own":
         return [gemm(y, x, weight, scratch=scratch, bias=bias, upcast=True, relu=relu)]
     return [gemm(y, x, weight, scratch=scratch, relu=relu), BIAS_ADD.bind(y.size, y, bias)]
-
-
-def backward_scratch(call, precision) -> list[Scratch]:
-    rows, channels, width = (call.dims[letter] for letter in "RCF")
-    sizes = {"dx": (rows, channels, width), "dweight": (channels, width, rows)}
-    return gemm_scratch(call, precision, *(sizes[each.name] for each in call.writes if each.name in sizes))
 
 
 def backward(dx, dweight, dbias, dy, x, weight, add=NONE, scratch=(), relu=False, mask=None) -> list[Native]:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import Kernel, inlined, plus
-from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.update_cpu import RUN, cut, piece_sums, roots, round_into, square_sum, stepped
-
-
-def forward_scratch(call) -> list[Scratch]:
-    return piece_sums(call)
+from tapeless.kernels.native import Native
+from tapeless.ops.update_cpu import RUN, cut, roots, round_into, square_sum, stepped
 
 
 def forward(

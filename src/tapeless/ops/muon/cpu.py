@@ -10,26 +10,14 @@ from numba import float32, float64, prange
 
 from tapeless.kernels import pieces
 from tapeless.kernels.cpu import Kernel, fused, gemm, inlined, plus, strided, using_gemm_library
-from tapeless.kernels.native import Native, Scratch
-from tapeless.ops.adamw.cpu import _adamw, _edges
+from tapeless.kernels.native import Native
+from tapeless.ops.adamw.cpu import _adamw
+from tapeless.ops.adamw.scratch import edges_of
 from tapeless.ops.muon.reference import COEFFICIENTS, ROUNDS, SHARE, SMALLEST, each, rest_of
-from tapeless.ops.update_cpu import BLOCK, cut, roots, round_into, square_sum, stepped
+from tapeless.ops.update_cpu import cut, roots, round_into, square_sum, stepped
 
 LINEAR, CUBIC, QUINTIC = COEFFICIENTS
 SMALL = 1024  # elements of a matrix whose products are our own: MKL's round twice as far there on some processors
-
-
-def forward_scratch(call) -> list[Scratch]:
-    """Room for the largest matrix twice, for its products with itself twice, and for sums of squares: of every piece
-    and matrix, and of a matrix's rows."""
-    given = dict(call.scalars)
-    edges = (*given["sections"], *_edges(given["decayed"]))
-    rest = pieces.count(rest_of(given["matrices"], call.dims["N"]), BLOCK, edges)
-    shapes = [(rows, columns.stop - columns.start) for _, rows, _, columns in each(given["matrices"])]
-    largest, side = max((r * c for r, c in shapes), default=0), max(map(min, shapes), default=0) ** 2
-    sums = [(2, rest + len(shapes)), (2, max((r for r, _ in shapes), default=0))]
-    room = (largest, largest, side, side)
-    return [*(Scratch(shape, "float64") for shape in sums), *(Scratch((size,)) for size in room)]
 
 
 def forward(
@@ -117,7 +105,7 @@ class Division:
     def __init__(self, size, decayed, matrices, sections):
         spans = rest_of(matrices, size)
         edges = [edge for start, stop in spans for edge in (start, stop)]
-        everything, _ = cut(size, sections, *_edges(decayed), *edges)
+        everything, _ = cut(size, sections, *edges_of(decayed), *edges)
         self.pieces = everything[pieces.inside(everything, spans)]
         lengths = self.pieces[:, 1] - self.pieces[:, 0]
         self.places = np.cumsum(lengths) - lengths  # of a piece in v

@@ -28,19 +28,8 @@ from typing import Any
 import numpy as np
 
 from tapeless.ops.adamw.reference import adam
-from tapeless.ops.contract import (
-    UPDATE_MEANINGS,
-    UPDATE_READS,
-    UPDATE_ROLES,
-    UPDATE_SHAPES,
-    Array,
-    Dims,
-    Scalars,
-    Signature,
-    Spec,
-    norms_by_section,
-    refuse_sections,
-)
+from tapeless.ops.contract import Array, Dims, Scalars
+from tapeless.ops.update import norms_by_section, refuse_sections, update_example, update_spec
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
@@ -84,27 +73,16 @@ def refuse(dims: Dims, scalars: Scalars) -> str | None:
     return refuse_sections(dims, scalars)
 
 
-SPEC = Spec(
-    name="muon",
-    shapes={"weights": "N", "m": "N", "v": "U", "master": "N", **UPDATE_SHAPES},
-    rounded={"weights": "master"},
-    roles=UPDATE_ROLES,
-    meanings=UPDATE_MEANINGS,
-    forward=Signature(
-        writes={
-            "weights": "weights·(1 − lr·decay) − lr·0.2·√max(rows, columns)·orthogonal(μ·m + (1 − μ)·scale·gradients)",
-            "m": "μ·m + (1 − μ)·scale·gradients",
-            "v": "β₂·v + (1 − β₂)·(scale·gradients)², of what AdamW steps",
-            "master": "the same as weights, which are its rounding",
-            "step": "step + finite",
-            "moved": "√(Σ change²) by section",
-            "norms": "√(Σ weights²) by section, before",
-        },
-        reads=UPDATE_READS,
-        scalars=("momentum", "beta1", "beta2", "eps", "decay", "decayed", "matrices", "sections"),
-        updates=("weights", "m", "v", "master", "step"),
-        optional=("master",),
-    ),
+SPEC = update_spec(
+    "muon",
+    {
+        "weights": "weights·(1 − lr·decay) − lr·0.2·√max(rows, columns)·orthogonal(μ·m + (1 − μ)·scale·gradients)",
+        "m": "μ·m + (1 − μ)·scale·gradients",
+        "v": "β₂·v + (1 − β₂)·(scale·gradients)², of what AdamW steps",
+    },
+    "change",
+    scalars=("momentum", "beta1", "beta2", "eps", "decay", "decayed", "matrices"),
+    second_moments="U",
     refuse=refuse,
 )
 
@@ -179,23 +157,16 @@ def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
     """Two matrices side by side, one of them wide, and a tall one."""
-    return {
-        "weights": rng.normal(size=34),
-        "m": rng.normal(size=34),
-        "v": rng.uniform(0.1, 1, size=7),
-        "step": np.array([2]),
-        "moved": (3,),
-        "norms": (3,),
-        "gradients": rng.normal(size=34),
-        "scale": np.array([0.5]),
-        "finite": np.array([1]),
-        "lr": np.array([0.1]),
-        "momentum": 0.9,
-        "beta1": 0.8,
-        "beta2": 0.99,
-        "eps": 1e-8,
-        "decay": 0.1,
-        "decayed": ((1, 20),),
-        "matrices": ((2, 3, (2, 4)), (22, 3, (1,)), (25, 3, (2,))),
-        "sections": (0, 2, 22),
-    }
+    return update_example(
+        rng,
+        {"m": 34, "v": 7},
+        size=34,
+        momentum=0.9,
+        beta1=0.8,
+        beta2=0.99,
+        eps=1e-8,
+        decay=0.1,
+        decayed=((1, 20),),
+        matrices=((2, 3, (2, 4)), (22, 3, (1,)), (25, 3, (2,))),
+        sections=(0, 2, 22),
+    )

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from numba import float32, prange
 
-from tapeless.kernels.cpu import Kernel, gemm, gemm_scratch, plus
-from tapeless.kernels.native import Native, Scratch
-
-
-def forward_scratch(call, precision) -> list[Scratch]:
-    """The square of every weight."""
-    rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return [Scratch((words,)), *gemm_scratch(call, precision, (rows, words, channels))]
+from tapeless.kernels.cpu import Kernel, gemm, plus
+from tapeless.kernels.native import Native
 
 
 def forward(y, x, weight, scratch) -> list[Native]:
@@ -19,11 +13,6 @@ def forward(y, x, weight, scratch) -> list[Native]:
         gemm(y, x, weight, transpose_b=True, scratch=scratch[1:], upcast=True),
         PROXIMITY.bind(y.size, y, x, weight, scratch[0]),
     ]
-
-
-def backward_scratch(call, precision) -> list[Scratch]:
-    rows, channels, words = (call.dims[letter] for letter in "RCV")
-    return gemm_scratch(call, precision, (rows, channels, words), (words, channels, rows))
 
 
 def backward(dx, dweight, dy, x, weight, scratch=()) -> list[Native]:

@@ -6,20 +6,13 @@ from math import sqrt
 
 from numba import float32, float64, prange
 
-from tapeless.kernels.cpu import Kernel, block_count, inlined, part_count, plus, rounded_product, strided, upcast
-from tapeless.kernels.native import Native, Scratch
+from tapeless.kernels.cpu import Kernel, block_count, inlined, plus, rounded_product, strided, upcast
+from tapeless.kernels.native import Native
 from tapeless.ops.contract import NONE
-
-BLOCKS = 16  # of rows, each with sums of its own: a fixed number, so the order of adding does not depend on threads
 
 
 def forward(y, rstd, x, weight, eps) -> list[Native]:
     return [RMSNORM.bind(x.size, *strided(y, x), rstd, weight, eps)]
-
-
-def backward_scratch(call) -> list[Scratch]:
-    """dweight of every block of rows."""
-    return [Scratch((part_count(call.dims["R"], 16, BLOCKS), call.dims["D"]))]
 
 
 def backward(dx, dweight, dy, x, weight, rstd, scratch, add=NONE) -> list[Native]:

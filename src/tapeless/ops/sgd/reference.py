@@ -14,41 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeless.ops.contract import (
-    UPDATE_MEANINGS,
-    UPDATE_READS,
-    UPDATE_ROLES,
-    UPDATE_SHAPES,
-    Array,
-    Dims,
-    Scalars,
-    Signature,
-    Spec,
-    norms_by_section,
-    refuse_sections,
-)
+from tapeless.ops.contract import Array, Dims, Scalars
+from tapeless.ops.update import norms_by_section, update_example, update_spec
 
-SPEC = Spec(
-    name="sgd",
-    shapes={"weights": "N", "master": "N", **UPDATE_SHAPES},
-    rounded={"weights": "master"},
-    roles=UPDATE_ROLES,
-    meanings=UPDATE_MEANINGS,
-    forward=Signature(
-        writes={
-            "weights": "weights − lr·scale·gradients",
-            "master": "the same as weights, which are its rounding",
-            "step": "step + finite",
-            "moved": "√(Σ (lr·scale·gradients)²) by section",
-            "norms": "√(Σ weights²) by section, before",
-        },
-        reads=UPDATE_READS,
-        scalars=("sections",),
-        updates=("weights", "master", "step"),
-        optional=("master",),
-    ),
-    refuse=refuse_sections,
-)
+SPEC = update_spec("sgd", {"weights": "weights − lr·scale·gradients"}, "(lr·scale·gradients)")
 
 
 def forward(
@@ -80,14 +49,4 @@ def flops(direction: str, dims: Dims, writes: frozenset[str], scalars: Scalars) 
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
-    return {
-        "weights": rng.normal(size=9),
-        "step": np.array([2]),
-        "moved": (3,),
-        "norms": (3,),
-        "gradients": rng.normal(size=9),
-        "scale": np.array([0.5]),
-        "finite": np.array([1]),
-        "lr": np.array([0.1]),
-        "sections": (0, 2, 6),
-    }
+    return update_example(rng, {})

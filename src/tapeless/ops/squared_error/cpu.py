@@ -5,19 +5,11 @@ from __future__ import annotations
 from numba import float32, float64, prange
 
 from tapeless.kernels.cpu import Kernel, plus
-from tapeless.kernels.native import Native, Scratch
-
-
-def forward_scratch(call) -> list[Scratch]:
-    """The loss of every row."""
-    return [Scratch((call.dims["R"],), "float64")]
+from tapeless.kernels.native import Native
 
 
 def forward(loss, x, table, targets, count, scratch) -> list[Native]:
     return [SQUARED_ERROR.bind(x.size, loss, None, *scratch, x, table, targets, count)]
-
-
-backward_scratch = forward_scratch
 
 
 def backward(loss, dx, x, table, targets, count, scratch) -> list[Native]:

@@ -18,8 +18,16 @@ from tapeless.errors import TapelessError
 from tapeless.files.compressed import unpacked
 from tapeless.tasks.chat.template import Message
 from tapeless.tasks.data.documents import opened, unreadable
-from tapeless.tasks.data.files import LARGEST_JSON, user_path
-from tapeless.tasks.data.reading import USUAL, as_utf8, bare_suffix, json_kind, json_objects, marked_encoding
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.reading import (
+    USUAL,
+    as_utf8,
+    bare_suffix,
+    json_kind,
+    json_objects,
+    listed_objects,
+    marked_encoding,
+)
 
 ASSISTANT = "assistant"
 ROLES = ("system", "developer", "user", ASSISTANT, "tool", "function")
@@ -94,7 +102,8 @@ def read_conversations(source: str, encoding: str | None = None) -> Iterator[Con
     """One after the other, each checked."""
     path = user_path(source)
     with _streamed(path, encoding) as stream:
-        for place, row in _listed(stream, path) if bare_suffix(path) == LIST else _lined(stream, path):
+        for line, row in (listed_objects if bare_suffix(path) == LIST else json_objects)(stream, path):
+            place = f"{path}, line {line:,}"
             try:
                 messages = _messages(row)
                 _check_answered(messages)
@@ -117,34 +126,6 @@ def _streamed(path: Path, encoding: str | None) -> Iterator[BinaryIO]:
             yield as_utf8(unpacked(path, raw), path, marked or encoding)
     except OSError as error:
         unreadable(path, error)
-
-
-def _lined(stream: BinaryIO, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line, row in json_objects(stream, path):
-        yield f"{path}, line {line:,}", row
-
-
-def _listed(stream: BinaryIO, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    data = stream.read(LARGEST_JSON + 1)
-    if len(data) > LARGEST_JSON:
-        raise TapelessError(f"{path} is longer than {LARGEST_JSON:,} bytes: write it as JSON lines, a row each.")
-    try:
-        # Without what follows its last word: where a file is cut off would else be a line that it does not have.
-        rows = json.loads(data.decode("utf-8-sig").rstrip())
-    except UnicodeDecodeError as error:
-        raise TapelessError(f"{path} is not UTF-8: byte {error.start:,}; convert it, or say --encoding.") from None
-    except json.JSONDecodeError as error:
-        raise TapelessError(f"{path} is not JSON: {error.msg} at line {error.lineno:,}.") from None
-    except (ValueError, RecursionError):
-        raise TapelessError(
-            f"{path} is not JSON that can be read: it is nested too deeply, or holds a number of thousands of digits."
-        ) from None
-    if not isinstance(rows, list):
-        raise TapelessError(f"{path} holds {json_kind(rows)}, and must hold a list of conversations.")
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise TapelessError(f"{path}, row {number:,} holds {json_kind(row)}, not an object.")
-        yield f"{path}, row {number:,}", row
 
 
 class _UnfitError(Exception):

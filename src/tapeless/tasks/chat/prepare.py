@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import make_folder, remove_folder, rename, write_whole
-from tapeless.files.plain import open_plain, read_json
+from tapeless.files.disk import made_whole
+from tapeless.files.plain import open_plain
 from tapeless.files.safetensors import read_safetensors, write_safetensors
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
@@ -22,18 +20,17 @@ from tapeless.tasks.chat.layouts import Conversation, read_conversations
 from tapeless.tasks.chat.template import Chat, chat_beside
 from tapeless.tasks.chat.turns import SpecialError, Speech, Turns
 from tapeless.tasks.data.corpus import check_share
-from tapeless.tasks.data.files import LARGEST_JSON, user_path
-from tapeless.tasks.data.meta import Fields
-from tapeless.tasks.data.prepare import DEFAULT_BPE_VOCAB, check_free
+from tapeless.tasks.data.files import user_path
+from tapeless.tasks.data.meta import damaged, read_dataclass, write_dataclass
+from tapeless.tasks.data.prepare import check_free, learned_size
 from tapeless.tasks.data.reading import Reading
-from tapeless.tasks.data.shuffle import order, random_bits
-from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
+from tapeless.tasks.data.shuffle import held_out, order, random_bits
+from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from tapeless.tasks.task import Progress
 
 FILE = "conversations.json"
 FORMAT, VERSION = "tapeless conversations", 1
 SIDES = ("training", "validation")
-AT_ONCE = 1 << 20  # bytes read at a time
 TOLD_EVERY = 64  # conversations
 
 
@@ -47,16 +44,6 @@ class Side:
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-
-@dataclass(frozen=True)
-class Whole:
-    """All conversations of a file, none held out, and how many were left out for which reason, each with one for an
-    example."""
-
-    side: Side
-    skipped: dict[str, int]
-    examples: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -99,17 +86,12 @@ def holds_conversations(folder: Path) -> bool:
 def chosen_speech(source: str, tokenizer: str, vocab: int | None, encoding: str | None) -> Speech:
     """By what conversations are read: `bytes`, `bpe` (learned from their words), or a tokenizer.json with what lies
     beside it."""
-    if tokenizer != "bpe":
-        if vocab is not None:
-            raise TapelessError(
-                f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe."
-            )
+    size = learned_size(tokenizer, vocab)
+    if size is None:
         given = load_tokenizer(tokenizer)
         return Speech(chat_beside(tokenizer, given), given)
-    vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
-    check_bpe_vocab(vocab)
     words = (str(said["content"]) for each in read_conversations(source, encoding) for said in each.messages)
-    learned = train_bpe(words, vocab)
+    learned = train_bpe(words, size)
     return Speech(chat_beside("bpe", learned), learned)
 
 
@@ -131,34 +113,25 @@ def prepare_chats(
     reading.validate()
     check_free(out)
     speech = chosen_speech(source, tokenizer, vocab, reading.encoding)
-    gathered = _gathered(source, speech, reading, progress or (lambda what, done, total: None))
-    sides = _split(gathered, validation, seed, source)
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    remove_folder(beside)  # what a killed process of the same number may have left
-    try:
-        try:
-            make_folder(beside)
-            about = _write(beside, source, seed, speech, gathered, sides)
-            rename(beside, out)
-        except BaseException:
-            remove_folder(beside)
-            raise
-    except OSError as error:
-        raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
-    return about
+    found = _gathered(source, speech, reading, progress or (lambda what, done, total: None))
+    held = _held(found, validation, seed, source)
+    with made_whole(out) as folder:
+        return _write(folder, source, seed, speech, found, held)
 
 
-def whole_chats(source: str, speech: Speech, reading: Reading, progress: Progress) -> Whole:
-    """To be judged by, as a model that is spoken with so reads them."""
+def whole_chats(source: str, speech: Speech, reading: Reading, progress: Progress) -> TokenizedChats:
+    """All conversations of a file, none held out, as a model that is spoken with so reads them."""
     reading.validate()
     found = _gathered(source, speech, reading, progress)
     if not found.ids:
         raise TapelessError(f"{source} holds no conversation to judge by{_told_skipped(found)}: give some.")
-    return Whole(_side(found, range(len(found.ids))), dict(found.skipped), found.examples)
+    return found
 
 
 @dataclass
-class _TokenizedChats:
+class TokenizedChats:
+    """The conversations of a file, and how many were left out for which reason, each with one for an example."""
+
     ids: list[Array] = field(default_factory=list)
     learned: list[Array] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -169,10 +142,16 @@ class _TokenizedChats:
         self.skipped[reason] += 1
         self.examples.setdefault(reason, place)
 
+    def side(self, chosen: Array | None = None) -> Side:
+        """All of them, or those that are `chosen`."""
+        numbers = range(len(self.ids)) if chosen is None else np.flatnonzero(chosen)
+        ids, learned = (np.concatenate([each[number] for number in numbers]) for each in (self.ids, self.learned))
+        return Side(ids, learned, np.array([len(self.ids[number]) for number in numbers], np.int64))
 
-def _gathered(source: str, speech: Speech, reading: Reading, progress: Progress) -> _TokenizedChats:
-    found, seen = _TokenizedChats(), set[bytes]()
-    dtype = _dtype(speech.tokenizer)
+
+def _gathered(source: str, speech: Speech, reading: Reading, progress: Progress) -> TokenizedChats:
+    found, seen = TokenizedChats(), set[bytes]()
+    dtype = "<u2" if speech.tokenizer.vocab <= 1 << 16 else "<u4"
     for number, conversation in enumerate(read_conversations(source, reading.encoding)):
         try:
             turns = placed(speech, conversation)
@@ -205,67 +184,38 @@ def placed(speech: Speech, conversation: Conversation) -> Turns:
         raise type(error)(f"{conversation.place}: {error}") from None
 
 
-def _dtype(tokenizer: Tokenizer) -> str:
-    return "<u2" if tokenizer.vocab <= 1 << 16 else "<u4"
-
-
-def _split(found: _TokenizedChats, share: float, seed: int, source: str) -> dict[str, list[int]]:
-    """In an order drawn by the seed a conversation is held out while the share of tokens is not exceeded; where none is
-    short enough, the shortest is. Those that are the same go together."""
-    same: dict[bytes, list[int]] = {}
-    for number, digest in enumerate(found.digests):
-        same.setdefault(digest, []).append(number)
-    groups = list(same.values())
-    if len(groups) < 2:
+def _held(found: TokenizedChats, share: float, seed: int, source: str) -> Array:
+    """Which are held out; those that are the same go together."""
+    numbers: dict[bytes, int] = {}
+    text_of = np.array([numbers.setdefault(digest, len(numbers)) for digest in found.digests], np.int64)
+    if len(numbers) < 2:
         raise TapelessError(
-            f"{source} holds {len(groups)} conversation{'s' * (len(groups) != 1)}{_told_skipped(found)}, and one is to "
-            f"be held out: give more."
+            f"{source} holds {len(numbers)} conversation{'s' * (len(numbers) != 1)}{_told_skipped(found)}, and one is "
+            f"to be held out: give more."
         )
-    sizes = [sum(len(found.ids[each]) for each in group) for group in groups]
-    left, held = share * sum(sizes), set[int]()
-    for group in order(random_bits(seed), len(groups)):
-        if sizes[group] <= left and len(held) < len(groups) - 1:
-            left -= sizes[group]
-            held.add(int(group))
-    held = held or {int(np.argmin(sizes))}
-    numbers = {number for group in held for number in groups[group]}
-    return {
-        "training": [number for number in range(len(found.ids)) if number not in numbers],
-        "validation": sorted(numbers),
-    }
+    sizes = np.zeros(len(numbers), np.int64)
+    np.add.at(sizes, text_of, [len(ids) for ids in found.ids])
+    held: Array = held_out(sizes, order(random_bits(seed), len(numbers)).tolist(), share)[text_of]
+    return held
 
 
-def _told_skipped(found: _TokenizedChats) -> str:
+def _told_skipped(found: TokenizedChats) -> str:
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.skipped.items())
     return f" ({left_out} left out)" if left_out else ""
 
 
-def _side(found: _TokenizedChats, numbers: Sequence[int]) -> Side:
-    ids, learned = (np.concatenate([each[number] for number in numbers]) for each in (found.ids, found.learned))
-    return Side(ids, learned, np.array([len(found.ids[number]) for number in numbers], np.int64))
-
-
-def _write(
-    folder: Path, source: str, seed: int, speech: Speech, found: _TokenizedChats, sides: dict[str, list[int]]
-) -> About:
+def _write(folder: Path, source: str, seed: int, speech: Speech, found: TokenizedChats, held: Array) -> About:
     counted = {}
-    for name, numbers in sides.items():
-        side = _side(found, numbers)
+    for name, side in zip(SIDES, (found.side(~held), found.side(held)), strict=True):
         written = write_safetensors(folder / f"{name}.safetensors", vars(side))
         counted[name] = Counted(len(side), len(side.ids), int(side.learned.sum()), written.sha256)
     speech.tokenizer.save(folder)
     speech.chat.save(folder)
+    known = speech.tokenizer
     about = About(
-        source,
-        seed,
-        speech.tokenizer.name,
-        speech.tokenizer.vocab,
-        **counted,
-        skipped=dict(found.skipped),
-        examples=found.examples,
+        source, seed, known.name, known.vocab, **counted, skipped=dict(found.skipped), examples=found.examples
     )
-    content = {"format": FORMAT, "version": VERSION, **asdict(about)}
-    write_whole(folder / FILE, json.dumps(content, indent=2).encode() + b"\n")  # the last file
+    write_dataclass(folder / FILE, about, FORMAT, VERSION)  # the last file
     return about
 
 
@@ -284,35 +234,18 @@ def open_chats(folder: Path) -> ChatData:
 
 
 def _read_about(path: Path) -> About:
-    content = read_json(path, LARGEST_JSON)
-    if content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise TapelessError(f"{path} does not describe conversations of version {VERSION}: tokenize again.")
-    fields = Fields(path, "", content)
-    skipped, examples = fields.of("skipped", dict), fields.of("examples", dict)
-    sides = {}
+    about = read_dataclass(path, About, FORMAT, VERSION)
     for name in SIDES:
-        inside = fields.inside(name)
-        conversations, tokens, learned = (
-            inside.count(each, least=1) for each in ("conversations", "tokens", "learned")
-        )
-        sides[name] = Counted(conversations, tokens, learned, inside.text("sha256"))
-    return About(
-        fields.text("source"),
-        fields.count("seed"),
-        fields.text("tokenizer"),
-        fields.count("vocab", least=1),
-        **sides,
-        skipped={reason: Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
-        examples={reason: Fields(path, "examples.", examples).text(reason) for reason in examples},
-    )
+        for what, count in vars(getattr(about, name)).items():
+            if count == 0:
+                raise damaged(path, f"{name}.{what}", count, "at least 1")
+    return about
 
 
 def _read_side(path: Path, counted: Counted, vocab: int) -> Side:
-    digest = hashlib.sha256()
     with open_plain(path) as file:
-        while block := file.read(AT_ONCE):
-            digest.update(block)
-    if digest.hexdigest() != counted.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != counted.sha256:
         raise TapelessError(f"{path} is not what was written: its SHA-256 differs from that in {FILE}.")
     tensors = read_safetensors(path)
     if set(tensors) != {"ids", "learned", "lengths"}:

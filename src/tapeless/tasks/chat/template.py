@@ -20,7 +20,7 @@ from typing import Any
 
 from tapeless.errors import TapelessError, brief
 from tapeless.files.disk import write_whole
-from tapeless.files.plain import read_json, read_plain
+from tapeless.files.plain import fits, read_json, read_plain
 from tapeless.tasks.data.files import LARGEST_JSON, user_path
 from tapeless.tasks.data.tokenizer import Tokenizer, load_tokenizer
 from tapeless.tasks.data.tokenizer_files import NAMES, read_named, read_object
@@ -177,19 +177,16 @@ def kept_chat(run: Path, spec: str | Path | None) -> Chat | None:
 
 def _kept(path: Path, tokenizer: Tokenizer) -> Chat:
     content = read_json(path, LARGEST_JSON)
-    template, tokens, ends = (content.get(name) for name in ("template", "tokens", "ends"))
-    sound = (
-        content.get("format") == FORMAT
-        and isinstance(template, str)
-        and isinstance(tokens, dict)
-        and all(isinstance(each, str) for each in tokens.values())
-        and isinstance(ends, list)
-        and all(type(each) is int and 0 <= each < tokenizer.vocab for each in ends)
-        and isinstance(content.get("own"), bool)
-    )
-    if not sound:
+    shape = {
+        "format": lambda value: value == FORMAT,
+        "template": str,
+        "tokens": {...: str},
+        "ends": [lambda value: type(value) is int and 0 <= value < tokenizer.vocab],
+        "own": bool,
+    }
+    if not fits(content, shape):
         raise TapelessError(f"{path} is damaged: put it back as it was, or remove it for the plain template.")
-    return Chat(str(template), dict(tokens or {}), tuple(ends or ()), content["own"])
+    return Chat(content["template"], content["tokens"], tuple(content["ends"]), content["own"])
 
 
 def published_chat(folder: Path, tokenizer: Tokenizer) -> Chat:

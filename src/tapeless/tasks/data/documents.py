@@ -1,17 +1,17 @@
-"""Documents by the million: which bytes of which file each is, in columns of numbers."""
+"""Documents by the million: their text in one file, and of each in columns of numbers where it stands and came from."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, overload
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -22,195 +22,68 @@ from tapeless.ops.contract import Array
 
 PIECE = 1 << 17  # bytes read at once
 DIGEST = 20  # bytes of a SHA-256 that tell texts apart
+# Between two characters that are not spaces, tokenizers that split like GPT-2's begin a new token behind a line end.
+# A piece that ends there has the ids it has within the whole.
+CLEAN_LINE_END = re.compile(rb"\S\n(?=\S)")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """The bytes from `start` to `stop` of a file, in UTF-8. `complete` says that the text ends there, and is not cut.
-
-    Text that had to be written out to be UTF-8 also knows the file that it came from, of a row there the line that it
-    begins in, and where its first byte was written.
-    """
-
-    path: Path
-    start: int
-    stop: int
-    complete: bool = True
-    origin: Path | None = None
-    line: int = 0
-    base: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.stop - self.start
-
-    def place(self) -> dict[str, Any]:
-        """Where a user finds it: file, line of a row, and bytes of the text that is there."""
-        line = {"line": self.line} if self.line else {}
-        return {"file": str(self.origin or self.path), **line} | {
-            "start": self.start - self.base,
-            "stop": self.stop - self.base,
-        }
-
-
-class Documents(Sequence[Document]):
-    """Documents one after the other, forty bytes each."""
-
-    def __init__(self) -> None:
-        self._paths: dict[Path | None, int] = {None: 0}
-        self._listed: list[Path | None] = [None]
-        self._columns = {name: array("q") for name in ("path", "start", "stop", "origin", "line")}
-
-    def append(self, document: Document) -> None:
-        values = (self._number(document.path), document.start, document.stop)
-        for column, value in zip(
-            self._columns.values(), (*values, self._number(document.origin), document.line), strict=True
-        ):
-            column.append(value)
-
-    def cut(self, count: int) -> None:
-        """Take back all but the first `count`."""
-        for column in self._columns.values():
-            del column[count:]
-
-    def _number(self, path: Path | None) -> int:
-        number = self._paths.setdefault(path, len(self._listed))
-        if number == len(self._listed):
-            self._listed.append(path)
-        return number
-
-    def __len__(self) -> int:
-        return len(self._columns["path"])
-
-    @overload
-    def __getitem__(self, index: int) -> Document: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Document]: ...
-
-    def __getitem__(self, index: int | slice) -> Document | Sequence[Document]:
-        if isinstance(index, slice):
-            return DocumentSubset(self, np.arange(len(self))[index])
-        path, start, stop, origin, line = (column[index] for column in self._columns.values())
-        where = self._listed[path]
-        assert where is not None  # None stands for no origin
-        source = self._listed[origin]
-        return Document(where, start, stop, True, source, line, base=0 if source is None else start)
-
-
-class DocumentSubset(Sequence[Document]):
-    """Some of them, by their numbers."""
-
-    def __init__(self, documents: Sequence[Document], numbers: Array) -> None:
-        self._documents, self._numbers = documents, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Document: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Document]: ...
-
-    def __getitem__(self, index: int | slice) -> Document | Sequence[Document]:
-        if isinstance(index, slice):
-            return DocumentSubset(self._documents, self._numbers[index])
-        return self._documents[int(self._numbers[index])]
-
-
-def sizes(documents: Sequence[Document]) -> Array:
-    return np.fromiter((document.size for document in documents), np.int64, len(documents))
-
-
-def same_texts(documents: Sequence[Document]) -> Array:
-    """For each document the number of its text, from 0 in the order in which texts appear. Only what has the size of
-    another is read."""
-    lengths = sizes(documents)
-    values, counts = np.unique(lengths, return_counts=True)
-    shared = counts[np.searchsorted(values, lengths)] > 1
-    # A dictionary of digests would take several times as much memory as all else that is known of a document.
-    keys = np.empty(len(documents), f"S{DIGEST}")
-    with DocumentReader() as reader:
-        for index, document in enumerate(documents):
-            keys[index] = reader.digest(document) if shared[index] else b"alone %d" % index
-    _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    numbers = np.empty(len(first), np.int64)
-    numbers[np.argsort(first)] = np.arange(len(first))
-    return numbers[groups]
-
-
-class DocumentReader:
-    """Reads documents; the file of the last one stays open, as the next is likely to lie in it too."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> DocumentReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def at(self, document: Document) -> BinaryIO:
-        if self._file is None or self._path != document.path:
-            self.__exit__()
-            self._path, self._file = document.path, opened(document.path)
-        self._file.seek(document.start)
-        return self._file
-
-    def blocks(self, document: Document) -> Iterator[bytes]:
-        file, left = self.at(document), document.size
-        while left:
-            block = read(file, document.path, min(PIECE, left))
-            if not block:
-                raise TapelessError(f"{document.path} became shorter while it was read: run again.")
-            left -= len(block)
-            yield block
-
-    def digest(self, document: Document) -> bytes:
-        digest = hashlib.sha256()
-        for block in self.blocks(document):
-            digest.update(block)
-        return digest.digest()[:DIGEST]
-
-
-class Spool:
-    """A file for text that is written out as UTF-8 to be read again: as large as what it came from unpacks to, and
-    removed in the end."""
+class Documents:
+    """Texts as UTF-8, one after the other in a file that is removed in the end, so that memory stays small. `near`: a
+    place on the disk that has room for it; it, or what is above it, is there."""
 
     def __init__(self, near: Path | None = None) -> None:
-        """`near`: a place on the disk that has room for it; it, or what is above it, is there."""
-        self._near, self._pending, self.size = near, bytearray(), 0
+        self._near, self._pending, self._written = near, bytearray(), 0
         self._place: tuple[Path, int] | None = None
         self._remove: Callable[[], Any] = lambda: None
+        self._files: list[Path] = []
+        self._starts, self._stops, self._from, self._lines = (array("q") for _ in range(4))
+        self._cut = False  # whether there was one, which is two now
+
+    def __len__(self) -> int:
+        return len(self._stops)
 
     @property
-    def path(self) -> Path:
-        return self._opened()[0]
+    def sizes(self) -> Array:
+        return np.array(self._stops, np.int64) - np.array(self._starts, np.int64)
 
     def write(self, text: bytes) -> None:
         self._pending += text
-        self.size += len(text)
         if len(self._pending) >= PIECE:
             self.flush()
+
+    def end(self, file: Path, line: int = 0) -> bool:
+        """What was written since the last one is a document, unless it is nothing. `line`: where its row begins."""
+        start, stop = self._stops[-1] if self._stops else 0, self._written + len(self._pending)
+        if start == stop:
+            return False
+        if self._files[-1:] != [file]:
+            self._files.append(file)
+        values = (start, stop, len(self._files) - 1, line)
+        for column, value in zip((self._starts, self._stops, self._from, self._lines), values, strict=True):
+            column.append(value)
+        return True
+
+    def take_back(self, count: int) -> None:
+        """Keep the first `count`, and nothing that was written behind them."""
+        self.keep(np.arange(count))
+        self.flush()
+        self._written = self._stops[-1] if self._stops else 0
+        path, descriptor = self._opened()
+        with _written_to(path):
+            perform(os.ftruncate, descriptor, self._written)
+            perform(os.lseek, descriptor, self._written, os.SEEK_SET)
+
+    def keep(self, numbers: Array) -> None:
+        """The others are no documents any more."""
+        for column in (self._starts, self._stops, self._from, self._lines):
+            column[:] = array("q", [column[number] for number in numbers.tolist()])
 
     def flush(self) -> None:
         path, descriptor = self._opened()
         with _written_to(path):
             write_all(descriptor, memoryview(bytes(self._pending)))
+        self._written += len(self._pending)
         self._pending.clear()
-
-    def cut(self, size: int) -> None:
-        """Take back all but the first `size` bytes."""
-        self.flush()
-        path, descriptor = self._opened()
-        with _written_to(path):
-            perform(os.ftruncate, descriptor, size)
-            perform(os.lseek, descriptor, size, os.SEEK_SET)
-        self.size = size
 
     def close(self) -> None:
         self._remove()
@@ -221,10 +94,82 @@ class Spool:
             with _written_to(near or Path(tempfile.gettempdir())):
                 folder = Path(perform(tempfile.mkdtemp, prefix=".tapeless-", dir=near))
                 self._remove = weakref.finalize(self, remove_folder, folder)
-                descriptor = perform(os.open, folder / "text", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                descriptor = perform(os.open, folder / "text", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                 self._remove = weakref.finalize(self, _discard, descriptor, self._remove)
             self._place = folder / "text", descriptor
         return self._place
+
+    def place(self, number: int) -> dict[str, Any]:
+        """Where a user finds it: file, line of a row, and bytes of the text that is there."""
+        line = {"line": self._lines[number]} if self._lines[number] else {}
+        base = self._starts[0 if self._cut else number]
+        span = {"start": self._starts[number] - base, "stop": self._stops[number] - base}
+        return {"file": str(self._files[self._from[number]]), **line, **span}
+
+    def is_cut_off(self, number: int) -> bool:
+        """Whether the text goes on in the next document."""
+        return self._cut and number == 0
+
+    def blocks(self, number: int) -> Iterator[bytes]:
+        _, descriptor = self._opened()
+        for start in range(self._starts[number], self._stops[number], PIECE):
+            yield os.pread(descriptor, min(PIECE, self._stops[number] - start), start)
+
+    def pieces(self, number: int) -> Iterator[bytes]:
+        """A document in order, cut at line ends where there are any. Joined they are the document."""
+        rest, left = b"", self._stops[number] - self._starts[number]
+        for block in self.blocks(number):
+            left -= len(block)
+            rest += block
+            cut = _cut(rest) if left else len(rest)
+            yield rest[:cut]
+            rest = rest[cut:]
+
+    def every_piece(self, numbers: Iterable[int]) -> Iterator[tuple[bytes, bool]]:
+        """The pieces of one document after the other, each with whether a text ends with it."""
+        for number in numbers:
+            left = self._stops[number] - self._starts[number]
+            for piece in self.pieces(number):
+                left -= len(piece)
+                yield piece, not left and not self.is_cut_off(number)
+
+    def same_texts(self) -> Array:
+        """For each document the number of its text, from 0 in the order in which texts appear. Only what has the size
+        of another is read."""
+        sizes = self.sizes
+        values, counts = np.unique(sizes, return_counts=True)
+        shared = counts[np.searchsorted(values, sizes)] > 1
+        # A dictionary of digests would take several times as much memory as all else that is known of a document.
+        keys = np.empty(len(self), f"S{DIGEST}")
+        for number in range(len(self)):
+            keys[number] = self._digest(number) if shared[number] else b"alone %d" % number
+        _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
+        numbers = np.empty(len(first), np.int64)
+        numbers[np.argsort(first)] = np.arange(len(first))
+        return numbers[groups]
+
+    def _digest(self, number: int) -> bytes:
+        digest = hashlib.sha256()
+        for block in self.blocks(number):
+            digest.update(block)
+        return digest.digest()[:DIGEST]
+
+    def cut_in_two(self, share: float) -> None:
+        """The only document as two, cut at a line end near `share` of it: no line, or at least no word, is on both
+        sides."""
+        start, stop, file = self._starts[0], self._stops[0], self._files[0]
+        if stop - start < 2:
+            raise TapelessError(f"{file} holds a single byte of text, so nothing can be held out: give more.")
+        wanted = min(max(start + round((stop - start) * share), start + 1), stop - 1)
+        first = max(start, wanted - PIECE)
+        around = os.pread(self._opened()[1], min(stop, wanted + PIECE) - first, first)
+        cut = first + _nearest_cut(around, wanted - first, file)
+        self._starts.append(cut)
+        self._stops[0] = cut
+        self._stops.append(stop)
+        self._from.append(self._from[0])
+        self._lines.append(self._lines[0])
+        self._cut = True
 
 
 def _discard(descriptor: int, remove: Callable[[], Any]) -> None:
@@ -247,12 +192,37 @@ def opened(path: Path) -> BinaryIO:
         unreadable(path, error)
 
 
-def read(file: BinaryIO, path: Path, size: int) -> bytes:
-    try:
-        return file.read(size)
-    except OSError as error:
-        unreadable(path, error)
-
-
 def unreadable(path: Path, error: OSError) -> NoReturn:
     raise TapelessError(f"cannot read {error.filename or path}: {error.strerror}.") from None
+
+
+def _cut(block: bytes) -> int:
+    """Where a piece may end, in the second half of `block`: what follows is read on."""
+    half = len(block) // 2
+    if found := CLEAN_LINE_END.search(block, half):
+        return found.end()
+    line = block.rfind(b"\n", half) + 1
+    return line or max(block.rfind(b" ", half), 0) or _character_start(block, len(block) - 1)
+
+
+def _nearest_cut(block: bytes, wanted: int, path: Path) -> int:
+    """The line end nearest to `wanted` with text on both sides, else the nearest space, else a character's start."""
+    for mark in (b"\n", b" "):
+        # The cut stands behind the mark and before the block's last byte, so that both sides hold something.
+        cuts = [block.rfind(mark, 0, wanted) + 1, block.find(mark, wanted, len(block) - 1) + 1]
+        if any(cuts):
+            return min((cut for cut in cuts if cut), key=lambda cut: abs(cut - wanted))
+    cut = _character_start(block, wanted)
+    if not cut:
+        cut = next((place for place in range(1, len(block)) if block[place] & 0xC0 != 0x80), 0)
+    if not cut:
+        raise TapelessError(f"{path} holds a single character, so nothing can be held out: give more.")
+    return cut
+
+
+def _character_start(block: bytes, place: int) -> int:
+    """`place`, or up to three bytes before it, where a UTF-8 character begins."""
+    lowest = max(place - 3, 0)
+    while place > lowest and block[place] & 0xC0 == 0x80:
+        place -= 1
+    return place

@@ -1,4 +1,4 @@
-"""File by file into documents: what is plain UTF-8 stays where it is, anything else is written out as such once."""
+"""File by file into documents, whatever they come in, as UTF-8 with plain line ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from tapeless.errors import TapelessError
 from tapeless.files.compressed import ForeignError, unpacked
-from tapeless.tasks.data.documents import PIECE, Document, DocumentReader, Documents, Spool, opened, read, unreadable
+from tapeless.tasks.data.documents import PIECE, Documents, opened, unreadable
 from tapeless.tasks.data.reading import (
     JSON,
     JSON_LINES,
@@ -52,7 +52,7 @@ class Gatherer:
 
     def __init__(self, reading: Reading, alone: bool, near: Path | None, told: Callable[[int], None]) -> None:
         self.reading, self.alone, self._told = reading, alone, told
-        self.documents, self.spool = Documents(), Spool(near)
+        self.documents = Documents(near)
         self.skipped, self.examples = Counter[str](), dict[str, str]()
         self._forms, self._before = set[str](), 0
 
@@ -77,13 +77,12 @@ class Gatherer:
             if given is not None and form not in self._forms:
                 what = "JSON (.jsonl, .json)" if form == JSON_LINES else "a table (.csv, .tsv)"
                 raise TapelessError(f"the {name} {given!r} is for {what}, and there is none: leave --{name} out.")
-        if self.spool.size:
-            self.spool.flush()
+        self.documents.flush()
 
     def _take(self, path: Path) -> None:
         try:
-            with self._streamed(path) as (stream, raw):
-                head, packed = read(stream, path, LOOKED_AT), stream is not raw
+            with self._streamed(path) as (stream, _):
+                head = stream.read(LOOKED_AT)
         except ForeignError as error:
             raise LeftOutError("binary", str(error)) from None
         if head in (b"", BYTE_ORDER_MARK):
@@ -92,8 +91,6 @@ class Gatherer:
         if marked is None and b"\0" in head and not self._wide():
             raise LeftOutError("binary", f"{path} holds a NUL byte at offset {head.index(0):,}, so it is not text.")
         self._forms.add(JSON_LINES if form == JSON else form)
-        if form == TEXT and not packed and marked is None and self._is_plain(path, head):
-            return
         try:
             if form == JSON:
                 named = self.reading.encoding if self._wide() else None
@@ -112,31 +109,11 @@ class Gatherer:
         """The encoding that was named has NULs in every line."""
         return self.reading.encoding is not None and b"\0" in "\n".encode(self.reading.encoding)
 
-    def _is_plain(self, path: Path, head: bytes) -> bool:
-        """Take it where it stands, if it is UTF-8 throughout and its lines end in \\n."""
-        start = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
-        document = Document(path, start, path.stat().st_size)
-        decoder, place = codecs.getincrementaldecoder("utf-8")(), 0
-        with DocumentReader() as reader:
-            for block in reader.blocks(document):
-                try:
-                    decoder.decode(block)
-                except UnicodeDecodeError:
-                    return False
-                if b"\r" in block:
-                    return False
-                place += len(block)
-                self._told(self._before + place)
-        if decoder.getstate()[0]:
-            return False
-        self.documents.append(document)
-        return True
-
     def _written_out(self, path: Path, form: str, head: bytes, marked: str | None) -> None:
         """As UTF-8 where it is that, else in the encoding that was named."""
         named = self.reading.encoding
         tries = [marked] if marked else [named] if b"\0" in head else [None, named] if named else [None]
-        count, size = len(self.documents), self.spool.size
+        count = len(self.documents)
         refusal: NotUtf8Error | None = None
         for encoding in tries:
             try:
@@ -145,9 +122,9 @@ class Gatherer:
                 empty = self._write(path, form, encoding)
             except NotUtf8Error as error:
                 refusal = error
-                self._take_back(count, size)
+                self.documents.take_back(count)
             except TapelessError:
-                self._take_back(count, size)
+                self.documents.take_back(count)
                 raise
             else:
                 if empty:
@@ -159,36 +136,23 @@ class Gatherer:
         binary = marked is None and CONTROLS.search(head)
         raise LeftOutError("binary" if binary else "not UTF-8", str(refusal))
 
-    def _take_back(self, count: int, size: int) -> None:
-        self.documents.cut(count)
-        if self.spool.size > size:
-            self.spool.cut(size)
-
     def _write(self, path: Path, form: str, encoding: str | None) -> int:
         """How many rows had no text."""
         empty = 0
         with self._streamed(path) as (stream, raw):
             text = as_utf8(stream, path, encoding)
             if form == TEXT:
-                start = self.spool.size
                 for block in _with_plain_line_ends(text, path):
-                    self.spool.write(block)
+                    self.documents.write(block)
                     self._told(self._before + raw.tell())
-                self._add(path, start)
+                self.documents.end(path)
                 return empty
             for number, (line, row) in enumerate(rows(text, path, form, self.reading)):
-                start = self.spool.size
-                self.spool.write(_row_utf8(row, path, line))
-                empty += not self._add(path, start, line)
+                self.documents.write(_row_utf8(row, path, line))
+                empty += not self.documents.end(path, line)
                 if number % TOLD_EVERY == 0:
                     self._told(self._before + raw.tell())
         return empty
-
-    def _add(self, path: Path, start: int, line: int = 0) -> bool:
-        if self.spool.size == start:
-            return False
-        self.documents.append(Document(self.spool.path, start, self.spool.size, True, path, line, start))
-        return True
 
     @contextmanager
     def _streamed(self, path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:

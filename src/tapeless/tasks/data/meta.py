@@ -1,12 +1,13 @@
-"""meta.json: what stands in a folder of prepared tokens."""
+"""meta.json: what stands in a folder of prepared tokens. And how a dataclass is written as JSON and read again."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tapeless.errors import TapelessError
 from tapeless.files.disk import write_whole
@@ -18,6 +19,9 @@ FILE = "meta.json"
 FORMAT = "tapeless tokens"
 VERSION = 1
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
+KINDS = {dict: "an object", tuple: "a list", str: "a text", int: "a whole number"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,96 +59,80 @@ def dtype_for(vocab: int) -> str:
     return "uint16" if vocab <= 1 << 16 else "uint32"
 
 
-def write_meta(folder: Path, meta: Meta) -> None:
-    content = {"format": FORMAT, "version": VERSION, **asdict(meta)}
-    write_whole(folder / FILE, json.dumps(content, indent=2).encode() + b"\n")
+def write_dataclass(path: Path, content: Any, format: str, version: int) -> None:
+    """As JSON, for `read_dataclass`."""
+    said = {"format": format, "version": version, **asdict(content)}
+    write_whole(path, json.dumps(said, indent=2).encode() + b"\n")
+
+
+def read_dataclass(path: Path, kind: type[T], format: str, version: int) -> T:
+    """A dataclass as `write_dataclass` wrote it, every field found to be of its type, and no number below 0."""
+    content = read_json(path, LARGEST_JSON)
+    if content.get("format") != format:
+        raise TapelessError(f"{path} does not describe {format.removeprefix('tapeless ')}: run tapeless tokenize.")
+    if content.get("version") != version:
+        raise TapelessError(
+            f"{path} has version {content.get('version')!r}, and this tapeless reads {version}: tokenize again."
+        )
+    found: T = _fields(path, "", content, kind)
+    return found
+
+
+def _fields(path: Path, prefix: str, content: Mapping[str, Any], kind: Any) -> Any:
+    types = get_type_hints(kind)
+    names = [each.name for each in fields(kind)]
+    return kind(**{name: _field(path, prefix + name, content.get(name, ...), types[name]) for name in names})
+
+
+def _field(path: Path, name: str, value: Any, kind: Any) -> Any:
+    plain: Any = dict if is_dataclass(kind) else get_origin(kind) or kind
+    stored: Any = list if plain is tuple else plain
+    if type(value) is not stored:
+        raise damaged(path, name, value, KINDS[plain])
+    if is_dataclass(kind):
+        return _fields(path, f"{name}.", value, kind)
+    if plain is int and value < 0:
+        raise damaged(path, name, value, "at least 0")
+    if plain is tuple:
+        return tuple(_field(path, f"{name}[{at}]", each, get_args(kind)[0]) for at, each in enumerate(value))
+    if plain is dict:
+        return {key: _field(path, f"{name}.{key}", each, get_args(kind)[1]) for key, each in value.items()}
+    return value
+
+
+def damaged(path: Path, name: str, value: Any, wanted: str) -> TapelessError:
+    found = "missing" if value is ... else repr(value)[:60]
+    return TapelessError(f"{path} is damaged: {name} must be {wanted}, and is {found}.")
 
 
 def read_meta(folder: Path) -> Meta:
-    """The description, every field checked."""
+    """The description, found to be one of tokens that can be read."""
     path = folder / FILE
-    content = read_json(path, LARGEST_JSON)
-    if content.get("format") != FORMAT:
-        raise TapelessError(f"{path} does not describe tokens that tapeless prepared: run tapeless tokenize.")
-    if content.get("version") != VERSION:
-        raise TapelessError(
-            f"{path} has version {content.get('version')!r}, and this tapeless reads {VERSION}: tokenize again."
-        )
-    fields = Fields(path, "", content)
-    skipped = fields.of("skipped", dict)
-    examples = fields.of("examples", dict)
-    vocab = fields.count("vocab", least=1)
-    if vocab > LARGEST_VOCAB:
-        raise fields.wrong("vocab", f"at most {LARGEST_VOCAB:,}")
-    end = fields.count("end")
-    if end >= vocab:
-        raise fields.wrong("end", f"below the vocabulary's {vocab:,}")
-    dtype = fields.text("dtype")
-    if dtype != dtype_for(vocab):
-        raise fields.wrong("dtype", f"{dtype_for(vocab)!r} for a vocabulary of {vocab:,}")
-    return Meta(
-        source=fields.text("source"),
-        seed=fields.count("seed"),
-        tokenizer=fields.text("tokenizer"),
-        vocab=vocab,
-        end=end,
-        dtype=dtype,
-        training=_split(fields.inside("training")),
-        validation=_split(fields.inside("validation")),
-        skipped={reason: Fields(path, "skipped.", skipped).count(reason) for reason in skipped},
-        examples={reason: Fields(path, "examples.", examples).text(reason) for reason in examples},
-    )
+    meta = read_dataclass(path, Meta, FORMAT, VERSION)
+    if not 1 <= meta.vocab <= LARGEST_VOCAB:
+        raise damaged(path, "vocab", meta.vocab, f"at least 1 and at most {LARGEST_VOCAB:,}")
+    if meta.end >= meta.vocab:
+        raise damaged(path, "end", meta.end, f"below the vocabulary's {meta.vocab:,}")
+    if meta.dtype != dtype_for(meta.vocab):
+        raise damaged(path, "dtype", meta.dtype, f"{dtype_for(meta.vocab)!r} for a vocabulary of {meta.vocab:,}")
+    for name in ("training", "validation"):
+        _check_split(path, name, getattr(meta, name))
+    return meta
 
 
-@dataclass(frozen=True)
-class Fields:
-    """An object of a JSON file whose fields are taken with the type they must have."""
-
-    path: Path
-    prefix: str
-    content: dict[str, Any]
-
-    def of(self, name: str, kind: type) -> Any:
-        value = self.content.get(name)
-        # JSON's true is an int to Python, and nowhere a count.
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.wrong(name, {dict: "an object", list: "a list", str: "a text", int: "a whole number"}[kind])
-        return value
-
-    def text(self, name: str) -> str:
-        value: str = self.of(name, str)
-        return value
-
-    def count(self, name: str, least: int = 0) -> int:
-        value: int = self.of(name, int)
-        if value < least:
-            raise self.wrong(name, f"at least {least}")
-        return value
-
-    def inside(self, name: str) -> Fields:
-        return Fields(self.path, f"{self.prefix}{name}.", self.of(name, dict))
-
-    def wrong(self, name: str, wanted: str) -> TapelessError:
-        value = repr(self.content[name])[:60] if name in self.content else "missing"
-        return TapelessError(f"{self.path} is damaged: {self.prefix}{name} must be {wanted}, and is {value}.")
-
-
-def _split(fields: Fields) -> Split:
-    shards = []
-    for number, entry in enumerate(fields.of("shards", list)):
-        if not isinstance(entry, dict):
-            raise fields.wrong("shards", "a list of objects")
-        shard = Fields(fields.path, f"{fields.prefix}shards[{number}].", entry)
-        if not re.fullmatch(r"[a-z]+-\d+\.bin", shard.text("file")):
-            raise shard.wrong("file", "a name such as training-0000.bin")
-        if not re.fullmatch(r"[0-9a-f]{64}", shard.text("sha256")):
-            raise shard.wrong("sha256", "64 hexadecimal digits")
-        shards.append(Shard(shard.text("file"), shard.count("tokens", least=1), shard.text("sha256")))
-    if not shards:
-        raise fields.wrong("shards", "a list with at least one shard")
-    if len({shard.file for shard in shards}) < len(shards):
-        raise fields.wrong("shards", "a list without repetition")
-    tokens = fields.count("tokens")
-    if tokens != sum(shard.tokens for shard in shards):
-        raise fields.wrong("tokens", f"the sum over the shards, {sum(shard.tokens for shard in shards):,}")
-    return Split(fields.count("documents", least=1), fields.count("bytes", least=1), tokens, tuple(shards))
+def _check_split(path: Path, name: str, split: Split) -> None:
+    for count in ("documents", "bytes"):
+        if getattr(split, count) < 1:
+            raise damaged(path, f"{name}.{count}", getattr(split, count), "at least 1")
+    for number, shard in enumerate(split.shards):
+        where = f"{name}.shards[{number}]"
+        if not re.fullmatch(r"[a-z]+-\d+\.bin", shard.file):
+            raise damaged(path, f"{where}.file", shard.file, "a name such as training-0000.bin")
+        if not re.fullmatch(r"[0-9a-f]{64}", shard.sha256):
+            raise damaged(path, f"{where}.sha256", shard.sha256, "64 hexadecimal digits")
+        if shard.tokens < 1:
+            raise damaged(path, f"{where}.tokens", shard.tokens, "at least 1")
+    if not split.shards or len({shard.file for shard in split.shards}) < len(split.shards):
+        raise damaged(path, f"{name}.shards", split.shards, "a list with at least one shard, each of another name")
+    if split.tokens != sum(shard.tokens for shard in split.shards):
+        raise damaged(path, f"{name}.tokens", split.tokens, "the sum over the shards")

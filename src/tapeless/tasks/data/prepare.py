@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.disk import make_folder, remove_folder, rename, write_file
+from tapeless.files.disk import made_whole, write_file
 from tapeless.inputs import check_seed
 from tapeless.ops.contract import Array
-from tapeless.tasks.data.corpus import Corpus, check_share, cut_once, every_piece, find_documents
-from tapeless.tasks.data.documents import Document, DocumentSubset, same_texts, sizes
-from tapeless.tasks.data.meta import DTYPES, Meta, Shard, Split, dtype_for, write_meta
+from tapeless.tasks.data.corpus import Corpus, check_share, find_documents
+from tapeless.tasks.data.documents import Documents
+from tapeless.tasks.data.meta import DTYPES, FILE, FORMAT, VERSION, Meta, Shard, Split, dtype_for, write_dataclass
 from tapeless.tasks.data.reading import Reading
-from tapeless.tasks.data.shuffle import order, random_bits
+from tapeless.tasks.data.shuffle import held_out, order, random_bits
 from tapeless.tasks.data.tokenizer import Tokenizer, check_bpe_vocab, load_tokenizer, train_bpe
 from tapeless.tasks.task import Progress
 
@@ -58,45 +58,27 @@ def prepare(
     progress = progress or (lambda stage, done, total: None)
     check_seed(seed)
     check_share(validation)
+    size = learned_size(tokenizer, vocab)
+    given = load_tokenizer(tokenizer) if size is None else None
+    check_free(out)
+    corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
+    try:
+        sides = split_documents(corpus, validation, seed)
+        chosen = given or _learned(corpus.documents, sides["training"], size or DEFAULT_BPE_VOCAB, progress)
+        with made_whole(out) as folder:
+            return PreparedData(out, _write(folder, corpus, sides, chosen, seed, progress))
+    finally:
+        corpus.close()
+
+
+def learned_size(tokenizer: str, vocab: int | None) -> int | None:
+    """How large a vocabulary is that is to be learned; None if one is given."""
     if tokenizer == "bpe":
         vocab = DEFAULT_BPE_VOCAB if vocab is None else vocab
         check_bpe_vocab(vocab)
     elif vocab is not None:
         raise TapelessError(f"vocab={vocab} is for a vocabulary learned here: leave it out, or choose tokenizer bpe.")
-    given = None if tokenizer == "bpe" else load_tokenizer(tokenizer)
-    check_free(out)
-    corpus = find_documents(str(source), reading, near=out.absolute().parent, progress=progress)
-    try:
-        training, held_out = split_documents(corpus, validation, seed)
-        chosen = given or _learned(training, vocab or DEFAULT_BPE_VOCAB, progress)
-        return PreparedData(out, _written(out, corpus, training, held_out, chosen, seed, progress))
-    finally:
-        corpus.close()
-
-
-def _written(
-    out: Path,
-    corpus: Corpus,
-    training: Sequence[Document],
-    held_out: Sequence[Document],
-    tokenizer: Tokenizer,
-    seed: int,
-    progress: Progress,
-) -> Meta:
-    """All of the folder, or nothing of it."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    remove_folder(beside)  # what a killed process of the same number may have left
-    try:
-        try:
-            make_folder(beside)
-            meta = _write(beside, corpus, training, held_out, tokenizer, seed, progress)
-            rename(beside, out)
-        except BaseException:
-            remove_folder(beside)
-            raise
-    except OSError as error:
-        raise TapelessError(f"cannot write {out}: {error.strerror}.") from None
-    return meta
+    return vocab
 
 
 def check_free(out: Path) -> None:
@@ -106,44 +88,35 @@ def check_free(out: Path) -> None:
         raise TapelessError(f"{out} exists already: choose another folder.")
 
 
-def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Sequence[Document], Sequence[Document]]:
-    """Documents to train on and documents held out, both in the corpus's order.
+def split_documents(corpus: Corpus, share: float, seed: int) -> dict[str, Array]:
+    """The numbers of the documents to train on and of those held out, both in the corpus's order.
 
-    In an order drawn by the seed a document is held out while the share of bytes is not exceeded; where none is
-    small enough, the smallest is. Documents of the same text go together: what was trained on is not held out.
+    Documents of the same text go together: what was trained on is not held out.
     """
     documents = corpus.documents
     if len(documents) == 1:
-        training, held = cut_once(documents[0], 1 - share)
-        return [training], [held]
-    text_of = same_texts(documents)
+        documents.cut_in_two(1 - share)
+        return {"training": np.array([0]), "validation": np.array([1])}
+    text_of = documents.same_texts()
     weights = np.zeros(int(text_of.max()) + 1, np.int64)  # of each text, the bytes of its documents
-    np.add.at(weights, text_of, sizes(documents))
+    np.add.at(weights, text_of, documents.sizes)
     if len(weights) == 1:
         raise TapelessError(
             f"{corpus.source} holds {len(documents):,} times the same text, so nothing can be held out: give more, or "
             f"one of them."
         )
-    left, seen, held_texts = share * corpus.size, np.zeros(len(weights), bool), np.zeros(len(weights), bool)
-    for text in text_of[order(random_bits(seed), len(documents))]:
-        if not seen[text] and weights[text] <= left:
-            left -= int(weights[text])
-            held_texts[text] = True
-        seen[text] = True
-    if not held_texts.any():
-        held_texts[weights.argmin()] = True
-    is_held = held_texts[text_of]
-    return DocumentSubset(documents, np.flatnonzero(~is_held)), DocumentSubset(documents, np.flatnonzero(is_held))
+    is_held = held_out(weights, text_of[order(random_bits(seed), len(documents))].tolist(), share)[text_of]
+    return {"training": np.flatnonzero(~is_held), "validation": np.flatnonzero(is_held)}
 
 
-def _learned(training: Sequence[Document], vocab: int, progress: Progress) -> Tokenizer:
+def _learned(documents: Documents, training: Array, vocab: int, progress: Progress) -> Tokenizer:
     """A vocabulary from the documents to train on; of very much text every n-th piece will do."""
-    total = int(sizes(training).sum())
+    total = int(documents.sizes[training].sum())
     stride = -(-total // LEARNED_FROM)
 
     def texts() -> Iterator[str]:
         done = 0
-        for number, (_, piece) in enumerate(every_piece(training)):
+        for number, (piece, _) in enumerate(documents.every_piece(training.tolist())):
             if number % stride == 0:
                 yield piece.decode("utf-8")
             done += len(piece)
@@ -153,29 +126,23 @@ def _learned(training: Sequence[Document], vocab: int, progress: Progress) -> To
 
 
 def _write(
-    folder: Path,
-    corpus: Corpus,
-    training: Sequence[Document],
-    held_out: Sequence[Document],
-    tokenizer: Tokenizer,
-    seed: int,
-    progress: Progress,
+    folder: Path, corpus: Corpus, sides: Mapping[str, Array], tokenizer: Tokenizer, seed: int, progress: Progress
 ) -> Meta:
     dtype = dtype_for(tokenizer.vocab)
     splits, done = {}, 0
-    for name, documents in (("training", training), ("validation", held_out)):
-        size = int(sizes(documents).sum())
+    for name, numbers in sides.items():
+        size = int(corpus.documents.sizes[numbers].sum())
         told = partial(_report, progress, done, corpus.size)
-        shards = _write_shards(folder, name, dtype, _encoded(documents, tokenizer, dtype, told))
+        shards = _write_shards(folder, name, dtype, _encoded(corpus.documents, numbers, tokenizer, dtype, told))
         tokens = sum(shard.tokens for shard in shards)
         if tokens < 2:
             raise TapelessError(
                 f"{corpus.source} leaves {tokens} tokens for {name}, and a target needs 2: give more text."
             )
-        splits[name] = Split(len(documents), size, tokens, shards)
+        splits[name] = Split(len(numbers), size, tokens, shards)
         done += size
     tokenizer.save(folder)
-    write_file(folder / DOCUMENTS, _document_lines({"training": training, "validation": held_out}))
+    write_file(folder / DOCUMENTS, _document_lines(corpus.documents, sides))
     meta = Meta(
         source=corpus.source,
         seed=seed,
@@ -187,7 +154,7 @@ def _write(
         examples=corpus.examples,
         **splits,
     )
-    write_meta(folder, meta)  # the last file: a folder without it is not whole
+    write_dataclass(folder / FILE, meta, FORMAT, VERSION)  # the last file: a folder without it is not whole
     return meta
 
 
@@ -196,11 +163,11 @@ def _report(progress: Progress, before: int, total: int, done: int) -> None:
 
 
 def _encoded(
-    documents: Iterable[Document], tokenizer: Tokenizer, dtype: str, told: Callable[[int], None]
+    documents: Documents, numbers: Array, tokenizer: Tokenizer, dtype: str, told: Callable[[int], None]
 ) -> Iterator[Array]:
     """The ids of the documents, each followed by the end where its text ends."""
     end, done = np.array([tokenizer.end]), 0
-    for group in _groups(documents):
+    for group in _groups(documents.every_piece(numbers.tolist())):
         encoded = tokenizer.encode_pieces([piece for piece, _ in group])
         ends = (end if last else end[:0] for _, last in group)
         parts = [part for pair in zip(encoded, ends, strict=True) for part in pair]
@@ -209,14 +176,13 @@ def _encoded(
         told(done)
 
 
-def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[bytes, bool]]]:
-    """Pieces of about AT_ONCE bytes together, each with whether its document ends with it."""
+def _groups(pieces: Iterable[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
+    """Pieces of about AT_ONCE bytes together."""
     group: list[tuple[bytes, bool]] = []
-    size, left = 0, 0
-    for document, piece in every_piece(documents):
-        left = (left or document.size) - len(piece)
-        group.append((piece, document.complete and not left))
-        size += len(piece)
+    size = 0
+    for each in pieces:
+        group.append(each)
+        size += len(each[0])
         if size >= AT_ONCE:
             yield group
             group, size = [], 0
@@ -247,8 +213,8 @@ def _numbered(arrays: Iterator[Array]) -> Iterator[tuple[int, Array]]:
             rest = rest[len(part) :]
 
 
-def _document_lines(splits: dict[str, Sequence[Document]]) -> Iterator[bytes]:
+def _document_lines(documents: Documents, sides: Mapping[str, Array]) -> Iterator[bytes]:
     """For each document, on which side of the split it is, and which bytes of which file it was."""
-    for name, documents in splits.items():
-        for document in documents:
-            yield json.dumps({"split": name, **document.place()}).encode() + b"\n"
+    for name, numbers in sides.items():
+        for number in numbers.tolist():
+            yield json.dumps({"split": name, **documents.place(number)}).encode() + b"\n"

@@ -9,19 +9,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tapeless.errors import TapelessError
+from tapeless.files.compressed import Pieces
 from tapeless.tasks.data.documents import PIECE
 from tapeless.tasks.data.files import LARGEST_JSON
 
 READING_HELP = {
-    "field": "Of JSON, which field is the text; `text` by default.",
-    "column": "Of .csv and .tsv, which column is the text; `text` by default.",
-    "encoding": "Of files that are not UTF-8, such as latin-1; by default they are left out.",
-    "drop_duplicates": "Of documents with the same text, keep one.",
+    "field": "Field of JSON that is the text. Default: text.",
+    "column": "Column of .csv and .tsv that is the text. Default: text.",
+    "encoding": "Encoding of files that are not UTF-8, such as latin-1. Default: leave them out.",
+    "drop_duplicates": "Keep one of several documents with the same text.",
 }
 USUAL = "text"  # what a field or column is called where nobody says
 TEXT, JSON, JSON_LINES, JSON_LIST, TABLE = "text", "JSON", "JSON lines", "a JSON list", "a table"
@@ -98,40 +99,21 @@ def marked_encoding(head: bytes) -> str | None:
 
 def as_utf8(stream: BinaryIO, path: Path, encoding: str | None) -> BinaryIO:
     """The stream as UTF-8 without a mark. None: it is UTF-8 already, if it is text."""
-    if encoding is not None:
-        return BufferedReader(_Transcoded(stream, path, encoding))
-    return stream
+    return stream if encoding is None else BufferedReader(Pieces(_transcoded(stream, path, encoding)))
 
 
-class _Transcoded(RawIOBase):
-    def __init__(self, stream: BinaryIO, path: Path, encoding: str) -> None:
-        self._stream, self._path, self._encoding = stream, path, encoding
-        self._decoder = codecs.getincrementaldecoder(encoding)("strict")
-        self._ready, self._place, self._ended = memoryview(b""), 0, False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and not self._ended:
-            block = self._stream.read(PIECE)
-            self._ended = not block
-            self._ready = memoryview(self._decoded(block))
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _decoded(self, block: bytes) -> bytes:
-        held = len(self._decoder.getstate()[0])
+def _transcoded(stream: BinaryIO, path: Path, encoding: str) -> Iterator[bytes]:
+    decoder, place, block = codecs.getincrementaldecoder(encoding)("strict"), 0, b"."
+    while block:
+        block = stream.read(PIECE)
+        held = len(decoder.getstate()[0])
         try:
-            made = self._decoder.decode(block, final=not block).encode("utf-8")
+            yield decoder.decode(block, final=not block).encode("utf-8")
         except UnicodeEncodeError:  # half a surrogate pair, which some decoders let pass
-            raise NotUtf8Error(f"{self._path} is no {self._encoding}: it holds half a character.") from None
+            raise NotUtf8Error(f"{path} is no {encoding}: it holds half a character.") from None
         except UnicodeDecodeError as error:
-            raise not_text(self._path, error, self._place - held, self._encoding) from None
-        self._place += len(block)
-        return made
+            raise not_text(path, error, place - held, encoding) from None
+        place += len(block)
 
 
 def not_text(path: Path, error: UnicodeDecodeError, place: int, encoding: str = "UTF-8") -> NotUtf8Error:
@@ -157,15 +139,13 @@ def json_form(text: str, path: Path) -> str:
 
 
 def _no_rows(path: Path, why: str) -> NotRowsError:
-    return NotRowsError(
-        f"{path} is no JSON with rows of text, as {why}: give such, or call it .txt to read it as it is."
-    )
+    return NotRowsError(f"{path} is no JSON with rows, as {why}: give such, or call it .txt to read it as it is.")
 
 
 def rows(stream: BinaryIO, path: Path, form: str, reading: Reading) -> Iterator[tuple[int, str]]:
     """The texts of JSON or of a table, each with the line that it begins in. One without text is empty."""
     if form in (JSON_LINES, JSON_LIST):
-        objects = json_objects(stream, path) if form == JSON_LINES else _listed_objects(stream, path)
+        objects = json_objects(stream, path) if form == JSON_LINES else listed_objects(stream, path)
         return _json_rows(objects, path, reading.field or USUAL)
     return _table_rows(stream, path, reading.column or USUAL)
 
@@ -208,15 +188,17 @@ def json_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, 
         yield number, row
 
 
-def _listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def listed_objects(stream: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of one JSON list, each with the line that it begins in."""
     data = stream.read(LARGEST_JSON + 1)
     if len(data) > LARGEST_JSON:
         raise TapelessError(f"{path} is longer than {LARGEST_JSON:,} bytes: write it as JSON lines, a row each.")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig").rstrip()  # where it is cut off would else be a line that it does not have
     except UnicodeDecodeError as error:
         raise not_text(path, error, 0) from None
+    if not text.lstrip().startswith("["):
+        raise _no_rows(path, "it holds no list")
     place, line, decoder = text.index("[") + 1, 1, json.JSONDecoder()
     line += text.count("\n", 0, place)
     mark = ","

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tapeless.ops.contract import Array
@@ -15,3 +17,16 @@ def random_bits(*seed: int) -> np.random.PCG64:
 def order(bits: np.random.PCG64, count: int) -> Array:
     """0 … count − 1, shuffled."""
     return np.argsort(bits.random_raw(count), kind="stable")
+
+
+def held_out(sizes: Array, drawn: Iterable[int], share: float) -> Array:
+    """Which of several texts are held out: in the order in which they are drawn, each that does not exceed the share of
+    the whole; where none is small enough, the smallest."""
+    left, held = share * int(sizes.sum()), np.zeros(len(sizes), bool)
+    for number in dict.fromkeys(drawn):
+        if sizes[number] <= left:
+            left -= int(sizes[number])
+            held[number] = True
+    if not held.any():
+        held[sizes.argmin()] = True
+    return held

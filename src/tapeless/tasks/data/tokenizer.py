@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,61 +36,45 @@ _TRYING = Lock()
 KEPT = 8  # ids that a stream decodes again for context: more than a character has bytes
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """Ids are 0 … vocab − 1, and `end` stands between documents. Special tokens written in a text are plain text."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    vocab: int
+    end: int
+    end_text: str  # how the end is written where special tokens are read as such
+    guessed: str = ""  # the end as a sentence's part, if no file says which token it is and its name was to go by
+    begin: int | None = None  # the token that a text may begin with
+    stops: tuple[int, ...]  # where writing stops: at the end, and where else the model's files say
+    named: Mapping[str, str]  # how special tokens are written, by what transformers calls them, such as eos_token
+    specials: Mapping[str, int]  # the special tokens, as they are written
 
-    @property
-    def vocab(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def end_text(self) -> str:
-        """How the end is written where special tokens are read as such."""
-
-    @property
-    def guessed(self) -> str:
-        """The end as a sentence's part, where no file says which token it is and its name alone was to go by."""
-
-    @property
-    def begin(self) -> int | None:
-        """The token that a text may begin with, where the model has one."""
-
-    @property
-    def stops(self) -> tuple[int, ...]:
-        """Where writing stops: at the end, and where else the model's files say."""
-
-    @property
-    def named(self) -> Mapping[str, str]:
-        """How special tokens are written, by what transformers calls them, such as eos_token."""
-
-    @property
-    def specials(self) -> Mapping[str, int]:
-        """The special tokens, as they are written."""
-
+    @abstractmethod
     def encode(self, text: str) -> list[int]: ...
 
+    @abstractmethod
     def encode_marked(self, text: str) -> tuple[Array, Array]:
         """The ids of a text in which special tokens are what they say, and (N, 2) from which character to which each
         reaches."""
 
+    @abstractmethod
     def encode_pieces(self, pieces: Sequence[bytes]) -> list[Array]:
         """The ids of several pieces of UTF-8, on all cores where that helps."""
 
+    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text; a character cut off becomes �, and an id that stands for no text gives none."""
 
-    def stream(self) -> Speller: ...
+    def stream(self) -> Speller:
+        return Speller(self)
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json into the folder, where there is anything to write, and `save_named`."""
+        """Write tokenizer.json into the folder, if there is anything to write, and `save_named`."""
+        return
 
     def save_named(self, folder: Path) -> None:
         """Write beside a tokenizer.json what is known of its special tokens."""
+        return
 
 
 class Speller:
@@ -126,15 +111,13 @@ def _settled(text: str) -> int:
     return settled
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """The bytes of UTF-8, and 256 for the end."""
 
     name = "bytes"
     vocab = 257
     end = 256
     end_text = END_OF_TEXT
-    guessed = ""
-    begin = None
     stops = (256,)
     named = MappingProxyType({"eos_token": END_OF_TEXT})
     specials = MappingProxyType({END_OF_TEXT: 256})
@@ -162,15 +145,6 @@ class ByteTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(token for token in ids if 0 <= token < 256).decode("utf-8", "replace")
 
-    def stream(self) -> Speller:
-        return Speller(self)
-
-    def save(self, folder: Path) -> None:
-        pass
-
-    def save_named(self, folder: Path) -> None:
-        pass
-
     def as_json(self) -> bytes:
         """The same as a tokenizer.json, for others: every byte a token under the character that byte-level BPE has
         for it, nothing to merge, and no splitting that could matter."""
@@ -193,7 +167,7 @@ def byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-class JsonTokenizer:
+class JsonTokenizer(Tokenizer):
     """What a tokenizer.json describes, by Hugging Face tokenizers."""
 
     def __init__(
@@ -262,9 +236,6 @@ class JsonTokenizer:
         known = [int(token) for token in ids if 0 <= token < self.vocab]
         with _refused_by(self._origin, "cannot decode these ids"):
             return self._model.decode(known, skip_special_tokens=True)
-
-    def stream(self) -> Speller:
-        return Speller(self)
 
     def save(self, folder: Path) -> None:
         write_whole(folder / FILE, self._model.to_str().encode())

@@ -220,6 +220,7 @@ def _dead_units(evidence: Evidence) -> Observation | None:
         f"Units are dead: {share(evidence.dead[layer])} of the ReLU units of {', '.join(dead)} were silent at every "
         f"evaluation, from the first on.{_state(evidence)}",
         "Start from other first weights (their biases are far too low), or use --set activation=gelu.",
+        section=layer,
     )
 
 
@@ -255,6 +256,7 @@ def _vanishing(evidence: Evidence) -> Observation | None:
         "Use pre-norm blocks (--set placement=pre), which let gradients through, or fewer layers."
         if post
         else "Use fewer layers, smaller first weights, or GELU instead of tanh.",
+        section=layer,
     )
 
 
@@ -303,6 +305,7 @@ def _spikes(evidence: Evidence) -> Observation | None:
         "look",
         f"The model learns, but its loss leapt {len(evidence.spikes)} times in {evidence.updates:,} updates.",
         "Look at the data of those steps, and clip (--clip 1).",
+        step=evidence.spikes[-1],
     )
 
 

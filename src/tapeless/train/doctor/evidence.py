@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from tapeless.ops.contract import Array
-from tapeless.train.course import Course, Line, median, number
+from tapeless.train.course import Course, Line, median, number, numbers
 from tapeless.train.run import CONFIGURATION, open_run
 
 T = TypeVar("T")
@@ -54,9 +54,7 @@ class EvaluationPoint:
     step: int
     loss: float
     trained: float | None  # loss on what was trained on, at that time
-    trained_at_most: (
-        float | None
-    )  # the same, if it was measured; else what three in four of the last updates stayed below
+    trained_at_most: float | None  # the same; if it was not measured, what 3 in 4 of the last updates stayed below
     accuracy: float | None
 
 
@@ -134,11 +132,11 @@ class Evidence:
 
 
 def gather(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Evidence:
-    course = metrics if isinstance(metrics, Course) else _course(metrics)
+    course = metrics if isinstance(metrics, Course) else Course.of(metrics)
     steps, first = np.unique(course.steps, return_index=True)  # a resumed run cuts what it repeats
-    evaluations = _once(course.evaluations)
-    columns = course.columns()[first]
-    losses, rates, norms, _ = columns.T
+    evaluations = list({line["step"]: line for line in reversed(course.evaluations)}.values())
+    evaluations.sort(key=lambda line: line["step"])
+    losses, rates, norms, _, moved = course.columns()[first].T
     stop, overcome = _stops(course, steps, steps[course.lost()[first]], evaluations)
     spread = next(
         ((line["step"], value) for line in reversed(evaluations) if (value := number(line, "spread")) is not None), None
@@ -147,10 +145,8 @@ def gather(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Evid
     if chance is not None and spread is not None:
         chance *= spread[1] * spread[1]  # a distance grows with what it is a distance between
     examples, setup = number(course.start, "examples"), setup or Setup()
-    # Adapters start from nothing, so that every update is large beside them, and small beside what they adapt.
-    sizes = np.empty(0) if setup.adapters else course.ratios.middle(len(course))[first]
-    chosen = np.zeros(len(course), bool)
-    chosen[first[-max(1, len(first) // 2) :]] = True  # late in the run
+    late_half = np.zeros(len(course), bool)
+    late_half[first[-max(1, len(first) // 2) :]] = True
     return Evidence(
         setup=setup,
         first=int(steps[0]) if len(steps) else 0,
@@ -160,36 +156,26 @@ def gather(metrics: Iterable[Line] | Course, setup: Setup | None = None) -> Evid
         stop=stop,
         overcome=overcome,
         losses=_finite(losses),
-        evaluations=tuple(_evaluations(evaluations, steps, losses)),
+        evaluations=tuple(
+            EvaluationPoint(line["step"], loss, *_trained(line, steps, losses), number(line, "accuracy"))
+            for line in evaluations
+            if (loss := number(line, "loss")) is not None
+        ),
         chance=chance,
         commonest=number(course.start, "chance_accuracy"),
         examples=None if examples is None else int(examples),
-        sizes=_finite(sizes),
+        # Adapters start from nothing, so that every update is large beside them, and small beside what they adapt.
+        sizes=() if setup.adapters else _finite(moved),
         norms=_finite(norms),
-        profile=course.norms.shares(chosen, "blocks."),
+        profile=course.profile(late_half),
         dead=_dead(evaluations),
         spread=spread,
         spikes=tuple(course.spikes),
     )
 
 
-def _course(metrics: Iterable[Line]) -> Course:
-    course = Course()
-    for line in metrics:
-        course.add(line)
-    return course
-
-
 def _finite(values: Array) -> tuple[float, ...]:
     return tuple(values[np.isfinite(values)].tolist())
-
-
-def _once(lines: Sequence[Line]) -> list[Line]:
-    """Each step's first line, in their order."""
-    found: dict[int, Line] = {}
-    for line in lines:
-        found.setdefault(line["step"], line)
-    return [found[step] for step in sorted(found)]
 
 
 def _stops(course: Course, steps: Array, lost: Array, evaluations: Sequence[Line]) -> tuple[Stop | None, Stop | None]:
@@ -215,15 +201,6 @@ def _told(line: Line) -> Stop:
     return Stop(line["step"], f"U{update[1:]} by a number that is not finite", reason)
 
 
-def _evaluations(lines: Sequence[Line], steps: Array, losses: Array) -> list[EvaluationPoint]:
-    found = []
-    for line in lines:
-        loss = number(line, "loss")
-        if loss is not None:
-            found.append(EvaluationPoint(line["step"], loss, *_trained(line, steps, losses), number(line, "accuracy")))
-    return found
-
-
 def _trained(evaluation: Line, steps: Array, losses: Array) -> tuple[float | None, float | None]:
     """As measured with the evaluation, else what the updates just before it saw, which may be noisy."""
     measured = number(evaluation, "train_loss")
@@ -243,10 +220,3 @@ def _dead(evaluations: Sequence[Line]) -> dict[str, float]:
 def late(values: Sequence[T]) -> Sequence[T]:
     """The last quarter."""
     return values[-max(1, len(values) // 4) :]
-
-
-def numbers(line: Line, name: str) -> dict[str, float]:
-    values = line.get(name)
-    if not isinstance(values, Mapping):
-        return {}
-    return {key: found for key in values if (found := number(values, key)) is not None}

@@ -9,6 +9,7 @@ from tapeless.train.course import median
 from tapeless.train.doctor.evidence import Evidence, late
 
 DEAD = 0.95  # share of a layer's units
+MANY_DEAD = 0.5  # of them: the layer works with fewer than half of its units
 COLLAPSED = 0.1  # spread of the embeddings beside their spread at the start
 NOTHING, LITTLE = 0.03, 0.1  # a gain that is noise, and one that is hardly more
 HUGE = 1e3  # a gradient norm
@@ -25,6 +26,8 @@ class Observation:
     verdict: str  # "fine", "look", "bad"
     sentence: str  # what was found, with the numbers
     remedy: str = ""  # what to do; the diagnosis has one where something is to be done, nothing else has
+    section: str = ""  # of the model and the step that it is about, where it is about one
+    step: int | None = None
 
 
 MARKS = {"fine": "✓", "look": "!", "bad": "✗"}
@@ -101,11 +104,12 @@ def _gradients(evidence: Evidence) -> Observation | None:
     odd = largest > HUGE
     if len(evidence.norms) == 1:
         odd, said = True, f"norm {first:.2g}; {ALONE}"
+    least = ""
     if len(evidence.profile) > 1:
         least = min(evidence.profile, key=evidence.profile.__getitem__)
         odd = odd or evidence.profile[least] < FADED
         said += f"; {least} gets {share(evidence.profile[least])} of what the strongest block gets"
-    return Observation("gradients", "look" if odd else "fine", f"{said}.")
+    return Observation("gradients", "look" if odd else "fine", f"{said}.", section=least)
 
 
 def _units(evidence: Evidence) -> Observation | None:
@@ -113,9 +117,8 @@ def _units(evidence: Evidence) -> Observation | None:
         return None
     layer = max(evidence.dead, key=evidence.dead.__getitem__)
     worst = evidence.dead[layer]
-    return Observation(
-        "units", "look" if worst >= DEAD else "fine", f"{share(worst)} of those of {layer} stayed silent, the most."
-    )
+    verdict = "look" if worst >= MANY_DEAD else "fine"
+    return Observation("units", verdict, f"{share(worst)} of those of {layer} stayed silent, the most.", section=layer)
 
 
 def _embeddings(evidence: Evidence) -> Observation | None:
@@ -123,7 +126,7 @@ def _embeddings(evidence: Evidence) -> Observation | None:
         return None
     step, spread = evidence.spread
     said = f"at step {step} their spread is {spread:.2g} of what it was at the start."
-    return Observation("embeddings", "bad" if spread < COLLAPSED else "fine", said)
+    return Observation("embeddings", "bad" if spread < COLLAPSED else "fine", said, step=step)
 
 
 def _spikes(evidence: Evidence) -> Observation | None:
@@ -131,12 +134,12 @@ def _spikes(evidence: Evidence) -> Observation | None:
         return None
     often, last = len(evidence.spikes), evidence.spikes[-1]
     said = f"the loss leapt {often} times in {evidence.updates:,} updates, last at step {last}."
-    return Observation("spikes", "look", said)
+    return Observation("spikes", "look", said, step=last)
 
 
 def _overcome(evidence: Evidence) -> Observation | None:
     if evidence.overcome is None:
         return None
-    return Observation(
-        "stops", "look", f"update {evidence.overcome.step + 1} was stopped, and it went on: {evidence.overcome.reason}"
-    )
+    step = evidence.overcome.step + 1
+    said = f"update {step} was stopped, and it went on: {evidence.overcome.reason}"
+    return Observation("stops", "look", said, step=step)

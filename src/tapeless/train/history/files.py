@@ -41,6 +41,10 @@ class Lines:
         self._lines[step] = line
         self.size += len(line)
 
+    def insert(self, lines: Mapping[int, bytes]) -> None:
+        """Each where its step belongs."""
+        self._hold(dict(sorted({**self._lines, **lines}.items())))
+
     def thin(self, stays: Callable[[int], bool]) -> None:
         """The lines of all other steps go, from the file when it is written next."""
         self._hold({step: line for step, line in self._lines.items() if stays(step)})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import isfinite
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tapeless.errors import TapelessError
-from tapeless.files.plain import parse_json, read_plain
+from tapeless.files.plain import fits, parse_json, read_plain
 from tapeless.ops.contract import Array
 from tapeless.program.builder import HOME
 from tapeless.program.call import Program
@@ -147,7 +147,8 @@ class Record:
 def read_record(path: Path) -> Record:
     """All of a record. Read, not mapped: a file that is cut while it is mapped ends the process that looks at it."""
     header, found = _read(path)
-    return Record(header, np.array([row for _, row in found], np.float32).reshape(-1, header.width))
+    with np.errstate(over="ignore"):  # a loss before a training broke may be infinite in float32
+        return Record(header, np.array([row for _, row in found], np.float32).reshape(-1, header.width))
 
 
 def read_lines(path: Path) -> tuple[Header, dict[int, bytes]]:
@@ -207,66 +208,51 @@ def _believed(line: bytes, path: Path) -> Header:
     return Header(tuple(said["calls"]), results, said["sources"], said["every"], said["chosen"], branches)
 
 
-def _is_header(said: Any) -> bool:
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        return False
-    calls, results, sources = said.get("calls"), said.get("results"), said.get("sources")
-    return (
-        said.get("statistics") == list(STATISTICS)
-        and said.get("measured") == list(MEASURED)
-        and _is_count(said.get("every"), 1)
-        and _is_count(said.get("chosen"), 0)
-        and isinstance(sources, dict)
-        and all(isinstance(text, str) for text in sources.values())
-        and isinstance(calls, list)
-        and all(_is_call(call, number, len(calls)) for number, call in enumerate(calls))
-        and isinstance(results, list)
-        and all(isinstance(each, list) and len(each) == 2 for each in results)
-        and all(_is_count(call, 0, len(calls)) for call, _ in results)
-        and all(_is_count(index, 0, len(calls[call]["results"])) for call, index in results)
-        and isinstance(said.get("branches"), list)
-        and all(_is_branch(each, len(calls)) for each in said["branches"])
-    )
+def _count(value: Any) -> bool:
+    return _is_count(value, 0)
 
 
-CALL = {
-    "op": str,
-    "direction": str,
-    "phase": str,
-    "section": str,
-    "source": str,
-    "stack": list,
-    "flops": int,
-    "results": list,
-    "reads": dict,
-    "scalars": dict,
-    "kinds": list,
+RESULT = {
+    **dict.fromkeys(("argument", "buffer", "access", "sign", "formula", "reads_as"), str),
+    "shape": [_count],
 }
-RESULT = {"argument": str, "buffer": str, "shape": list, "access": str, "sign": str, "formula": str, "reads_as": str}
+CALL = {
+    **dict.fromkeys(("op", "direction", "phase", "section", "source"), str),
+    "stack": [str],
+    "flops": int,
+    "results": [RESULT],
+    "reads": {...: str},
+    "scalars": dict,
+    "kinds": [str],
+}
+HEADER = {
+    "format": lambda value: value == FORMAT,
+    "statistics": lambda value: value == list(STATISTICS),
+    "measured": lambda value: value == list(MEASURED),
+    "every": lambda value: _is_count(value, 1),
+    "chosen": _count,
+    "sources": {...: str},
+    "calls": [CALL],
+    "results": [lambda value: fits(value, [_count]) and len(value) == 2],
+    "branches": [{"call": _count, "direction": lambda value: value in DIRECTIONS, "name": str}],
+}
 
 
-def _is_call(call: Any, number: int, count: int) -> bool:
+def _is_header(said: Any) -> bool:
+    """Of the right shape, and every number that points at a call or a result points at one."""
+    if not fits(said, HEADER):
+        return False
+    calls = said["calls"]
     return (
-        _has(call, CALL)
-        and call.get("call") == number
-        and (call.get("partner") is None or _is_count(call["partner"], 0, count))
-        and all(_has(result, RESULT) for result in call["results"])
-        and all(_is_count(size, 0) for result in call["results"] for size in result["shape"])
-        and all(isinstance(each, str) for each in (*call["kinds"], *call["stack"], *call["reads"].values()))
-        and len(call["kinds"]) == len(call["results"])
+        all(
+            call.get("call") == number
+            and (call.get("partner") is None or _is_count(call["partner"], 0, len(calls)))
+            and len(call["kinds"]) == len(call["results"])
+            for number, call in enumerate(calls)
+        )
+        and all(number < len(calls) and index < len(calls[number]["results"]) for number, index in said["results"])
+        and all(each["call"] < len(calls) for each in said["branches"])
     )
-
-
-def _is_branch(said: Any, count: int) -> bool:
-    return (
-        _has(said, {"call": int, "direction": str, "name": str})
-        and _is_count(said["call"], 0, count)
-        and said["direction"] in DIRECTIONS
-    )
-
-
-def _has(found: Any, fields: Mapping[str, type]) -> bool:
-    return isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in fields.items())
 
 
 def _is_count(value: Any, least: int, below: int = LATEST) -> bool:
@@ -285,12 +271,18 @@ def min_max(rows: Array, bins: int) -> tuple[Array, Array, Array]:
 def flow(header: Header) -> dict[str, int]:
     """Of each section the result by which the gradient leaves it on its way back: the last (a gradient is d and the
     name, always) that is no weight's."""
-    found: dict[str, int] = {}
+    return {header.calls[number]["section"]: results[-1] for number, results in handed_on(header).items()}
+
+
+def handed_on(header: Header) -> dict[int, list[int]]:
+    """Of each backward call the results that go on to the calls before it: gradients of activations, all of them
+    (attention has three), and none of weights."""
+    found: dict[int, list[int]] = {}
     for index, (number, result) in enumerate(header.results):
         call = header.calls[number]
         gradient = call["phase"] == "backward" and call["results"][result]["argument"].startswith("d")
         if gradient and call["kinds"][result] != "gradient":
-            found[call["section"]] = index
+            found.setdefault(number, []).append(index)
     return found
 
 

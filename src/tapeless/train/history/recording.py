@@ -5,11 +5,15 @@ How many are recorded follows from what they cost: together at most 1.5 % of the
 first steps, and then kept: every so many-th is recorded from there on, by the same process or another that resumes the
 run. `--record N` takes every Nth instead. Steps whose tensors are kept whole are recorded besides, and what they cost
 was asked for.
+
+The last steps before a training breaks are the ones that are looked for. Once a loss or a gradient norm stands out, the
+steps after it are walked too; their lines stay in memory, and reach the record only if the training stops there.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +40,11 @@ TRIED = (1, 2, 4, 8, 16)  # steps that are recorded to see what that costs
 LEAST_OFTEN = 1 << 20
 MOST_BYTES = 10_000_000  # of a run's record; its snapshots may have as many
 GROWTH = 16  # bytes by which the head may become longer
+LAST = 8  # steps before a training broke that are kept
+USUAL = 32  # steps, about, whose mean loss and gradient norm are the usual ones
+LOUD = 1.2, 2.0  # a loss and a gradient norm that stand out, as multiples of the usual
+LOUDER = 1.5  # and of the last that did: noise is soon no longer heard, and an explosion always is
+WALKED = 16  # steps after one that stands out
 PAUSE = 0.5  # seconds between two writes, so that a fast training does not wait for the disk
 
 
@@ -68,6 +77,10 @@ class StepRecording:
         self._measuring = 0.0  # seconds of the step at hand that went into measuring
         self._recorded = 0  # the step at hand, where it is recorded
         self._last: int | None = None
+        self._usual = [0.0, 0.0]  # a loss and a gradient norm, as running means
+        self._alarmed = range(0)  # steps that are walked because one before them stood out
+        self._loudest = [0.0, 0.0]  # those that stood out
+        self._newest: deque[tuple[int, bytes]] = deque(maxlen=LAST)  # lines of the steps that were walked last
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -88,7 +101,7 @@ class StepRecording:
     def due(self, step: int, last: bool) -> bool:
         if last:
             self._last = step
-        return self._stays(step)
+        return self._stays(step) or step in self._alarmed
 
     def _stays(self, step: int) -> bool:
         return step in self._named or step == self._last or bool(self._every and step % self._every == 0)
@@ -107,8 +120,26 @@ class StepRecording:
                     native()
                 self._measuring += clock() - begun
         begun = clock()
-        self._add(step, encoded(step, made.loss, lr, made.norm, self._values))
+        line = encoded(step, made.loss, lr, made.norm, self._values)
+        self._newest.append((step, line))
+        if self._stays(step) or step not in self._alarmed:
+            self._add(step, line)
         self._measuring += clock() - begun
+
+    def watch(self, step: int, loss: float, norm: float) -> None:
+        """After every update: one that stands out may be the first of an explosion."""
+        for which, now in enumerate((loss, norm)):
+            usual = self._usual[which] or now
+            if now > max(LOUD[which] * usual, LOUDER * self._loudest[which]):
+                self._alarmed, self._loudest[which] = range(step + 1, step + 1 + WALKED), now
+            self._usual[which] = usual + (now - usual) / USUAL
+
+    def broke(self, step: int, lr: float, walk: Callable[[], tuple[Iterator[Call], Stepped]]) -> None:
+        """The training stops at this step, which made no update: it is walked unless it was, and what was kept of the
+        steps before it becomes part of the record. `walk`: makes it once more."""
+        if not (self._newest and self._newest[-1][0] == step):
+            self.see(step, lr, *walk())
+        self._lines.insert(dict(self._newest))
 
     def _add(self, step: int, line: bytes) -> None:
         """Where the file is full, half as many are recorded from here on, and of those that were every second goes."""
