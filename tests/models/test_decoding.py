@@ -1,7 +1,7 @@
 """Decoding with a cache: the programs and their ops, held to the model that reads everything every time."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -201,7 +201,7 @@ def check_lockstep(found, wanted, position, tokens):
         for name, value in (("tokens", [tokens]), ("position", [position])):
             arena.view(name)[...] = value
     fused = {first: call for (first, _), call in found.lowered().groups.items()}  # ReLU, by the built-in GEMM
-    fast, true = SimpleNamespace(engine=found), SimpleNamespace(engine=wanted)
+    fast, true = cast(Model, SimpleNamespace(engine=found)), cast(Model, SimpleNamespace(engine=wanted))
     for number, call in enumerate(found.plan.program.original.calls):
         if number in fused:
             before = found.held(fused[number])
